@@ -6,7 +6,8 @@ from routekeeper.remoting.interrupt import end_quietly_when_interrupted, ending_
 from routekeeper.remoting.terminal import print_any_text
 from routekeeper.remoting.wall_clock import bear_far_clocks
 
-end_quietly_when_interrupted()  # before the other modules are loaded, which takes a while
+# These lines run before the other modules are loaded, because loading takes a while.
+end_quietly_when_interrupted()
 bear_far_clocks()
 print_any_text()
 # Check before the other modules are loaded: a missing package would end in a traceback.
@@ -59,15 +60,15 @@ _INTERRUPT_S: Final = 5.0
 
 
 def is_here(folders: Sequence[str], out: str, master: str | None) -> bool:
-    """Return whether the Spark of our own PySpark makes the report, not one that the environment names."""
+    """Return whether the report uses the Spark of our own PySpark, and not one from the environment."""
     return master is None and not any(_URI.match(each) for each in (*folders, out))
 
 
 def make_report(folders: Sequence[str], out: str, master: str | None = None) -> int:
-    """Run the report's job in a process of its own; its last line is the path that it wrote.
+    """Run the report's job in a process of its own; its last line is the path of the report.
 
     Args:
-        folders: Paths, or URIs that Spark understands, as ``out`` is.
+        folders: Paths, or URIs that Spark understands; ``out`` likewise.
     """
     command = [sys.executable, "-m", "routekeeper.bench.report", *folders, "--out", out]
     if master is not None:
@@ -82,7 +83,7 @@ def make_report(folders: Sequence[str], out: str, master: str | None = None) -> 
 
 
 def spark_problem() -> str | None:
-    """Start Spark and end it; return in one line why it does not start, or None."""
+    """Start Spark and end it; return the reason why it does not start, in one line, or None."""
     child = subprocess.Popen(
         [sys.executable, "-m", "routekeeper.bench.report.start"],
         env=own_spark(os.environ),
@@ -105,7 +106,7 @@ def check_out(out: Path) -> None:
     """Make the folder for results, unless it exists.
 
     Raises:
-        PlanError: If that cannot be, or nothing can be written there.
+        PlanError: If it cannot be made, or files cannot be written there.
     """
     if out.exists() and not out.is_dir():
         raise PlanError(f"--out {out}: it is a file, a folder is needed")
@@ -118,7 +119,10 @@ def check_out(out: Path) -> None:
 
 
 def _await_interrupted(child: subprocess.Popen[bytes]) -> None:
-    """Give a process time to end its children; a terminal has interrupted it, others have not."""
+    """Give a process time to end its children.
+
+    A terminal has interrupted it already; other callers have not.
+    """
     try:
         child.wait(_INTERRUPT_S)
     except subprocess.TimeoutExpired:
@@ -131,10 +135,10 @@ def _await_interrupted(child: subprocess.Popen[bytes]) -> None:
 
 
 def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Path, Comparison]:
-    """Return the folder and its comparison: of a new folder, or of the one to resume.
+    """Return a new folder and its comparison, or those to resume.
 
     Raises:
-        PlanError: If what is asked for cannot be.
+        PlanError: If the request cannot be fulfilled.
     """
     if arguments.resume is not None:
         check_alone(arguments)
@@ -207,10 +211,10 @@ def check_alone(arguments: argparse.Namespace) -> None:
 
 
 def check_links(comparison: Comparison) -> None:
-    """Check that links can be cut as asked.
+    """Check that links can be cut in the requested way.
 
     Raises:
-        PlanError: If the kernel is to do it and cannot, or these links are not ours to cut.
+        PlanError: If the kernel is to cut them and cannot, or if somebody else runs the cluster.
     """
     if comparison.plan.links != "kernel":
         return
@@ -270,7 +274,7 @@ def run(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    # Look at local files before a JVM is started; the others only Spark can reach.
+    # Check local files before a JVM is started; only Spark can reach the others.
     missing = [each for each in arguments.folders if not _URI.match(each) and not Path(each).is_dir()]
     if missing:
         print(f"mqbench: no such folder: {missing[0]}", file=sys.stderr)
@@ -283,7 +287,8 @@ def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    from routekeeper.bench.scale.command import ScaleError  # its load programs take a while to load
+    # import it only here, because its load programs take a while to load
+    from routekeeper.bench.scale.command import ScaleError
     from routekeeper.bench.scale.command import scale as measure_or_report
 
     try:
@@ -450,7 +455,7 @@ def number(low: float, high: float, *, whole: bool = False) -> Callable[[str], f
     return read
 
 
-#: Numbers of an installation that advise multiplies: how they are read, and their help.
+#: Numbers of an installation for ``advise``: how each is read, and its help text.
 NUMBERS: Final = {
     "brokers": (number(1, 100_000, whole=True), "brokers, masters and slaves"),
     "topics": (number(1, 10_000_000, whole=True), "topics; each broker is reckoned to have each of them"),
@@ -661,7 +666,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _interrupt(*_: object) -> NoReturn:
-    """Have what runs end its servers, also where nobody sits at a terminal: nothing may be left behind."""
+    """Let signals end a run with its servers, even without a terminal, so that no process is left behind."""
     raise KeyboardInterrupt
 
 

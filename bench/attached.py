@@ -1,4 +1,4 @@
-"""A cluster that somebody else runs: it is given by its addresses; load and observer are ours."""
+"""A cluster that somebody else runs, given by its addresses; load and observer are ours."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from routekeeper.client.config import ClientConfig
 from routekeeper.remoting.codes import MASTER_ID
 from routekeeper.remoting.errors import RemotingError
 
-#: Longest wait for a given cluster to be ready, s.
+#: Longest wait in s until a given cluster is ready.
 READY_S: Final = 15.0
 
 
 class AttachedCluster(Cluster):
-    """Drives a given cluster, whose processes are never started, sampled, struck or stopped."""
+    """Runs the load on a given cluster; the harness never touches its processes."""
 
     first_step = "looking for the cluster"
 
@@ -50,7 +50,7 @@ class AttachedCluster(Cluster):
         self._start_topics()
 
     def _find_brokers(self) -> None:
-        """Use every master that the cluster lists, except those that a load generator plays."""
+        """Use every master that the cluster lists, except the brokers that a load generator simulates."""
         client = Client(ClientConfig(nameservers=tuple(self.servers.clients)))
         try:
             info = client.run(client.admin.cluster_info())
@@ -80,7 +80,7 @@ class AttachedCluster(Cluster):
         ]
 
     def observe(self, *, reading: bool) -> None:
-        """Leave the observer reading: the cost of a given cluster is not measured."""
+        """Do not stop the observer, because the cost of a given cluster is not measured."""
 
     def broker_indexes(self) -> list[int]:
         return self._indexes
@@ -90,4 +90,4 @@ class AttachedCluster(Cluster):
         return "none"
 
     def count(self) -> None:
-        """No proxy stands before a given cluster, so nobody counts its bytes."""
+        """Record nothing: a given cluster has no proxy that counts bytes."""

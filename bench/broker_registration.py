@@ -1,8 +1,7 @@
 """Registering a broker with one given nameserver, as operations without IO.
 
-For tools and load generators; our broker has its own schedule. The connection is the lease: the nameserver
-drops the broker as soon as the connection closes over which it registered, so each broker needs a client of
-its own.
+For tools and load generators; our broker has its own schedule. The connection is the lease: when it closes,
+the nameserver drops the brokers that registered over it. So each broker needs a client of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from routekeeper.remoting.fields import (
 from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig
 
-#: Starts of a nameserver's remark that say what became of a write. Source: design.md section 4 rule 2.
+#: Starts of a nameserver's remarks that name the outcome of a write. Source: docs/raft-rules.md, rule 2.
 UNKNOWN_MARK = "[OUTCOME_UNKNOWN]"
 
 
@@ -34,9 +33,10 @@ class Registration:
     """A broker's announcement.
 
     Attributes:
-        topics: Real brokers never have exactly one: the nameserver takes that for an increment.
-        data_version: Of ``topics``; a nameserver that has this version does not look at them.
-        heartbeat_timeout_ms: Lease to ask for; None for the nameserver's default (120 s).
+        topics: Must not be exactly one topic, as with real brokers: the nameserver would take that for an
+            increment.
+        data_version: Version of ``topics``; a nameserver with this version does not read them.
+        heartbeat_timeout_ms: Lease to request; None for the nameserver's default (120 s).
     """
 
     cluster_name: str
@@ -57,7 +57,7 @@ class Registered:
     """Answer to an accepted registration.
 
     Attributes:
-        master_addr, ha_server_addr: For a slave whose master is registered.
+        master_addr, ha_server_addr: Addresses of the master, for a slave whose master is registered.
         order_topics: Order configuration for the broker; None if the nameserver does not send it.
     """
 
@@ -67,7 +67,7 @@ class Registered:
 
 
 def encode_registration(registration: Registration) -> RemotingCommand:
-    """Return the request; a caller that registers the same again may keep it."""
+    """Return the request; a caller may keep it to register the same again."""
     body = encode_register_body(
         RegisterBody(
             data_version=registration.data_version,
@@ -97,7 +97,7 @@ def register(
     """Register once with one nameserver.
 
     Raises:
-        NotApplied: If the nameserver refused, or the request never left.
+        NotApplied: If the nameserver refused, or the request was never sent.
         OutcomeUnknown: If the registration may have been applied.
     """
     request = registration if isinstance(registration, RemotingCommand) else encode_registration(registration)
@@ -111,7 +111,7 @@ def register(
 
 
 def unregister(nameserver: str, registration: Registration, *, timeout_s: float = 3.0) -> Operation[None]:
-    """Take a broker back from one nameserver, over the connection it registered on.
+    """Unregister a broker from one nameserver, over the connection of its registration.
 
     Raises:
         NotApplied, OutcomeUnknown: As :func:`register`.
@@ -127,7 +127,7 @@ def unregister(nameserver: str, registration: Registration, *, timeout_s: float 
 
 
 def classify_write(code: int, remark: str | None) -> Outcome:
-    """Say what a nameserver's answer means for the change it was asked for."""
+    """Return the outcome of a change from a nameserver's answer."""
     if code == ResponseCode.SUCCESS:
         return Outcome.APPLIED
     return Outcome.UNKNOWN if (remark or "").startswith(UNKNOWN_MARK) else Outcome.NOT_APPLIED

@@ -1,11 +1,11 @@
-"""Chance for one run: a source per stream, so that what one stream draws does not move the others."""
+"""Random sources of one run: one for each stream, so that a draw of one stream does not change the others."""
 
 from random import Random
 
 
 def stream(seed: int, name: str) -> Random:
-    """Return the source of the stream ``name`` (``faults``, ``topics of send``...) of a block.
+    """Return the random source of the stream ``name`` (``faults``, ``topics of send``...) of a block.
 
-    Every arm of a block gets the same draws, however many another stream of it takes.
+    Every arm of a block gets the same draws, however many draws other streams make.
     """
     return Random(f"{seed}/{name}")

@@ -1,4 +1,4 @@
-"""The scenarios of one cluster's life: their times, and the reasons why its arm has lost some (pure)."""
+"""The scenarios of one run of a cluster: their times, and the reasons why its arm has lost some (pure)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from routekeeper.bench.split import Slot
 
 
 class Chronicle:
-    """The scenarios of a life so far.
+    """The scenarios of a run so far.
 
     Attributes:
-        scenario: The one that is under way; the warm-up belongs to the first one.
-        slots: Of those that are over, in order; an arm that has lost one has a slot for it, too.
-        lost: Scenario to what its arm has lost it by.
+        scenario: The scenario under way; the warm-up belongs to the first one.
+        slots: Times of finished scenarios, in order; a lost one has a slot, too.
+        lost: Scenario to the reason why its arm has lost it.
     """
 
     def __init__(self, given: SessionPlan) -> None:
@@ -58,11 +58,11 @@ class Chronicle:
 
         Args:
             error: Why the harness cannot go on.
-            ends: How servers ended that have done so by themselves.
+            ends: How servers ended that were not stopped.
         """
         if isinstance(error, ArmLost):
             return reason_of(error)
-        ended = list(ends)  # each that is looked at is recorded
+        ended = list(ends)  # look at all of them, because each look records an end
         return self.lost.get(self.scenario) or (ended[0] if ended else None)
 
 

@@ -1,7 +1,7 @@
-"""All processes of one cluster's life: the servers of an arm, brokers, users and the observer.
+"""All processes of one run: the servers of an arm, brokers, users and the observer.
 
-They are built, started, looked after and stopped here, and told when the load begins and ends. Nothing here
-knows what is measured when, or of faults: that is :mod:`routekeeper.bench.director`.
+This module builds, starts, supervises and stops them, and tells them when the load begins and ends. It does
+not know about measurements and faults: :mod:`routekeeper.bench.director` does.
 """
 
 from __future__ import annotations
@@ -48,31 +48,33 @@ from routekeeper.client.config import ClientConfig
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.route import TopicConfig
 
-#: From the moment everything is ready until the warm-up begins: users are made meanwhile.
+#: Time from "everything is ready" until the warm-up begins, in which users are made.
 LEAD_S: Final = 0.4
-#: Longest time in which the observer begins to read or to rest, s.
+#: Longest time in s until the observer starts or stops reading.
 OBSERVER_MAX_S: Final = 30.0
+#: Questions to a server about what it has written, of which one is answered.
+WRITTEN_TRIES: Final = 3
 #: A server that was started and does not serve within this time has lost for its arm, s.
 RESTART_MAX_S: Final = 60.0
 
 _NO_NEW_TOPICS: Final = "autoCreateTopicEnable=false"
 _NEW_TOPICS: Final = "autoCreateTopicEnable=true"
-#: The error of a server whose port is taken: ports are the harness's choice.
+#: The error of a server whose port is in use: then the harness chose a wrong port.
 _PORT_TAKEN: Final = "Address already in use"
 
 Record = Callable[[Event], None]
 
 
 class Cluster:
-    """Everything that runs for one life of one arm.
+    """All processes of one run of one arm.
 
     Attributes:
         first_step: Text to show while the cluster starts.
         side_names: Names of the groups of users.
-        servers: The servers, to be asked over the network; known since :meth:`build`.
+        servers: The servers, for queries over the network; set by :meth:`build`.
         started: The same servers, if the harness started their processes.
-        server_processes: Processes of the servers; empty if somebody else runs these.
-        sides: Addresses that each group of users dials.
+        server_processes: Processes of the servers; empty if somebody else runs them.
+        sides: Addresses to which each group of users connects.
     """
 
     first_step = "starting"
@@ -97,10 +99,10 @@ class Cluster:
     # -- parts -------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Choose hosts, ports and command lines; start no process."""
+        """Choose hosts, ports and command lines, without starting a process."""
         names = [f"broker-{index}" for index in range(self.plan.brokers)]
         if self.plan.links == "kernel":
-            from routekeeper.bench.kernel import KernelNetwork  # only root has it
+            from routekeeper.bench.kernel import KernelNetwork  # only root has this tool
 
             self.network = KernelNetwork([*server_names(self.plan.servers), *names])
         network = self.network
@@ -159,7 +161,7 @@ class Cluster:
         return self.plan.load
 
     def _load_processes(self) -> list[Process]:
-        """Make observer and generator, not yet started."""
+        """Make observer and generator, without starting them."""
         observing = [sys.executable, "-m", "routekeeper.bench.observer", str(self.config_path("observer"))]
         self.observer = self._process("observer", "prober", observing)
         locustfile = Path(__file__).with_name("generator.py")
@@ -173,7 +175,7 @@ class Cluster:
         return [self.observer, self.generator]
 
     def config_path(self, name: str) -> Path:
-        """Return the file in which a program of ours is told what to do."""
+        """Return the file with the configuration of one of our programs."""
         return self.given.work / f"{name}.json"
 
     def _process(
@@ -243,7 +245,7 @@ class Cluster:
         for process in self._carriers:
             process.wait_ready()
         self._launch_brokers()
-        # Start processes that take long to load last, after those that others wait for.
+        # Start slow-loading processes last, after those for which others wait.
         self.generator.launch()
         self._launch_observer()
         wait_until(
@@ -261,8 +263,8 @@ class Cluster:
     def _launch_brokers(self) -> None:
         """Start the brokers at random instants of a period, so that their reports do not coincide.
 
-        Those of an installation were not started together: how soon the last one reports to a nameserver that
-        restarted empty depends on how they are spread.
+        Brokers of an installation were not started together. Their spread decides how soon the last one
+        reports to a nameserver that restarted empty.
         """
         period_s = DOCUMENTED_MS["registerNameServerPeriod"] / 1000 / self.series.timers.divisor
         chance = stream(self.given.seed, "phases of brokers")
@@ -290,10 +292,10 @@ class Cluster:
         self.observer.launch()
 
     def observe(self, *, reading: bool) -> None:
-        """Have the observer read the servers or rest; return when it does.
+        """Start or stop the observer's reading; return when it has done so.
 
         Raises:
-            ClusterError: If it does not say so in time.
+            ClusterError: If it does not confirm that in time.
         """
         self.observer.signal(signal.SIGUSR2 if reading else signal.SIGUSR1)
         deadline = time.monotonic() + OBSERVER_MAX_S
@@ -302,13 +304,16 @@ class Cluster:
             pass
 
     def _start_topics(self) -> None:
-        """Make the topics of the start, and wait until every server knows them."""
+        """Create the initial topics, and wait until every server knows them."""
         topics = [topic_name(number) for number in range(self.plan.load.topics)]
         self.create_topics(topics)
         self.await_routes(topics, self.processes)
 
     def create_topics(self, topics: Sequence[str]) -> None:
-        """Create topics at each broker, as an administrator does who waits as long as a start may take."""
+        """Create topics at each broker, as an administrator does.
+
+        It waits at most as long as a start may take.
+        """
         client = Client(ClientConfig(nameservers=tuple(self.servers.clients), call_timeout_s=RESTART_MAX_S))
         try:
             for topic in topics:
@@ -324,7 +329,7 @@ class Cluster:
         """Wait until every server lists every broker for each of these topics.
 
         Args:
-            watched: Whose end ends the wait; servers are started again by the run's supervisor.
+            watched: Processes whose end ends the wait; the run's supervisor restarts servers.
         """
         arm = _threaded_arm(self._arm_config())
         everybody = self.broker_indexes()
@@ -344,7 +349,7 @@ class Cluster:
                 session.close()
 
     def await_brokers(self) -> None:
-        """Wait until every server lists every broker, those of the generator too."""
+        """Wait until every server lists every broker, including the generator's."""
         wanted = len(self.broker_indexes()) + self.plan.load.sim_brokers
         servers = self.servers
         wait_until(
@@ -375,7 +380,7 @@ class Cluster:
         write_at_once(self.config_path("generator"), [msgspec.json.encode(config)])
 
     def say_topic(self, topic: str, beginning: Beginning) -> None:
-        """Tell producers the instant at which a new topic is made."""
+        """Tell producers the instant at which a new topic is created."""
         path = begin_path(self.config_path("generator"), topic)
         write_at_once(path, [msgspec.json.encode(beginning)])
 
@@ -390,7 +395,7 @@ class Cluster:
         """Check that users have ended without an error.
 
         Raises:
-            ClusterError: If they are still there, or failed.
+            ClusterError: If they still run, or failed.
         """
         if self.generator.alive:
             raise ClusterError(f"the generator did not end\n{self.generator.log_tail()}")
@@ -407,10 +412,10 @@ class Cluster:
                 process.join()
 
     def take_rows(self) -> None:
-        """Convert lines that foreign programs have written into events; ours write events themselves."""
+        """Convert lines of foreign programs into events; our programs write events themselves."""
 
     def kill(self) -> None:
-        """End anything that still runs."""
+        """End all processes that still run."""
         for process in [*self._helpers, *self.processes]:
             process.kill()
 
@@ -427,14 +432,16 @@ class Cluster:
         self.record(Truth(subject="broker", broker=broker, what=what, t_ns=t_ns))
 
     def sample(self) -> None:
-        """Record what each process has used so far."""
+        """Record the resources that each process has used so far."""
         for process in [*self.processes, *self._helpers]:
             process.sample()
 
     def measure_disk(self, t_ns: int) -> None:
         """Record the bytes that each server and the device have written up to now."""
         for process in self.server_processes:
-            written = self.started.written(process.index)
+            # A busy server may not answer in time: it is asked again.
+            tries = (self.started.written(process.index) for _ in range(WRITTEN_TRIES))
+            written = next((found for found in tries if found is not None), None)
             if written is not None:
                 self.record(
                     DiskSample(
@@ -464,21 +471,21 @@ class Cluster:
             )
 
     def revive_servers(self) -> Iterator[str]:
-        """Start every server again that has ended by itself; yield the way in which it ended, at once."""
+        """Restart every server that has ended by itself; yield, before its restart, how it ended."""
         for process in self.server_processes:
             end = process.revive()
             if end is not None:
                 yield end
 
     def server_ends(self) -> Iterator[str]:
-        """Yield, for each server that ended by itself and is down, the way in which it ended."""
+        """Yield, for each server that ended by itself and is down, how it ended."""
         return (end for process in self.server_processes if (end := process.died()) is not None)
 
     def check_others(self, *, load_is_over: bool) -> None:
         """Check that all processes other than servers run.
 
         Raises:
-            ClusterError: If somebody has ended; the load's end is the users' only excuse.
+            ClusterError: If a process has ended; only the users may end, after the load.
         """
         for process in [*self.brokers, self.observer, *self._carriers]:
             end = process.died()
@@ -492,20 +499,20 @@ class Cluster:
             raise ClusterError(f"the generator ended early, with {code}\n{self.generator.log_tail()}")
 
     def lacks_port(self) -> bool:
-        """Say whether a server found its port taken by somebody else."""
+        """Return whether a server found its port in use by another process."""
         return any(_PORT_TAKEN in process.log_text() for process in self.server_processes)
 
 
 def making_topics(command: Sequence[str]) -> list[str]:
-    """Return a broker's command line that lets it make topics itself, as RocketMQ's do by default."""
+    """Return a broker's command line with automatic creation of topics, RocketMQ's default."""
     return [word.replace(_NO_NEW_TOPICS, _NEW_TOPICS) for word in command]
 
 
 def say_end(config: Path, end_ns: int) -> None:
-    """Write the end of the load into the file that users await.
+    """Write the end of the load into the file for which users wait.
 
     Args:
-        config: Whose :func:`end_path` they watch.
+        config: Configuration whose :func:`end_path` they watch.
     """
     write_at_once(end_path(config), [str(end_ns).encode()])
 

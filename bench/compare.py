@@ -1,4 +1,4 @@
-"""Make a comparison: block by block, every arm in random order; an interrupted one goes on."""
+"""Make a comparison round by round, with all arms in random order; continue an interrupted one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FILE_NAME: Final = "comparison.json"
 
 
 class Teller:
-    """Says on stderr what is going on: one line that renews itself on a terminal, else one line per step."""
+    """Reports progress on stderr: on a terminal in one updated line, else in one line for each step."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -44,7 +44,7 @@ class Teller:
         self._last = ""
 
     def begin(self, number: int, what: str, left_s: float) -> None:
-        """Another run begins; all of it takes about ``left_s`` from now."""
+        """Note that another run begins; the whole comparison takes about ``left_s`` from now."""
         self._number = number
         self._what = what
         self._end = f"{datetime.now() + timedelta(seconds=left_s):%H:%M}"
@@ -78,7 +78,7 @@ def load(out: Path) -> Comparison:
     """Read the order of the comparison in a folder.
 
     Raises:
-        PlanError: If there is none that this program understands.
+        PlanError: If there is none that this program can read.
     """
     try:
         return msgspec.json.decode((out / FILE_NAME).read_bytes(), type=Comparison)
@@ -89,7 +89,7 @@ def load(out: Path) -> Comparison:
 
 
 def is_made(out: Path, comparison: Comparison, turn: Turn) -> bool:
-    """Return whether every run of an arm's turn is complete and not void."""
+    """Return whether every run in an arm's turn is complete and not void."""
     series = {one.name: one for one in comparison.plan.series}
     for scenario in scenarios_of(comparison.plan, series[turn.series]):
         folder = run_folder(out, series=turn.series, scenario=scenario.name, block=turn.block, arm=turn.arm)
@@ -111,8 +111,8 @@ def missing_turns(out: Path, comparison: Comparison) -> list[Turn]:
 def make_runs(out: Path, comparison: Comparison) -> list[Path]:
     """Make every run that is missing; return the folders of those that were made.
 
-    What an interrupted round has is kept: its arms get the same load and faults from the round's seed,
-    whenever they run. A run that turned out void while it ended is made again.
+    Finished runs of an interrupted round are kept: the round's seed gives its arms the same load and faults,
+    whenever they run. A run that became void while it ended is made again.
     """
     folders: list[Path] = []
     for round_ in range(ATTEMPTS_MAX):
@@ -124,7 +124,7 @@ def make_runs(out: Path, comparison: Comparison) -> list[Path]:
 
 
 def _make_missing(out: Path, comparison: Comparison, *, attempt_min: int) -> Ending:
-    """Make every run that is missing, once; attempts are counted from the one that is given."""
+    """Make every missing run once; number the attempts from the given number on."""
     plan = comparison.plan
     number = sum(map(len, blocks_of(plan, comparison.seed)))
     turns = missing_turns(out, comparison)
@@ -168,7 +168,7 @@ def _make_missing(out: Path, comparison: Comparison, *, attempt_min: int) -> End
 
 
 class Ending:
-    """Ends one run's cluster while the next one starts: only what is measured needs a quiet machine."""
+    """Ends one run's cluster while the next one starts, because only measurements need a quiet machine."""
 
     def __init__(self, teller: Teller) -> None:
         self.folders: list[Path] = []
@@ -193,7 +193,7 @@ class Ending:
         self._running = self._pool.submit(end)
 
     def wait(self) -> None:
-        """Return when no cluster is ending any more; runs whose cluster failed to end are void."""
+        """Wait until no cluster is ending any more; runs whose cluster failed to end are void."""
         if self._running is None:
             return
         try:
@@ -213,6 +213,6 @@ def _session(given: SessionPlan, comparison: Comparison, teller: Teller) -> Sess
 
 
 def expected_minutes(comparison: Comparison) -> float:
-    """Return about how long a whole comparison takes."""
+    """Return the approximate duration of a whole comparison."""
     turns = [turn for block in blocks_of(comparison.plan, comparison.seed) for turn in block]
     return (expected_s(comparison.plan, turns, done_s=[]) + REPORT_S) / 60

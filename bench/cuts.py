@@ -15,20 +15,20 @@ _Side = TypeVar("_Side")
 
 
 def side_of(number: int, sides: Sequence[_Side]) -> _Side:
-    """Return the side on which a client or a simulated broker of this number sits: they take turns."""
+    """Return the side of the client or simulated broker of this number; sides alternate."""
     return sides[number % len(sides)]
 
 
 def struck_server(scenario: str, case: str, *, count: int, drawn: int, leader: int | None) -> int:
-    """Return the index of the one server that a fault strikes.
+    """Return the index of the one server that a fault hits.
 
-    That is the leader where a case is about it and there is one. A restart and the cases of followers strike
-    another server, and a partition parts whichever was drawn.
+    It is the leader if the case is about the leader and there is one. A restart and the cases of followers
+    hit another server; a partition separates the drawn one.
 
     Args:
-        count: How many servers there are.
-        drawn: One of them, by chance.
-        leader: None where nobody leads.
+        count: Number of servers.
+        drawn: Index of a random server.
+        leader: Index of the leader; None if there is none.
     """
     if scenario == "nameserver-restarts" or case.startswith("follower-"):
         return (drawn + 1) % count if drawn == leader else drawn
@@ -44,8 +44,8 @@ def directions(
 
     Args:
         servers, brokers: Names by index.
-        target: The server that is struck.
-        broker: The broker that is struck; None if servers are.
+        target: The server that the fault hits.
+        broker: The broker that the fault hits; None if it hits servers.
     """
     me = servers[target]
     match kind:

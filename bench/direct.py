@@ -1,4 +1,4 @@
-"""HTTP to servers of a run, without the proxy that the environment may name."""
+"""HTTP to servers of a run, without a proxy from the environment."""
 
 import urllib.request
 from typing import Final

@@ -1,7 +1,7 @@
-"""Carries out the timetable of one cluster's life: scenario by scenario, fault by fault, to the instant.
+"""Executes the timetable of one run: scenario by scenario, fault by fault, at exact instants.
 
-What a fault strikes is decided by :mod:`routekeeper.bench.plan` and :mod:`routekeeper.bench.cuts`; when, and
-what is done, is here.
+:mod:`routekeeper.bench.plan` and :mod:`routekeeper.bench.cuts` decide the targets of faults. This module
+makes the faults at their times.
 """
 
 from __future__ import annotations
@@ -38,17 +38,20 @@ from routekeeper.bench.plan import (
 from routekeeper.bench.processes import ArmLost, ClusterError, Process
 from routekeeper.remoting.codes import DEFAULT_TOPIC
 
-#: Time before a new topic begins at which its producers learn its name, ns.
+#: Time in ns before the creation of a new topic at which its producers learn its name.
 SIGNAL_NS: Final = 200_000_000
+
+#: Time for which a group may elect a leader, or servers may be too busy to say who leads, s.
+ROLES_MAX_S: Final = 15.0
 
 Progress = Callable[[str], None]
 
 
 class Director:
-    """Carries out one life's timetable in a thread of its own; another one watches over the processes.
+    """Executes one run's timetable in a thread of its own; another thread supervises the processes.
 
     Attributes:
-        failure: Why the harness could not go on; None if the timetable was carried out, or the arm lost.
+        failure: Why the harness could not go on; None if the timetable was executed, or the arm lost.
     """
 
     def __init__(
@@ -63,8 +66,8 @@ class Director:
         """Prepare the timetable.
 
         Args:
-            start_ns: When the load begins.
-            over: Set by somebody else to have it give up.
+            start_ns: Instant at which the load begins.
+            over: Another thread sets it to stop this one.
         """
         self.given = cluster.given
         self.plan, self.series = cluster.plan, cluster.series
@@ -96,9 +99,10 @@ class Director:
                     break  # it begins when the load is over
                 self._chronicle.begins(scenario.name)
                 if place == 0:
-                    # A starved generator registers its brokers late: that would count as lost routes.
+                    # A generator without enough CPU registers its brokers late, which would count as lost
+                    # routes.
                     self._cluster.await_brokers()
-                # Reading each server 50 times a second costs them more than idle brokers do.
+                # To read each server 50 times a second costs the servers more than idle brokers do.
                 of_costs = scenario.name in COSTS
                 self._cluster.observe(reading=not of_costs)
                 if of_costs:
@@ -109,7 +113,7 @@ class Director:
                     at_ns += round(scenario.quiet_s * self.series.stretch * 1e9)
                     self._sleep_until(at_ns)
                 if of_costs:
-                    self._cluster.measure_disk(at_ns - 1)  # the last instant that is the scenario's
+                    self._cluster.measure_disk(at_ns - 1)  # the last instant of the scenario
                 for n, fault in enumerate(scenario.faults):
                     self._progress(f"{scenario.name}: {fault.case}")
                     strike = self._bring_topic if scenario.name == NEW_TOPIC else self._strike
@@ -121,7 +125,7 @@ class Director:
                 self.failure = error
             else:
                 self._chronicle.loses_rest(begin_ns, time.monotonic_ns(), reason)
-        except Exception as error:  # the thread's boundary: the main one makes the run void
+        except Exception as error:  # This is the boundary of the thread: the main thread makes the run void.
             self.failure = error
 
     def _sleep_until(self, at_ns: int) -> None:
@@ -136,7 +140,7 @@ class Director:
     # -- new topics ---------------------------------------------------------------------------------------
 
     def _bring_topic(self, scenario: str, n: int, fault: PlannedFault, from_ns: int) -> int:
-        """Have a topic made while producers try to send to it; return the end of its window."""
+        """Create a topic while producers try to send to it; return the end of its window."""
         kind = CASES[scenario][fault.case]
         if kind == "first-send":
             self._let_brokers_make_topics()
@@ -155,7 +159,7 @@ class Director:
                 n=n,
                 kind=kind,
                 case=fault.case,
-                targets=[],  # this case strikes no server
+                targets=[],  # this case hits no server
                 from_ns=from_ns,
                 begin_ns=begin_ns,
                 until_ns=until_ns,
@@ -165,7 +169,7 @@ class Director:
         return until_ns
 
     def _let_brokers_make_topics(self) -> None:
-        """Restart the brokers so that they make topics themselves."""
+        """Restart the brokers with automatic creation of topics."""
         brokers = self._cluster.brokers
         for process in brokers:
             process.command = making_topics(process.command)
@@ -179,19 +183,20 @@ class Director:
     # -- faults -------------------------------------------------------------------------------------------
 
     def _strike(self, scenario: str, n: int, fault: PlannedFault, from_ns: int) -> int:
-        """Carry out one fault: choose, wait, strike, wait, take back, wait for restarted servers.
+        """Make one fault: choose its target, wait, break, wait, repair, wait for restarted servers.
 
         Returns:
-            The end of its window: it goes on after everything was back, however long a restart took.
+            The end of its window, which goes on after everything works again, however long a restart took.
         """
         cluster = self._cluster
         kind = CASES[scenario][fault.case]
         chance = stream(self.given.seed, f"targets of {scenario} {fault.case}")
-        servers = self._struck_servers(scenario, fault.case, chance)
+        roles = self._roles()
+        servers = self._struck_servers(scenario, fault.case, chance, roles)
         broker = cluster.brokers[chance.randrange(len(cluster.brokers))]
         takes_broker = strikes_broker(scenario, fault.case)
         processes = [broker] if takes_broker else servers
-        role = "broker" if takes_broker else cluster.servers.role(servers[0].index)
+        role = "broker" if takes_broker else roles[servers[0].index]
         cut = directions(
             kind,
             fault.case,
@@ -230,14 +235,31 @@ class Director:
         self._sleep_until(until_ns)
         return until_ns
 
-    def _struck_servers(self, scenario: str, case: str, chance: random.Random) -> list[Process]:
+    def _struck_servers(
+        self, scenario: str, case: str, chance: random.Random, roles: list[str]
+    ) -> list[Process]:
         everybody = self._cluster.server_processes
         drawn = chance.randrange(len(everybody))
         if strikes_every_server(case):
             return list(everybody)
-        leader = self._cluster.servers.leader()
+        leader = roles.index("leader") if "leader" in roles else None
         struck = struck_server(scenario, case, count=len(everybody), drawn=drawn, leader=leader)
         return [everybody[struck]]
+
+    def _roles(self) -> list[str]:
+        """Return every server's role, once all say it and one leads where one is to.
+
+        On a busy machine a group may elect its leader anew just then: a fault of the leader would strike any.
+        """
+        servers = self._cluster.servers
+        deadline = time.monotonic() + ROLES_MAX_S
+        while True:
+            roles = [servers.role(index) for index in range(len(servers.clients))]
+            is_known = "unknown" not in roles and (
+                "leader" in roles or set(roles) <= {"independent", "standalone"}
+            )
+            if is_known or time.monotonic() > deadline or self._over.wait(0.05):
+                return roles
 
     def _go_down(self, kind: Kind, processes: list[Process], cut: list[Direction], begin_ns: int) -> None:
         brokers = [process.index for process in processes if process.role == "broker"]
@@ -261,7 +283,7 @@ class Director:
             self._cluster.truth(broker, "cut" if cut else "down", begin_ns)
 
     def _come_back(self, kind: Kind, processes: list[Process], cut: list[Direction]) -> int:
-        """Take a fault back; return when that was complete."""
+        """Repair a fault; return the instant at which that was complete."""
         cluster = self._cluster
         if cut:
             done_ns = cluster.network.heal()
@@ -281,7 +303,8 @@ class Director:
                 process.join()
                 process.launch()
                 self._await_service(process)
-                # An operator goes on only when all serve: else two would be away at a time.
+                # Like an operator, go on only when all servers serve: otherwise two would be down at the same
+                # time.
                 self._await_server(cluster.servers.ready, f"{process.name} is not ready")
             return time.monotonic_ns()
         for process in processes:
@@ -294,7 +317,7 @@ class Director:
         return time.monotonic_ns()
 
     def _await_service(self, process: Process) -> None:
-        """Wait until a process that was started again serves."""
+        """Wait until a restarted process serves."""
         if process.role == "broker":
             process.wait_ready(RESTART_MAX_S)
             self._cluster.truth(process.index, "up")
@@ -303,7 +326,7 @@ class Director:
             self._await_server(lambda: started.serves(process), f"{process.name} does not serve")
 
     def _await_server(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a server that was started again; should it end meanwhile, it is started once more.
+        """Wait for a restarted server; if it ends meanwhile, start it once more.
 
         Raises:
             ArmLost: If that takes too long.

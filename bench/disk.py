@@ -1,7 +1,7 @@
 """Bytes and syncs of servers' files, and of the device below them.
 
-The kernel's count for a process (``/proc/PID/io``) charges a whole large folio for each small write, so it
-makes no figure: each server is asked for what it wrote, or its files are looked at.
+The kernel's count for a process (``/proc/PID/io``) counts a whole large folio for each small write, so it
+cannot be used. Instead each server reports its own bytes, or its files are measured.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SECTORS_WRITTEN: Final = 6
 
 
 class Written(NamedTuple):
-    """Bytes that one server has written to its files, and its syncs; only differences mean anything."""
+    """Bytes that one server has written to its files, and its syncs; use only differences."""
 
     written_bytes: int
     syncs: int
@@ -76,7 +76,7 @@ def figures(lines: Iterable[str]) -> dict[str, float]:
 
 
 def sectors_written(folder: Path) -> int | None:
-    """Return the sectors of 512 bytes that the device of a folder has written; None where nobody counts."""
+    """Return the sectors of 512 bytes that the device of a folder has written; None if unknown."""
     device = folder.stat().st_dev
     path = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
     try:

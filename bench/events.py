@@ -1,17 +1,16 @@
-"""Events of a run of the comparison: one struct per kind of event, and the files they go to.
+"""Events of a run of the comparison: one struct for each kind of event, and their files.
 
 Rules that hold for every event:
 
 - Instants are integers of nanoseconds on ``CLOCK_MONOTONIC`` (``time.monotonic_ns()``), which all processes
   of one host share. They are compared only within a run.
-- What is constant for a run is not repeated here: it is in the path and in the manifest, see
+- Constants of a run are not repeated in events: they are in the path and in the manifest, see
   :mod:`routekeeper.bench.runfolder`.
 - An absent value is left out or ``null``, never 0 or "".
 - One JSON object per line, one file per process and kind. A file is written by one process only.
-- Nobody judges here: a lookup that was answered is ``ok``, no matter what it said. What was true stands in
-  ``truth``.
+- Events contain no judgement: a lookup with any answer is ``ok``. The truth is in ``truth``.
 
-Nothing here reads a clock: instants come from the caller, so a test can set them.
+This module reads no clock: the caller passes instants, so a test can set them.
 """
 
 from pathlib import Path
@@ -79,7 +78,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Truth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One fact that the harness knows because it caused it.
+    """One fact that the harness caused, and therefore knows.
 
     A broker is dead from ``down`` until the next ``up``, unreachable from ``cut`` until ``healed``. The clock
     of a topic's change starts with ``changing``.
@@ -95,10 +94,10 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One observer's view of a topic from some instant on: readings compressed to transitions.
+    """One observer's view of a topic from some instant on: only changes of its readings.
 
-    The true instant lies in ``(unseen_ns, seen_ns]``. The view holds until the next row of the same observer,
-    index and topic; the state ``end`` only says how far it was observed.
+    The true instant lies in ``(unseen_ns, seen_ns]``. The view is valid until the next row of the same
+    observer, index and topic. The state ``end`` only marks the end of the observation.
     """
 
     observer: Observer
@@ -137,7 +136,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProcessSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Resources that one process had used by one instant.
+    """Resources that one process had used at one instant.
 
     The CPU of a span is the sum over pids of the difference between last and first row, where ``start`` is
     0 and ``exit`` is exact, so that processes that come and go are counted in full.
@@ -159,9 +158,9 @@ class ProcessSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class DiskSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Bytes that one server, or the device below all of them, had written by one instant.
+    """Bytes that one server, or the device of all servers, had written at one instant.
 
-    Only differences between two samples of one server mean anything.
+    Use only differences between two samples of one server.
     """
 
     role: Role
@@ -188,7 +187,7 @@ class LinkSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One time that a consumer was handed a message; repeats are rows of their own."""
+    """One delivery of a message to a consumer; repeated deliveries are rows of their own."""
 
     message: int
     user: int
@@ -211,7 +210,7 @@ FILE_PREFIX: Final[dict[type[Event], str]] = {
 
 
 def instant_of(event: Event) -> int:
-    """Return the instant by which an event belongs to a slot."""
+    """Return the instant that decides to which slot an event belongs."""
     match event:
         case Operation():
             return event.due_ns

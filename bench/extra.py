@@ -1,4 +1,4 @@
-"""The packages of the extra ``bench``, which an installation of ``routekeeper`` alone does not bring."""
+"""The packages of the extra ``bench``, which an installation of ``routekeeper`` alone does not contain."""
 
 from __future__ import annotations
 

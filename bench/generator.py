@@ -1,9 +1,9 @@
-"""The load of the comparison: Locust users that stand before any arm, each operation recorded raw.
+"""The load of the comparison: Locust users for every arm; each operation is recorded.
 
 Started by :mod:`routekeeper.bench.cluster` as ``locust --headless -f bench/generator.py --bench-config
-FILE``. All users of a kind share one open-loop schedule: anyone who is free takes the next due operation, and
-latency counts from its due instant, so a stalled server shows as latency instead of as fewer requests. Users
-stay, with their connections and sessions, until the last scenario is over and a linger has passed.
+FILE``. All users of a kind share one open-loop schedule: a free user takes the next due operation. Latency
+counts from the due instant, so a stalled server causes latency and not fewer requests. Users, with their
+connections and sessions, stay until some time after the last scenario.
 """
 
 from __future__ import annotations
@@ -72,18 +72,18 @@ from routekeeper.client.queue_reader import ReceivedMessage
 from routekeeper.remoting.errors import RemotingError, ResponseError
 from routekeeper.remoting.route import TopicRouteData
 
-#: Interval at which the configuration is looked for, s.
+#: Interval in s between checks for the configuration.
 AWAIT_S: Final = 0.01
-#: Interval of a producer's tries to send to a new topic, s; producers take turns within it.
+#: Interval in s between a producer's tries to send to a new topic; producers take turns within it.
 FIRST_SEND_EVERY_S: Final = 0.1
-#: Numbers of messages to new topics.
+#: Source of the numbers of messages to new topics.
 FIRST_MESSAGES_FROM: Final = 1_000_000_000
-#: User property that tells a message of this run from another.
+#: User property that distinguishes messages of this run from others.
 MESSAGE_NUMBER: Final = "benchNumber"
 
 
 def arm_of(config: ArmConfig) -> Arm:
-    """Return the users' side of an arm, with gevent's ways of waiting."""
+    """Return the users' side of an arm, which waits by gevent."""
     if config.kind == "zookeeper":
         return ZooKeeperArm(config, Waits(SequentialGeventHandler, (gevent.Timeout,)))
     return RemotingArm(config, at_once)
@@ -135,7 +135,7 @@ class Generator:
         return made
 
     def await_end(self, path: Path) -> None:
-        """Wait until the harness says when the load ends, and then let users go."""
+        """Wait until the harness names the end of the load; then let users end."""
         while not path.exists():
             gevent.sleep(AWAIT_S)
         end_ns = int(path.read_text())
@@ -148,7 +148,7 @@ class Generator:
         """Wait until an operation is due, or until the load ends, which cancels later operations.
 
         Returns:
-            Whether all may go.
+            Whether all users may end.
         """
         ahead_ns = due_ns - time.monotonic_ns()
         if ahead_ns > 0:
@@ -234,10 +234,11 @@ class ObservedClient:
         begun.link_exception(lambda failed: void_run(failed.exception))
 
     def begin(self, after_s: float) -> None:
-        """Ask for the routes, and once each period from then on.
+        """Ask for the routes, then again once each period.
 
-        Clients that were started together would ask together for ever, as no installation's do: how late the
-        last one learns of a change would then be one draw from the period, no matter their number.
+        Clients that were started together would ask together for ever, unlike those of an installation. The
+        delay until the last one knows a change would then be a single random draw from the period, for any
+        number of clients.
         """
         gevent.sleep(after_s)
         if self._ended:
@@ -248,7 +249,7 @@ class ObservedClient:
         self.client.start()
 
     def look(self) -> None:
-        """Record the cache's present view."""
+        """Record the present content of the cache."""
         now_ns = time.monotonic_ns()
         for topic in self._observed:
             route = self.client.core.directory.routes.route(topic)
@@ -283,7 +284,7 @@ class ObservedClient:
         )
 
     def end(self) -> None:
-        """Record how far the cache was observed."""
+        """Record until when the cache was observed."""
         self._ended = True
         for topic in self._shown:
             self._record(topic, "end", None, None, seen_ns=time.monotonic_ns(), unseen_ns=None)
@@ -306,7 +307,7 @@ class ProducingClient(ObservedClient):
         self._user = generator.number("user")
 
     def try_to_send(self, topic: str, begin_ns: int, until_ns: int) -> None:
-        """Try to send to a topic until that has succeeded once, each try when it is due."""
+        """Try to send to a topic, each try at its due instant, until one succeeds."""
         due_ns = begin_ns
         while due_ns < until_ns:
             sleep_until(due_ns)
@@ -319,7 +320,7 @@ class ProducingClient(ObservedClient):
             due_ns += round(FIRST_SEND_EVERY_S * 1e9)
 
     def send(self, op: Op, topic: str, message: int, *, user: int, due_ns: int) -> Operation:
-        """Send one message and return what came of it."""
+        """Send one message and return its outcome."""
         outcome: Outcome = "ok"
         code = remark = None
         target: int | None = None
@@ -357,7 +358,7 @@ class ProducingClient(ObservedClient):
 
 
 class ReadingClient(ObservedClient):
-    """A member of the group that reads what is sent."""
+    """A member of the group that consumes the sent messages."""
 
     def __init__(self, generator: Generator, number: int) -> None:
         super().__init__(generator, "read", number)
@@ -370,7 +371,7 @@ class ReadingClient(ObservedClient):
         self.join()
 
     def join(self) -> None:
-        """Join the group once routes can be had: a session with ZooKeeper takes a moment."""
+        """Join the group once routes can be read: a session with ZooKeeper takes a moment."""
         directory = self.client.core.directory
         for topic in self.known:
             while not self._ended:
@@ -397,7 +398,7 @@ class ReadingClient(ObservedClient):
 
 
 def view_of(topic: str, route: TopicRouteData | None) -> tuple[ViewState, list[int] | None, int | None]:
-    """Return what a route shows: state, brokers, version."""
+    """Return state, brokers and version of a route."""
     if route is None:
         return "absent", None, None
     shown = looked_at(route, target=None)
@@ -405,7 +406,7 @@ def view_of(topic: str, route: TopicRouteData | None) -> tuple[ViewState, list[i
 
 
 class Shared:
-    """A holder of the generator: Locust makes the users itself, so they cannot get it as an argument."""
+    """Holds the generator for the users: Locust makes them itself, so they get no argument."""
 
     generator: Generator
 
@@ -419,7 +420,7 @@ def add_arguments(parser: Any) -> None:
 def open_log(environment: Any, **_: Any) -> None:
     path = Path(environment.parsed_options.bench_config)
     print("generator ready", flush=True)
-    while not path.exists():  # everything is loaded: the harness now says when it begins
+    while not path.exists():  # everything is loaded; the harness now names the instant of the beginning
         gevent.sleep(AWAIT_S)
     config = msgspec.json.decode(path.read_bytes(), type=GeneratorConfig)
     load = config.load
@@ -434,7 +435,7 @@ def open_log(environment: Any, **_: Any) -> None:
 
 @events.user_error.add_listener  # type: ignore[untyped-decorator]
 def void_run(exception: Exception, **_: Any) -> None:
-    """An exception in a user is a bug of the harness, not of the servers: the run must not be used."""
+    """Mark the run as void: an exception in a user is a bug of the harness, not of the servers."""
     Shared.generator.environment.process_exit_code = 3
     Shared.generator.environment.runner.quit()
 
@@ -446,7 +447,7 @@ def sleep_until(instant_ns: int) -> None:
 
 
 class Staying(User):
-    """A user of the shared generator that stays until all may go."""
+    """A user of the shared generator that stays until all users may end."""
 
     abstract = True
     wait_time = constant(0)
@@ -460,17 +461,17 @@ class Staying(User):
         self.prepare()
 
     def prepare(self) -> None:
-        """Make what this user needs, inside its greenlet."""
+        """Make this user's objects, inside its greenlet."""
 
     def stay(self) -> NoReturn:
-        """Wait until all may go, and leave."""
+        """Wait until all users may end, then end."""
         self.generator.leaving.wait()
         self.generator.leave()
         raise StopUser
 
 
 class Paced(Staying):
-    """Takes due operations of one kind until the schedule is over."""
+    """Makes due operations of one kind until the schedule is over."""
 
     abstract = True
 
@@ -481,7 +482,7 @@ class Paced(Staying):
 
     @abstractmethod
     def operate(self, number: int, due_ns: int, chosen: Any) -> Operation:
-        """Do one operation now and return its row; the caller sets ``queued``."""
+        """Make one operation now and return its row; the caller sets ``queued``."""
 
     @task
     def go_on(self) -> None:
@@ -518,7 +519,7 @@ class Paced(Staying):
 
 
 class Lookup(Paced):
-    """Asks for routes over connections that are kept, without a cache."""
+    """Asks for routes over kept connections, without a cache."""
 
     op = "lookup"
 
@@ -535,7 +536,7 @@ class Lookup(Paced):
 
 
 class Newcomer(Paced):
-    """Comes as a new client to one server; the servers take turns, so that each is asked often."""
+    """Connects as a new client to one server; the servers take turns, so that each gets many."""
 
     op = "newcomer"
 
@@ -574,9 +575,9 @@ class SenderOnce(Sender):
 
 
 class SimulatedBroker(Staying):
-    """A broker that reports each period, and that one of its topics has changed when that is due.
+    """A broker that registers each period, and also when a change of one of its topics is due.
 
-    No report waits for an earlier one: a nameserver that does not answer keeps the others from nothing.
+    No registration waits for an earlier one, so a nameserver that does not answer does not delay the others.
     """
 
     op = "announce"
@@ -584,7 +585,7 @@ class SimulatedBroker(Staying):
     def prepare(self) -> None:
         config = self.config
         self.index = SIMULATED_FROM + self.place
-        # The brokers take turns: a change is due at even intervals, so that short outages meet one.
+        # The brokers take turns, so that changes come at even intervals, and one falls into a short outage.
         self.own = self.generator.arrivals(
             f"change {self.index}",
             config.load.change_per_s / config.load.sim_brokers,
@@ -631,7 +632,7 @@ class SimulatedBroker(Staying):
             due_ns += period_ns
 
     def announced(self, due_ns: int, change: int | None) -> None:
-        """Announce to every server at once and record each answer."""
+        """Announce to all servers concurrently and record each answer."""
         listing = self.listing()
         begun_ns = time.monotonic_ns()
         facts = {

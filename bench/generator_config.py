@@ -1,4 +1,4 @@
-"""Configuration that the harness hands to the load generator (pure)."""
+"""Configuration of the load generator, which the harness writes (pure)."""
 
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ RETRIES: Final = 2
 
 
 class GeneratorConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Handed over as a JSON file, which the generator awaits."""
+    """The configuration; the harness writes it into a JSON file for which the generator waits."""
 
     folder: str
     """Where events go."""
@@ -31,19 +31,19 @@ class GeneratorConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def end_path(config: Path) -> Path:
-    """Return the file in which the harness writes when the load ends, in ns, beside the configuration."""
+    """Return the file, beside the configuration, into which the harness writes the end of the load in ns."""
     return config.with_suffix(".end")
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
-    """When a new topic is made, or first sent to, and how long producers try to send to it."""
+    """The instant of a new topic's creation or first send, and how long producers try to send to it."""
 
     begin_ns: int
     until_ns: int
 
 
 def begin_path(config: Path, topic: str) -> Path:
-    """Return the file in which the harness writes the :class:`Beginning` of a new topic."""
+    """Return the file into which the harness writes the :class:`Beginning` of a new topic."""
     return config.with_suffix(f".{topic}")
 
 
@@ -58,7 +58,7 @@ def new_topics(plan: Plan, series: SeriesPlan) -> list[str]:
 
 
 def new_topic(case: str) -> str:
-    """Return the topic that a case of the scenario ``new-topic`` is about."""
+    """Return the topic of a case of the scenario ``new-topic``."""
     return f"new-by-{case}"
 
 
@@ -93,5 +93,5 @@ def is_versioned(topic: str) -> bool:
 
 
 def sim_addr(index: int) -> str:
-    """Return the address that a simulated broker announces; nobody dials it."""
+    """Return the address that a simulated broker announces; no client connects to it."""
     return f"127.0.0.1:{40_000 + index}"

@@ -48,10 +48,10 @@ def given_cluster(arm: str | None, servers: Sequence[str], http: Sequence[str]) 
 
 
 def plan_for(plan: Plan, given: Given) -> Plan:
-    """Return a plan as it is carried out on a given cluster.
+    """Return a plan for a given cluster.
 
     Raises:
-        PlanError: If it has faults: what somebody else runs is not struck.
+        PlanError: If it has faults: the harness must not break a cluster that somebody else runs.
     """
     for scenario in plan.scenarios:
         if scenario.faults:

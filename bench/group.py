@@ -1,4 +1,4 @@
-"""Servers of one design, as load programs see them, and resources that they have used."""
+"""Servers of one design for load programs, and the resources that they have used."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Missing(Exception):
 
 
 class Unhealthy(Exception):
-    """A group of servers is not in the state in which it has to be measured."""
+    """A group of servers is not in the state that a measurement needs."""
 
 
 class Group(Protocol):
     """Servers of one design, started and ended together.
 
     Attributes:
-        kind: The protocol that clients speak.
-        jvm: Whether each server is a Java process.
+        kind: The protocol of its clients.
+        jvm: Each server is a Java process.
     """
 
     name: str
@@ -60,18 +60,18 @@ class Group(Protocol):
     def version(self) -> str: ...
 
     def leader(self) -> int | None:
-        """Return the index of the server that leads; None if nobody does."""
+        """Return the index of the leader; None if there is none."""
         ...
 
     def epoch(self) -> int | None:
-        """Return the number of the newest term or epoch; None of servers that elect nobody, or do not answer.
+        """Return the number of the newest term or epoch; None for servers without elections or answers.
 
-        Each leader begins a new one, so the difference of two says how often leaders changed.
+        Each leader begins a new one, so the difference of two numbers is the number of changes of leader.
         """
         ...
 
     def kill_and_restart(self) -> None:
-        """Kill all servers and start them again on their folders; return without waiting for them."""
+        """Kill all servers and start them again with their folders; return without waiting for them."""
         ...
 
     def log_tail(self, index: int) -> str: ...
@@ -100,7 +100,7 @@ def largest_memory_mb(group: Group) -> list[float]:
 
 
 def usages(group: Group) -> list[dict[str, Any] | None]:
-    """Return the CPU of each server's process so far, and its memory now; None of one that has just ended."""
+    """Return the CPU of each server's process so far, and its memory now; None for an ended process."""
     found: list[dict[str, Any] | None] = []
     for pid in group.pids:
         try:
@@ -113,7 +113,7 @@ def usages(group: Group) -> list[dict[str, Any] | None]:
 
 
 def heap_kept(group: Group) -> dict[str, float]:
-    """Return the MB that a JVM's heap keeps after a collection, the most of all; nothing of our designs."""
+    """Return the largest heap of a JVM after a collection, in MB; None for our designs."""
     if not group.jvm or shutil.which("jcmd") is None:
         return {}
     try:
@@ -124,7 +124,7 @@ def heap_kept(group: Group) -> dict[str, float]:
 
 
 def class_histogram(pid: int) -> str:
-    """Collect garbage in a JVM and return its objects by class."""
+    """Make a JVM collect garbage, and return its objects by class."""
     command = ["jcmd", str(pid), "GC.class_histogram"]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_JCMD_S).stdout
 

@@ -1,10 +1,10 @@
-"""Program that holds packets of a TUN device back: ``python -m routekeeper.bench.held_back``.
+"""Program that delays packets of a TUN device: ``python -m routekeeper.bench.held_back``.
 
-It runs in a network namespace, whose routes lead packets into the device. It loses some, and writes the
-others into the device again when their time has come; the namespace's rules lead those on to the interface
-for which they were meant. Needs root.
+It runs in a network namespace whose routes send packets into the device. It drops some, and writes the others
+into the device again when their time has come. The namespace's rules then send these to their interface.
+Needs root.
 
-Waits by ``select``: ``epoll`` and ``poll`` round to whole milliseconds in Python.
+It waits by ``select``, because Python's ``epoll`` and ``poll`` round to whole milliseconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections import deque
 from typing import Final
 
-#: Packets that are held at a time; more are lost, as by a router whose queue is full.
+#: Bound of the held packets; further ones are dropped, as by a router whose queue is full.
 HELD_MAX: Final = 10_000
 _PACKET_MAX: Final = 65_536
 #: Source: linux/if_tun.h.
@@ -28,14 +28,14 @@ _TUN_WITHOUT_HEADER: Final = 0x1001
 
 
 def open_device(name: str) -> int:
-    """Make a TUN device and return its file; the device goes when the file is closed."""
+    """Make a TUN device and return its file; closing the file removes the device."""
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, _SET_INTERFACE, struct.pack("16sH22x", name.encode(), _TUN_WITHOUT_HEADER))
     return device
 
 
 def hold_back(device: int, *, delay_s: float, loss: float, chance: random.Random) -> None:
-    """Pass packets on after a delay, in their order, but for a share that is lost; never return."""
+    """Pass packets on after a delay, in order, except for a share that is dropped; never return."""
     held: deque[tuple[float, bytes]] = deque()
     while True:
         left_s = max(0.0, held[0][0] - time.monotonic()) if held else None
@@ -49,7 +49,7 @@ def hold_back(device: int, *, delay_s: float, loss: float, chance: random.Random
             try:
                 os.write(device, held.popleft()[1])
             except BlockingIOError:
-                pass  # the kernel's queue is full: lost
+                pass  # the kernel's queue is full, so the packet is lost
 
 
 def main() -> None:

@@ -19,11 +19,11 @@ import sysconfig
 from collections.abc import Iterator
 from typing import Any
 
-#: An interpreter that does not answer within this time is passed over, s.
+#: Time in s within which an interpreter must answer; otherwise it is skipped.
 ANSWER_S = 20.0
-#: Stands in the line of an interpreter that is on no list.
+#: Text in the line of an interpreter that is on no list.
 NOT_OPTIMISED = "not known to be optimised"
-#: Stands beside every figure that such an interpreter made.
+#: Text beside every figure from such an interpreter.
 WARNING = (
     "this Python is not known to be built with profile-guided and link-time optimisation; one that is, as "
     "Debian's python3.11, needs about a fifth less CPU time"
@@ -85,7 +85,7 @@ def candidates(name: str, path: str) -> Iterator[str]:
 
 
 def ask(place: str) -> dict[str, Any] | None:
-    """Return what an interpreter says of itself; None if it does not run or cannot make an environment."""
+    """Return an interpreter's facts about itself; None if it does not run or cannot make an environment."""
     command = [place, "-I", os.path.abspath(__file__), "--about"]
     try:
         answer = subprocess.run(

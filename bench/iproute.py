@@ -1,7 +1,7 @@
 """Network namespaces by iproute2; needs root.
 
 Names of one set of namespaces begin with a tag: ``rkb``, the number of the process that made them, and a
-number of its own. What a process that was killed has left is removed by the next.
+number of its own. The next process removes namespaces that a killed process has left.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def new_tag() -> str:
 
 
 def claimed_subnet(tag: str) -> int:
-    """Return a subnet that no other set has: the kernel has one route to each.
+    """Return a subnet that no other set has, because the kernel has one route to each.
 
     Args:
-        tag: Also the name of the interface to which the route leads.
+        tag: Tag of the set, which is also the name of the interface of the route.
     """
     for subnet in random.sample(SUBNETS, len(SUBNETS)):
         try:
@@ -56,7 +56,7 @@ def remove(tag: str) -> None:
 
 
 def _is_left(tag: str, pid: int) -> bool:
-    """Say whether these are left over from a process that was killed."""
+    """Return whether these are left over from a killed process."""
     return tag not in _own if pid == os.getpid() else not psutil.pid_exists(pid)
 
 
@@ -67,7 +67,7 @@ def _remove(chosen: Callable[[str, int], bool]) -> None:
         for name in listed
         if (tag := _TAG.match(name)) is not None and chosen(tag[1], int(tag[2]))
     ]
-    # The interface that is named by the tag goes with its other end, too, but some time later.
+    # Remove the interface with the tag's name now: with its other end, it would vanish only later.
     lines = [f"link del {tag}" for tag in {tag for _, tag in found}]
     lines += [f"netns del {name}" for name, _ in found]
     run(["ip", "-force", "-batch", "-"], lines, check=False)
@@ -79,7 +79,7 @@ def inside(space: str, words: Sequence[str]) -> list[str]:
 
 
 def ip(*lines: str, space: str | None = None) -> None:
-    """Have ``ip`` carry out these lines, in a namespace or in that of this process.
+    """Let ``ip`` execute these lines, in a namespace or in this process's own.
 
     Raises:
         ClusterError: If one fails.
@@ -89,10 +89,10 @@ def ip(*lines: str, space: str | None = None) -> None:
 
 
 def run(command: Sequence[str], lines: Sequence[str] = (), *, check: bool = True) -> str:
-    """Run a command, and return what it prints.
+    """Run a command, and return its output.
 
     Raises:
-        ClusterError: If it fails; the message is the first line of what it says.
+        ClusterError: If it fails; the message is the first line of its output.
     """
     given = "".join(f"{line}\n" for line in lines)
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)

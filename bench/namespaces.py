@@ -1,9 +1,9 @@
 """Namespaces, addresses and rules of a cluster whose links the kernel cuts (pure).
 
-Each server, each broker and the clients have a network namespace of their own. A router, a namespace too,
-joins them with each other and with the harness, by a pair of interfaces each: it knows who sent a packet by
-the interface at which it came in, and whom it is for by its address. Both groups of clients are one process,
-which has an interface for each: everybody else has a second address, which the second group dials.
+Each server, each broker and the clients have a network namespace of their own. A router, which is also a
+namespace, connects them with each other and with the harness, by a pair of interfaces each. It knows a
+packet's sender by the interface, and its receiver by the address. Both groups of clients are one process with
+two interfaces: all others have a second address, which the second group uses.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from routekeeper.bench.cuts import SIDES
 from routekeeper.bench.links import Direction
 
 HARNESS: Final = "harness"
-#: A cluster's addresses are 198.19.N.0/23, of those that RFC 2544 keeps for benchmarks.
+#: A cluster's addresses are 198.19.N.0/23, from the range that RFC 2544 reserves for benchmarks.
 SUBNETS: Final = range(0, 256, 2)
 HELD: Final = "held"
 """Device that packets pass which are held back, in their sender's namespace."""
-#: Before the rules of every router, which look into its tables.
+#: Priority before the rules of every router, which read its tables.
 _PREFERENCE: Final = 1000
-#: Routing table of the packets that have been held back.
+#: Routing table for packets after their delay.
 _ONWARD: Final = 100
 
 
@@ -36,7 +36,7 @@ class Namespaces:
     """Network namespaces of a cluster's processes.
 
     Attributes:
-        tag: Tells the names of this cluster from all others; the harness's interface has it as its name.
+        tag: Makes the names of this cluster unique; it is the name of the harness's interface.
         names: Servers and brokers.
     """
 
@@ -56,32 +56,32 @@ class Namespaces:
         return self._address(name, 2)
 
     def dialled(self, dialler: str, acceptor: str) -> str:
-        """Return the host at which one reaches another."""
+        """Return the host at which one process reaches another."""
         by_second = dialler == SIDES[1] and acceptor in self.names
         return self._second(acceptor) if by_second else self.host(acceptor)
 
     def rules(self, directions: Sequence[Direction]) -> list[str]:
-        """Return the router's rules by which packets vanish that go in these directions."""
+        """Return the router's rules that drop packets in these directions."""
         return [
             f"pref {_PREFERENCE} iif {sender} to {self.dialled(sender, receiver)} blackhole"
             for sender, receiver in directions
         ]
 
     def forwarding(self, sender: str) -> str:
-        """Return the shell line by which a namespace takes its own packets back from the device."""
+        """Return the shell line that lets a namespace accept its own packets from the device."""
         settings = {"ip_forward": "1", f"conf/{HELD}/accept_local": "1"}
         settings |= {f"conf/{each}/rp_filter": "0" for each in ("all", HELD, sender)}
         return " && ".join(f"echo {value} > /proc/sys/net/ipv4/{name}" for name, value in settings.items())
 
     def onward(self, sender: str) -> list[str]:
-        """Return the lines for ``ip`` that lead packets on which have been held back; once."""
+        """Return the lines for ``ip`` that forward packets after their delay; needed once."""
         return [
             f"route add default via {self._gate(sender)} dev {sender} table {_ONWARD}",
             f"rule add pref {_PREFERENCE} iif {HELD} lookup {_ONWARD}",
         ]
 
     def held_back(self, sender: str, receivers: Sequence[str]) -> list[str]:
-        """Return the lines for ``ip`` by which packets pass the device, once it is there."""
+        """Return the lines for ``ip`` that send packets through the device, once it exists."""
         return [
             f"link set {HELD} up",
             *(
@@ -91,9 +91,9 @@ class Namespaces:
         ]
 
     def commands(self) -> Iterator[tuple[str | None, list[str]]]:
-        """Yield what ``ip`` is to do, each time with the namespace in which it does it.
+        """Yield lines for ``ip``, each with its namespace.
 
-        The router and the harness's interface are there already, and all addresses lead to that.
+        The router and the harness's interface exist already, and all addresses are routed to the latter.
         """
         ends = [*self.names, *SIDES]
         yield (

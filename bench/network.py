@@ -13,9 +13,9 @@ from routekeeper.bench.processes import ClusterError, Process, ProxyProcess, Rec
 
 
 class Network(abc.ABC):
-    """The places of processes and the addresses that they dial; a link is named by its two ends.
+    """The hosts of processes, and the addresses for their connections; a link is named by its two ends.
 
-    The harness and the observer reach everybody past all cuts.
+    Cuts do not affect the harness and the observer.
 
     Attributes:
         bind: The host that servers and brokers bind.
@@ -25,18 +25,18 @@ class Network(abc.ABC):
 
     @abc.abstractmethod
     def host(self, name: str) -> str:
-        """Return the host of a server or a broker, for the harness and for its own kind."""
+        """Return the host of a server or a broker, for the harness and for processes of its own kind."""
 
     @abc.abstractmethod
     def command(self, name: str, words: Sequence[str]) -> list[str]:
-        """Return the command line that runs a program at its place."""
+        """Return the command line that runs a program on its host."""
 
     @abc.abstractmethod
     def dialled(self, dialler: str, acceptor: str, to: str) -> str:
-        """Return the address at which one dials another that listens at ``to``."""
+        """Return the address for connections from one process to another that listens at ``to``."""
 
     def members(self, bound: Mapping[str, str]) -> list[str]:
-        """Return the addresses at which raft members dial each other.
+        """Return the addresses at which raft members connect to each other.
 
         Args:
             bound: Name to the address at which it listens.
@@ -44,12 +44,12 @@ class Network(abc.ABC):
         return list(bound.values())
 
     def between(self, dialler: int, acceptor: int, ports: Sequence[int]) -> str:
-        """Return the host at which one server, by index, dials ports of another."""
+        """Return the host at which one server, by index, reaches ports of another."""
         return self.host(f"nameserver-{acceptor}")
 
     @abc.abstractmethod
     def carriers(self) -> list[Process]:
-        """Return the processes that links pass, not yet started; no link is added any more."""
+        """Return the processes that links pass, without starting them; no link is added any more."""
 
     @abc.abstractmethod
     def cut(self, directions: Sequence[Direction]) -> int:
@@ -72,10 +72,10 @@ class Network(abc.ABC):
         """Return the bytes that have passed each link, where they are counted."""
 
     def look(self, timeout_s: float) -> list[Passes]:
-        """Return what passes each link now.
+        """Return the state of each link.
 
         Raises:
-            ClusterError: If this network cannot say so, or not in time.
+            ClusterError: If this network does not report it in time.
         """
         raise ClusterError("these links are not looked at")
 
@@ -150,4 +150,4 @@ class ProxyNetwork(Network):
         return self._proxy.look(timeout_s)
 
     def close(self) -> None:
-        """Do nothing: there is only the process, which has ended."""
+        """Do nothing, because the process has ended already."""

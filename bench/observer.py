@@ -1,8 +1,8 @@
-"""Reads what each server lists, all the time, over links that no fault cuts: ``python -m
+"""Reads the lists of all servers continuously, over links that no fault cuts: ``python -m
 routekeeper.bench.observer``.
 
-A process of its own, so that its reads are not queued behind the load's. It rests on SIGUSR1, reads again on
-SIGUSR2, and ends on SIGTERM.
+It is a process of its own, so that its reads do not wait behind the load's. SIGUSR1 stops its reading,
+SIGUSR2 starts it again, SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.output import set_up_logging
 from routekeeper.remoting.route import decode_route
 
-#: A server that has not answered for so long is silent, s.
+#: Time in s without an answer after which a server counts as silent.
 SILENT_S: Final = 0.25
 _CHUNK: Final = 64 * 1024
 
 
 class ObserverConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Servers to be read, and the file for the events."""
+    """The servers to read, and the file for events."""
 
     kind: ArmKind
     servers: list[str]
@@ -64,7 +64,7 @@ class NameserverReader:
         self._opaque = 0
 
     async def read(self, topic: str) -> Shown:
-        """Return what the nameserver shows of a topic."""
+        """Return the nameserver's state of a topic."""
         try:
             async with asyncio.timeout(SILENT_S):
                 return await self._ask(topic)
@@ -121,7 +121,7 @@ async def watch_nameserver(index: int, config: ObserverConfig, log: EventLog, vi
 
 
 class ZooKeeperReader:
-    """One session with one server; reads what a client needs to tell who is listed."""
+    """One session with one server; it reads the nodes from which a client knows the listed brokers."""
 
     def __init__(self, addr: str, session_s: float, reconnect_s: float) -> None:
         from routekeeper.bench.arms.zookeeper import connect  # kazoo is loaded for this arm only
@@ -187,7 +187,7 @@ class Observer:
         self._log.flush()
 
     def read(self) -> None:
-        """Begin to read, over connections of their own."""
+        """Begin to read, over new connections."""
         if self._readers:
             return
         self._ending = threading.Event()
@@ -203,7 +203,7 @@ class Observer:
             await watch_nameserver(index, config, log, views)
 
     async def rest(self) -> None:
-        """Stop reading, close the connections, and record how far each topic was observed."""
+        """Stop reading, close the connections, and record until when each topic was observed."""
         self._ending.set()
         if self._config.kind != "zookeeper":
             for task in self._readers:
@@ -218,7 +218,7 @@ class Observer:
 
 
 async def observe(config: ObserverConfig) -> None:
-    """Read until SIGTERM; a line on stdout says when it reads and when it rests."""
+    """Read until SIGTERM; a line on stdout reports each start and stop of reading."""
     wanted: asyncio.Queue[signal.Signals] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):

@@ -1,4 +1,4 @@
-"""Plan of a comparison, read from ``plans/NAME.toml`` and checked, and the time it takes."""
+"""Plan of a comparison, read from ``plans/NAME.toml`` and checked; and the duration of the comparison."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ _CONNECT_AGAIN_S: Final = 1.0
 
 
 def strikes_broker(scenario: str, case: str) -> bool:
-    """Return whether a case stops a broker; other cases strike servers."""
+    """Return whether a case stops a broker; other cases hit servers."""
     return scenario == "broker-dies" or case in ("broker-kill", "broker-cable")
 
 
 def strikes_every_server(case: str) -> bool:
-    """Return whether a case strikes all servers, at once or one after the other."""
+    """Return whether a case hits all servers, at once or one after the other."""
     return case in ("all", "rolling")
 
 
@@ -132,8 +132,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def users(self, op: str) -> int:
         """Return how many users share the schedule of a kind of operation.
 
-        As many as there are operations under way when each waits for as long as it may, and a quarter more:
-        so the schedule never waits for a user.
+        It is the number of operations under way when each waits for as long as it may, plus a quarter, so
+        that the schedule never waits for a user.
         """
         rate_per_s, time_outs = {
             "lookup": (self.lookup_per_s, 1),
@@ -152,7 +152,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One fault of a scenario. Its seconds follow each other: quiet, jitter (drawn), down, after.
 
-    ``after_s`` begins when everything is back, however long a restart took.
+    ``after_s`` begins when everything works again, however long a restart took.
     """
 
     case: str
@@ -170,7 +170,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Runs with the same timers."""
+    """A series: runs with the same timers."""
 
     name: Series
     blocks: int
@@ -210,8 +210,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 def down_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan) -> float:
     """Return the duration of a fault in a series.
 
-    Where servers alone are struck that is not stretched: a restart or an election takes as long with every
-    divisor, and a server that stayed away for longer would look like one whose recovery a timer scales.
+    It is not stretched if a fault hits only servers: a restart or an election takes the same time with every
+    divisor, and a server that was down for longer would look like one whose recovery depends on a timer.
     """
     scaled = strikes_broker(scenario, fault.case) or CASES[scenario][fault.case] == "partition"
     return fault.down_s * (series.stretch if scaled else 1.0)
@@ -220,8 +220,8 @@ def down_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan) -> floa
 def quiet_seconds(fault: PlannedFault, series: SeriesPlan, drawn: float) -> float:
     """Return the quiet time before a fault.
 
-    What is drawn is stretched as what follows the fault is: it must be as likely at any instant between two
-    registrations, or an average of recoveries is that of one instant.
+    The drawn part is stretched like the time after the fault: every instant between two registrations must be
+    equally likely, or else an average of recoveries would be that of one instant.
 
     Args:
         drawn: 0 to 1, by chance.
@@ -230,10 +230,10 @@ def quiet_seconds(fault: PlannedFault, series: SeriesPlan, drawn: float) -> floa
 
 
 def after_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan, links: Links) -> float:
-    """Return the time for which the window of a fault goes on after it was taken back.
+    """Return the time for which the window of a fault goes on after its end.
 
-    Where the kernel has cut links TCP repeats what was lost after pauses that double: a connection may pass
-    nothing for about as long after a cut as the cut has lasted, or until its first packet is repeated.
+    After a cut by the kernel, TCP repeats lost packets after pauses that double. So a connection may pass no
+    bytes for about as long as the cut has lasted, or until its first packet is repeated.
     """
     after_s = fault.after_s * series.stretch
     if links == "kernel" and CASES[scenario][fault.case] in _CUTS:
@@ -248,7 +248,7 @@ def seconds_of(scenario: str, fault: PlannedFault, series: SeriesPlan, links: Li
 
 
 def scenarios_of(plan: Plan, series: SeriesPlan) -> list[Scenario]:
-    """Return the scenarios of a series, in order, with the cases that it has."""
+    """Return the scenarios of a series, in order, with their cases."""
     chosen = [
         msgspec.structs.replace(
             scenario,
@@ -289,7 +289,7 @@ def only_scenarios(plan: Plan, names: Sequence[str]) -> Plan:
 
 
 def run_seconds(plan: Plan, series: SeriesPlan) -> float:
-    """Return how long the load of one run lasts where restarts take no time, s."""
+    """Return the duration of the load of one run in s, without the time of restarts."""
     scenarios = scenarios_of(plan, series)
     return (
         plan.warmup_s
@@ -311,7 +311,7 @@ def drawn_order(arms: Sequence[Arm], chance: random.Random) -> list[Arm]:
 
 
 def plans() -> list[str]:
-    """Return the names of the plans that come with the program."""
+    """Return the names of the plans that are installed with the program."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
@@ -408,7 +408,7 @@ def parse_plan(text: str) -> Plan:
 
 
 def _check_real(plan: Plan) -> None:
-    """Check what RocketMQ's own brokers and Java client allow."""
+    """Check a plan against the limits of RocketMQ's own brokers and Java client."""
     where = f"beside {', '.join(arm for arm in plan.arms if arm in REAL)}"
     period_ms = DOCUMENTED_MS["registerNameServerPeriod"]
     for series in plan.series:

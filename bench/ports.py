@@ -1,7 +1,7 @@
 """Ports for the processes of a run, so that a killed server can have its own again.
 
-They lie below the range that systems give to outgoing connections. A process has whole blocks of them for
-itself, each guarded by a socket bound to its first port: comparisons that run side by side share none.
+They lie below the range that systems give to outgoing connections. A process reserves whole blocks of them,
+each guarded by a socket bound to its first port, so that concurrent comparisons share none.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Final
 HOST: Final = "127.0.0.1"
 USABLE: Final = range(20_000, 32_000)
 BLOCK: Final = 250
-#: Enough for several clusters: a port that is given again has been its cluster's long ago.
+#: Enough for several clusters, so that a port is given again only long after its last use.
 BLOCKS: Final = 4
 
 
 class NoPorts(OSError):
-    """Other processes hold all ports that could be given."""
+    """Other processes hold all usable ports."""
 
 
 class Ports:
-    """The ports of one process, given in turn; blocks are taken when the first ones are asked for."""
+    """The ports of one process, given in turn; blocks are reserved at the first request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class Ports:
         self._oldest_first: deque[int] = deque()
 
     def take(self, count: int) -> list[int]:
-        """Return ``count`` different ports that nobody listens on; those come last that were given last.
+        """Return ``count`` different ports without a listener; the last given ones come last.
 
         Raises:
             NoPorts: If there are not so many.
@@ -72,7 +72,7 @@ class Ports:
 
 
 def bound(port: int) -> socket.socket | None:
-    """Return a socket that holds a port on loopback, None if somebody else does."""
+    """Return a socket that holds a port on loopback, None if another process holds it."""
     guard = socket.socket()
     try:
         guard.bind((HOST, port))

@@ -1,4 +1,4 @@
-"""Processes of a run: started, killed, restarted, and every CPU second of them recorded."""
+"""Processes of a run: start, kill, restart, and a record of all their CPU time."""
 
 import contextlib
 import os
@@ -26,17 +26,17 @@ STOP_TIMEOUT_S: Final = 10.0
 
 
 class ClusterError(Exception):
-    """The harness failed at its own work: the run is void."""
+    """The harness itself failed, so the run is void."""
 
 
 class ArmLost(Exception):
-    """A server ended by itself, or does not begin to serve: its arm has lost."""
+    """A server ended by itself, or did not begin to serve, so its arm has lost."""
 
 
 def allow_connections() -> None:
     """Raise the limit on open files of this process and its children to the system's maximum.
 
-    Where 1,024 are the custom, the proxy between three servers and 300 brokers runs out of them.
+    With the usual 1,024, the proxy between three servers and 300 brokers would run out of them.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -50,7 +50,7 @@ class Process:
     """One process that can be killed and started again with the same command line.
 
     Attributes:
-        serves: Whether it is part of what is measured, so that its death is its arm's loss.
+        serves: It is part of the measured design, so that its death is a loss of its arm.
         record: Gets a row at each start, sample and end.
     """
 
@@ -95,7 +95,7 @@ class Process:
                 rss_bytes=0,
             )
         )
-        # A pipe that nobody reads would stop the server one day.
+        # A pipe without a reader would block the server some day.
         threading.Thread(target=self._drain, args=(self.child, self._lines), daemon=True).start()
 
     def _drain(self, child: subprocess.Popen[str], lines: "queue.Queue[str | None]") -> None:
@@ -154,7 +154,7 @@ class Process:
 
     @property
     def paused(self) -> bool:
-        """Return whether it runs, and SIGSTOP keeps it from going on."""
+        """Return whether it runs and is stopped by SIGSTOP."""
         with self._ends:
             if not self._runs():
                 return False
@@ -168,7 +168,7 @@ class Process:
         return None if self.child is None else self.child.returncode
 
     def died(self) -> str | None:
-        """Return the way in which the process ended by itself, if it did."""
+        """Return how the process ended by itself; None if it did not."""
         with self._ends:
             if self.child is None or self._ending or self.alive:
                 return None
@@ -183,7 +183,7 @@ class Process:
             return end
 
     def _reap(self) -> int:
-        """Wait for its end, and record what it used: exact, as the kernel keeps it until then."""
+        """Wait for its end, and record the resources that it used; the kernel's final figures are exact."""
         with self._ends:
             return self._reaped()
 
@@ -301,7 +301,7 @@ def _cpu_ns(pid: int) -> int | None:
 
 
 def sample_machine() -> ProcessSample:
-    """Return what all programs of the machine have used as of now; what a hypervisor took counts, too."""
+    """Return the processor time of all programs of the machine so far, with time that a hypervisor took."""
     times = psutil.cpu_times()
     used = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
     return ProcessSample(
@@ -310,7 +310,7 @@ def sample_machine() -> ProcessSample:
 
 
 class ProxyProcess:
-    """The proxy's process, and the harness's hold on it."""
+    """The proxy's process, and the harness's commands to it."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -338,7 +338,7 @@ class ProxyProcess:
             raise ClusterError(f"the proxy is gone: {error}\n{self.process.log_tail()}") from error
 
     def _answer(self, timeout_s: float) -> Done:
-        """Return the answer to the last command; earlier ones were given up, or are somebody else's."""
+        """Return the answer to the last command; skip answers to earlier commands."""
         deadline = time.monotonic() + timeout_s
         while True:
             done = msgspec.json.decode(self.process.next_line(deadline), type=Done)

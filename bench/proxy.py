@@ -1,11 +1,11 @@
 """The proxy that the links of a run pass, so that each direction can be cut or delayed: ``python -m
 routekeeper.bench.proxy``.
 
-Reads :class:`routekeeper.bench.links.Command` lines from stdin and answers on stdout. What is sent into a cut
-waits, as TCP repeats it, and arrives late when the cut ends; the end of a connection does not pass either.
-Where nobody listens behind a link, nobody listens before it: a dialler is refused, as it would be without the
-proxy (on Linux, which tells who listens). Who dials into a cut and gives up before its end was never there.
-Delays are described in :mod:`routekeeper.bench.links`.
+Reads :class:`routekeeper.bench.links.Command` lines from stdin and answers on stdout. Bytes that are sent
+into a cut wait, as TCP repeats them, and arrive late when the cut ends; the end of a connection does not pass
+either. If the target of a link has no listener, the proxy does not listen for it: connections are refused, as
+without the proxy (on Linux, which lists listeners). A connection into a cut that is given up before the cut's
+end never reaches the target. Delays are described in :mod:`routekeeper.bench.links`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from routekeeper.bench.links import Command, Count, Direction, Done, GateState, 
 from routekeeper.remoting.transport.accepting import stop_accepting
 
 _CHUNK: Final = 64 * 1024
-#: Bytes under way in one direction of a delayed connection; more wait at their sender, as for TCP's window.
+#: Bound of the bytes under way in one direction of a delayed connection; more wait at their sender, as with
+#: TCP's window.
 UNDER_WAY_MAX: Final = 1024 * 1024
-#: Interval at which listeners are looked for, s.
+#: Interval in s between checks for listeners.
 _LOOK_S: Final = 0.02
 #: 127.0.0.1 as the kernel holds it; Java binds it as an IPv6 address.
 _LOOPBACK: Final = {
@@ -100,7 +101,7 @@ class Alarm:
                 os.read(self._timer, 8)
         while self._due and self._due[0][0] <= time.monotonic():
             done = heapq.heappop(self._due)[2]
-            if not done.done():  # else nobody waits any more
+            if not done.done():  # otherwise the waiter is gone
                 done.set_result(None)
         if self._due:
             self._set(self._due[0][0])
@@ -202,7 +203,7 @@ class Passage:
         self.reached = asyncio.Event()
 
     def reset(self) -> None:
-        """End it on both sides; what is under way is lost."""
+        """End it on both sides; bytes under way are lost."""
         for end in (self.back, self.onward):
             if end is not None:
                 end.transport.abort()
@@ -298,7 +299,7 @@ class Proxy:
             self._gate(direction).delay_s = delay_ms / 1e3
 
     def heal(self, *, reset: bool = False) -> None:
-        """End all cuts. What waited arrives now, or is lost with its connection."""
+        """End all cuts. Waiting bytes arrive now, or are lost with their connection."""
         if reset:
             for passage in self.passages:
                 ends = passage.dialler, passage.acceptor
@@ -364,14 +365,14 @@ class Proxy:
         except (OSError, asyncio.IncompleteReadError, ValueError):
             pass  # one end closed, or never named itself: close the other one
         finally:
-            self._doubt.set()  # perhaps the acceptor is gone
+            self._doubt.set()  # the acceptor may be gone
             if forward is not None:
                 forward.cancel()
             if passage is not None:
                 self.passages.discard(passage)
             for end in (writer, passage.onward if passage is not None else None):
                 if end is not None:
-                    # what was written goes out before the end of the stream does
+                    # written bytes are sent before the end of the stream
                     end.close()
 
     def _start(
@@ -403,7 +404,7 @@ class Proxy:
                 await asyncio.gather(delivering, return_exceptions=True)
 
     async def _deliver(self, passage: Passage, gate: Gate, under_way: UnderWay) -> None:
-        """Hand over delayed bytes when their time has come."""
+        """Pass delayed bytes on when their time has come."""
         try:
             while True:
                 due_s, data = await under_way.get()
@@ -417,7 +418,7 @@ class Proxy:
             passage.reset()  # ends the reading, too
 
     def _passed(self, passage: Passage, gate: Gate, data: bytes) -> asyncio.StreamWriter:
-        """Hand over what came through a gate; return the writer that took it."""
+        """Pass the bytes from a gate on; return the writer that accepted them."""
         forward = gate is self._gate((passage.dialler, passage.acceptor))
         writer = passage.onward if forward else passage.back
         assert writer is not None
@@ -428,7 +429,7 @@ class Proxy:
         return writer
 
     async def watch(self) -> None:
-        """Listen for each link as long as somebody listens behind it."""
+        """Listen for each link as long as its target has a listener."""
         while True:
             await self._follow()
             with contextlib.suppress(TimeoutError):
@@ -449,10 +450,10 @@ class Proxy:
 
 
 def listening_here() -> set[int] | None:
-    """Return the ports of 127.0.0.1 on which somebody listens; None where the system does not tell.
+    """Return the ports of 127.0.0.1 with a listener; None if the system does not list them.
 
-    The kernel is asked (inet_diag, sock_diag(7)), not the ports: a server would count a connection that says
-    nothing.
+    It asks the kernel (inet_diag, sock_diag(7)) and does not connect: a server would count a silent
+    connection.
     """
     found: set[int] = set()
     try:
@@ -484,7 +485,7 @@ def _take_listening(answer: bytes, host: bytes, found: set[int]) -> bool:
 
 
 async def _hello(link: Link, reader: asyncio.StreamReader) -> tuple[str, bytes]:
-    """Read the frame in which a raft member says who it is; return its name and what was read."""
+    """Read the frame with a raft member's name; return the name and the bytes read."""
     size = await reader.readexactly(4)
     length = struct.unpack(">I", size)[0]
     if length > _HELLO_MAX:
@@ -507,7 +508,8 @@ async def _said_until_open(gates: Sequence[Gate], reader: asyncio.StreamReader) 
     """Wait for the end of a cut: no connection is made through it.
 
     Returns:
-        What the dialler said meanwhile; None if it gave up, which nobody behind a cut hears of.
+        The connecting side's bytes meanwhile; None if it gave up, which the side behind the cut never
+            notices.
     """
     said = b""
     while shut := [gate for gate in gates if not gate.open.is_set()]:

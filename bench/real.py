@@ -1,7 +1,7 @@
 """A cluster with RocketMQ's own brokers and Java client in place of ours, before our nameservers.
 
 It shows whether the comparison's brokers and clients behave like those of an installation. Simulated brokers,
-new clients and anyone who watches the nameservers are the same programs as in every other run.
+new clients and the observer are the same programs as in every other run.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class RealCluster(Cluster):
 
     def _tell_generator(self, start_ns: int) -> None:
         super()._tell_generator(start_ns)
-        # Far enough for every restart to take as long as it may; else the client would say so and end.
+        # Late enough for the longest restarts; otherwise the client would report an error and end.
         faults = sum(len(scenario.faults) for scenario in scenarios_of(self.plan, self.series))
         horizon_s = LEAD_S + 2 * run_seconds(self.plan, self.series) + faults * RESTART_MAX_S
         lines = schedule(self.plan.load, self.given.seed, start_ns, round(horizon_s * 1e9))
@@ -125,16 +125,16 @@ class RealCluster(Cluster):
     def stop(self) -> None:
         self.observer.terminate()
         self.observer.join()
-        # Nothing is measured any more, and an orderly end of these programs takes ten seconds.
+        # Kill them: nothing is measured any more, and an orderly end of these programs takes ten seconds.
         for process in self.brokers:
             process.kill()
         super().stop()
 
     def take_rows(self) -> None:
-        """Make the ordinary rows of what the Java client wrote.
+        """Make the ordinary rows from the Java client's lines.
 
         Raises:
-            ClusterError: If it wrote something else.
+            ClusterError: If a line cannot be read.
         """
         with self._lines.open("rb") as lines, EventLog(self.given.spool, "java-client") as log:
             try:

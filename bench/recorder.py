@@ -1,4 +1,4 @@
-"""Appends what happens to a file, line by line, so that a killed process leaves whole lines."""
+"""Appends events to a file, line by line, so that a killed process leaves complete lines."""
 
 import os
 import re
@@ -46,7 +46,7 @@ class Recorder:
         self._encoder = msgspec.json.Encoder()
 
     def record(self, event: msgspec.Struct) -> None:
-        """Add one event; it is written at the latest when 64 KiB wait."""
+        """Add one event; it is written at the latest when 64 KiB are waiting."""
         before = len(self._buffer)
         self._encoder.encode_into(event, self._buffer, -1)
         self._buffer += b"\n"
@@ -56,7 +56,7 @@ class Recorder:
                 self._write(len(self._buffer))
 
     def flush(self) -> None:
-        """Hand everything to the operating system: it then survives the death of this process."""
+        """Pass everything to the operating system, so that it survives the death of this process."""
         self._write(len(self._buffer))
 
     def close(self) -> None:
@@ -75,8 +75,8 @@ class Recorder:
 class EventLog:
     """All event files of one process in one folder, opened when their first event comes.
 
-    Safe for threads. A process that forks opens its log after the fork. Someone must call ``flush_if_due``:
-    else a kill loses up to 64 KiB a file.
+    Safe for threads. A process that forks opens its log after the fork. The owner must call ``flush_if_due``:
+    otherwise a kill loses up to 64 KiB of each file.
     """
 
     def __init__(self, folder: Path, process: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from routekeeper.remoting.interrupt import Hangups, end_quietly_when_interrupted
 
-hangups = Hangups()  # before the other modules are loaded, which takes a while
+hangups = Hangups()  # These lines run before the other modules are loaded, because loading takes a while.
 hangups.hold()
 end_quietly_when_interrupted()
 # ruff: noqa: E402
@@ -64,7 +64,7 @@ logger = logging.getLogger("routekeeper.broker")
 
 _SWITCH: Final = {"on": "true", "off": "false", None: None}
 _DATA: Final = Path("data")
-"""Holds the store where no place is named."""
+"""The folder of the store if neither a folder nor a name is given."""
 
 
 def main(
@@ -73,13 +73,14 @@ def main(
     announcer: AnnouncerFactory = Registrar,
     fixed_keys: frozenset[str] = frozenset(),
 ) -> int:
-    """Run ``mqbroker``; return its exit code, of those that docs/operations.md lists.
+    """Run ``mqbroker``; return its exit code. docs/operations.md lists these codes.
 
-    SIGHUP has it read settings and files again; of a closed terminal, it stops it in order, with 129.
+    At SIGHUP the broker reads settings and files again. If SIGHUP comes from a closed terminal, the broker
+    stops in order, with code 129.
 
     Args:
-        announcer: Makes what keeps the nameservers informed.
-        fixed_keys: Settings that it reads at its start only.
+        announcer: Makes the object that registers the broker at nameservers.
+        fixed_keys: Settings that this object reads at its start only.
     """
     write_stderr_in_thread()
     try:
@@ -151,7 +152,7 @@ async def _run(
     )
     reload = Reload(manager, watched=lambda: server.reloads, settings=settings_file.reread)
     ending = end_at_signals(stop, reload.begin)
-    hangups.heed(reload.begin)  # a signal that came before
+    hangups.heed(reload.begin)  # Handle a signal that came before this function ran.
     beside: list[asyncio.Task[None]] = []
     bind_unnamed = _bind_unnamed(arguments, file)
 
@@ -165,7 +166,7 @@ async def _run(
         print(f"mqbroker ready {found}", flush=True)
         manager.ready(found)
         beside.append(asyncio.create_task(reload.run()))
-        # Decide by the resolved address: many systems give loopback the machine's own name.
+        # Decide by the resolved address, because many systems resolve the machine's own name to loopback.
         if not is_loopback(split_address(listen)[0]):
             return
         logger.log(
@@ -196,14 +197,14 @@ def _complain(error: Exception) -> int:
 
 
 def _bind_unnamed(arguments: argparse.Namespace, file: Mapping[str, str]) -> bool:
-    """Say whether a file or a port was given, and no address to listen on: RocketMQ then listens on all."""
+    """Return whether a file or a port was given, but no address: RocketMQ then listens on all addresses."""
     given = {text.partition("=")[0] for text in arguments.set}
     named = arguments.listen is not None or "bindAddress" in given or "bindAddress" in file
     return not named and (bool(file) or "listenPort" in given)
 
 
 def _file(name: str | None) -> dict[str, str]:
-    """Return the settings in the file of ``-c``, none without one.
+    """Return the settings in the file of ``-c``; none if there is no such file.
 
     Raises:
         SettingError: If it cannot be read.
@@ -220,7 +221,7 @@ def _file(name: str | None) -> dict[str, str]:
 
 
 def _set_up_logging(arguments: argparse.Namespace, file: Mapping[str, str]) -> None:
-    """Set the log up as flags and file say, first of all: errors of other settings are logged.
+    """Set the log up by flags and file. This comes first, because errors of other settings are logged.
 
     Raises:
         SettingError: If a setting of the log is bad.
@@ -241,12 +242,12 @@ def _set_up_logging(arguments: argparse.Namespace, file: Mapping[str, str]) -> N
 def _settings(
     arguments: argparse.Namespace, values: Mapping[str, str], *, changed: dict[str, str] | None = None
 ) -> tuple[BrokerConfig, Path, dict[str, str]]:
-    """Merge the settings and check them: flags win over changes at run time, those over the file.
+    """Merge the settings and check them: flags win over changes at run time, and those over the file.
 
     Args:
-        values: Of the settings file.
-        changed: Settings that were changed at run time; None at the start: they are read from the store then,
-            and warnings are logged.
+        values: Settings of the file.
+        changed: Settings that were changed at run time. None at the start: the store's are read then, and
+            warnings are logged.
 
     Returns:
         The settings, the store's folder, and which settings were changed at run time.
@@ -305,7 +306,7 @@ def _settings(
         if not mark:
             raise SettingError(f"--set {text}: is not KEY=VALUE")
         flags[key] = value
-    # Settings that were changed while the broker ran win over the file, and flags over both.
+    # Settings that were changed at run time win over the file, and flags win over both.
     is_named = "brokerName" in file or "brokerName" in flags
     directory, name = _founding(apply_properties(config, flags)[0], is_named=is_named)
     config = replace(config, broker_name=name)
@@ -343,14 +344,14 @@ def _founding(config: BrokerConfig, *, is_named: bool) -> tuple[Path, str]:
     """Return the folder of the store and the broker's name.
 
     Args:
-        is_named: Whether the name was given.
+        is_named: The name was given.
 
     Raises:
-        SettingError: If they do not fit each other, or the folder cannot be read.
+        SettingError: If folder and name do not fit each other, or the folder cannot be read.
     """
     asked = config.broker_name or None if is_named else None
     if asked is not None and not is_broker_name(asked):
-        return Path(config.store_path or "data"), asked  # the check of all settings refuses it later
+        return Path(config.store_path or "data"), asked  # The check of all settings refuses this name later.
     try:
         if config.store_path:
             directory = Path(config.store_path)

@@ -34,14 +34,14 @@ settings of our own, in the file or by --set (-p prints all settings with their 
 
 
 class _Parser(argparse.ArgumentParser):
-    """Ends with one line instead of the usage, as a bad setting in a file does."""
+    """Reports an error in one line without the usage, as for a bad setting in a file."""
 
     def error(self, message: str) -> NoReturn:
         raise SettingError(message)
 
 
 def parse_command_line(argv: Sequence[str] | None) -> tuple[argparse.Namespace, tuple[str, ...]]:
-    """Return the flags, and the words that belong to none of them: RocketMQ leaves those alone.
+    """Return the flags, and the words that belong to no flag: RocketMQ ignores those.
 
     Raises:
         SettingError: If a flag is unknown or lacks its value.
@@ -75,39 +75,39 @@ def _parser() -> argparse.ArgumentParser:
     )
     network.add_argument("--listen", metavar="HOST:PORT", help="address to bind (default: 127.0.0.1:10911)")
     network.add_argument(
-        "--advertise", metavar="HOST:PORT", help="address that clients dial (default: the bound one)"
+        "--advertise", metavar="HOST:PORT", help="address to which clients connect (default: the bound one)"
     )
     http.add_argument(
         "--http",
         metavar="HOST:PORT",
-        help="serve /metrics, /healthz and /readyz there, to anybody who reaches it (default: off)",
+        help="serve /metrics, /healthz and /readyz at this address, to any client (default: off)",
     )
     _add_tls(security, http)
     security.add_argument(
         "--acl-file",
         metavar="FILE",
-        help="accounts, as plain_acl.yml has them; needs aclEnable=true"
+        help="file of accounts in the form of plain_acl.yml; needs aclEnable=true"
         " (default: $ROCKETMQ_HOME/conf/plain_acl.yml and the files in conf/acl)",
     )
     security.add_argument(
         "--admin-networks",
         metavar="CIDR,...",
-        help="networks from which alone requests of operators are taken (default: any)",
+        help="accept operators' requests only from these networks (default: any)",
     )
     security.add_argument(
         "--namesrv-acl-file",
         metavar="FILE",
-        help="accessKey and secretKey, as tools.yml has them, with which this broker signs at nameservers"
-        " (default: it signs nothing)",
+        help="file with accessKey and secretKey in the form of tools.yml: this broker signs its requests to "
+        "nameservers (default: it signs nothing)",
     )
     security.add_argument(
         "--rpc-hook",
         action="append",
         metavar="MODULE:CLASS",
-        help="hook that sees requests and their answers, and may refuse; may be repeated (default: none)",
+        help="hook that sees requests and answers, and may refuse requests; may be repeated (default: none)",
     )
     other.add_argument(
-        "--name", metavar="NAME", help="broker name (default: that of the store, else that of the host)"
+        "--name", metavar="NAME", help="broker name (default: the store's, else the host's name)"
     )
     other.add_argument("--cluster", metavar="NAME", help="cluster name (default: DefaultCluster)")
     other.add_argument("--id", metavar="N", help="broker id; 0 is the master (default: 0)")
@@ -122,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="one setting by its name in the file; wins over the file; may be repeated",
+        help="one setting, by its name in the file; wins over the file; may be repeated",
     )
     parser.add_argument(
         "-p",
@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         "--printImportantConfig",
         action="store_true",
         dest="print_important",
-        help="print the settings that RocketMQ takes for important, and exit",
+        help="print the settings that RocketMQ marks as important, and exit",
     )
     other.add_argument(
         "--enable-proxy",
@@ -159,39 +159,42 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_tls(security: argparse._ArgumentGroup, http: argparse._ArgumentGroup) -> None:
-    """Add the flags of TLS, at the broker's own ports and towards nameservers."""
+    """Add the flags of TLS: for the broker's own ports and for its connections to nameservers."""
     security.add_argument(
         "--tls-mode",
         metavar="disabled|permissive|enforcing",
-        help="TLS for clients (default: permissive where a certificate is given)",
+        help="TLS for clients (default: permissive if a certificate is given)",
     )
     for flag, text in (
-        ("--tls-cert", "PEM file: certificate that the port for clients shows, and its chain"),
+        ("--tls-cert", "PEM file: certificate of the port for clients, and its chain"),
         ("--tls-key", "PEM file: its key (default: in the file of --tls-cert)"),
-        ("--tls-ca", "PEM file: authorities of the certificates that clients and nameservers show"),
+        ("--tls-ca", "PEM file: authorities that sign the certificates of clients and nameservers"),
     ):
         security.add_argument(flag, metavar="FILE", help=text)
     security.add_argument(
         "--tls-client-auth",
         metavar="none|optional|require",
-        help="whether clients show a certificate of --tls-ca (default: none)",
+        help="whether clients must present a certificate signed by --tls-ca (default: none)",
     )
     for flag, text in (
         ("--tls-config", "RocketMQ's settings of TLS (tls.server.certPath and others)"),
-        ("--http-tls-cert", "PEM file: certificate of HTTP, which is served by TLS then"),
+        ("--http-tls-cert", "PEM file: certificate of HTTP; turns TLS on there"),
         ("--http-tls-key", "PEM file: its key (default: in the file of --http-tls-cert)"),
-        ("--http-tls-ca", "PEM file: authorities; HTTP demands a certificate of theirs then"),
+        (
+            "--http-tls-ca",
+            "PEM file: authorities; if given, HTTP clients must present a certificate signed by one",
+        ),
     ):
         (http if flag.startswith("--http") else security).add_argument(flag, metavar="FILE", help=text)
     security.add_argument(
         "--namesrv-tls",
         choices=("on", "off"),
         metavar="on|off",
-        help="TLS towards nameservers, whose certificates must be of --tls-ca and for their host; without"
-        " --tls-ca any certificate will do (default: on where --tls-mode is enforcing)",
+        help="TLS to nameservers: their certificates must be signed by --tls-ca and name their host; "
+        "without --tls-ca any certificate is accepted (default: on if --tls-mode is enforcing)",
     )
     for flag, text in (
-        ("--tls-client-cert", "PEM file: certificate for nameservers that ask for one"),
+        ("--tls-client-cert", "PEM file: certificate to present to nameservers that request one"),
         ("--tls-client-key", "PEM file: its key (default: in the file of --tls-client-cert)"),
     ):
         security.add_argument(flag, metavar="FILE", help=text)

@@ -26,14 +26,14 @@ REGISTER_PERIOD_MAX_MS: Final = 60_000
 _UNITS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _FLUSH_TYPES: Final = ("ASYNC_FLUSH", "SYNC_FLUSH")
 _MASTER: Final = "ASYNC_MASTER"
-#: Longest delay, and largest number of delay levels; each becomes a queue that is looked at again and again.
+#: Longest delay, and largest number of delay levels: each level becomes a queue that the broker polls.
 _DELAY_MAX_MS: Final = 366 * 86_400_000
 _DELAY_LEVELS_MAX: Final = 1024
-#: Nameservers of a broker; each change of the list costs a registration or a goodbye at each.
+#: Bound of a broker's nameservers: a change of the list costs a registration or an unregistration at each.
 NAMESRV_ADDRS_MAX: Final = 64
 _DAMAGE_POLICIES: Final = ("refuse", "skip")
 
-#: Numbers that settings may have.
+#: Ranges of numeric settings.
 RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "listenPort": (0, 65_535),
     "advertisePort": (0, 65_535),
@@ -65,7 +65,7 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "maxClientBytes": (1, 1024**3),
 }
 
-# Blanks around a value, which do not count; the spelling of numbers: no digits of other scripts.
+# Blanks around a value, which are ignored; then the form of numbers, without digits of other scripts.
 _BLANKS: Final = " \t\r\n\f"
 _NAME: Final = re.compile(rf"[.{CHARACTERS}]{{1,{TOPIC_LENGTH_MAX}}}")
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
@@ -73,8 +73,10 @@ _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{0,18})?")
 
 
 def _key(name: str, *, live: bool = False, secret: bool = False) -> dict[str, Any]:
-    """Metadata of a setting: its key in RocketMQ's file; ``live`` if request 25 may change it; ``secret`` if
-    nobody is shown its value."""
+    """Metadata of a setting: its key in RocketMQ's file, and two marks.
+
+    ``live``: request 25 may change it. ``secret``: its value is never shown.
+    """
     return {"key": name, "live": live, "secret": secret}
 
 
@@ -191,18 +193,21 @@ class BrokerConfig:
 
     @property
     def advertise_host(self) -> str:
-        """Host that the nameservers hand to clients, and that goes into message ids."""
+        """Host that nameservers give to clients, and that is part of message ids."""
         return self.broker_ip or self.bind_host
 
     @property
     def namesrv_addrs(self) -> tuple[str, ...]:
-        """Nameserver addresses, in order, without repetition."""
+        """Nameserver addresses, in order, without duplicates."""
         parts = (part.strip() for part in self.namesrv_addr.replace(",", ";").split(";"))
         return tuple(dict.fromkeys(part for part in parts if part))
 
     @property
     def asks_address_server(self) -> bool:
-        """Say whether an address server names the nameservers; a given list wins over it, as in RocketMQ."""
+        """Return whether an address server lists the nameservers.
+
+        A configured list wins over it, as in RocketMQ.
+        """
         return self.fetch_namesrv and not self.namesrv_addrs
 
     @property
@@ -210,7 +215,7 @@ class BrokerConfig:
         """Page of the address server.
 
         Raises:
-            ValueError: If domain or subgroup cannot be part of one; says what is allowed.
+            ValueError: If domain or subgroup cannot be part of a URL; the error names the allowed form.
         """
         return url_of(domain=self.namesrv_domain, subgroup=self.namesrv_domain_subgroup, environment="")
 
@@ -263,7 +268,7 @@ class BrokerConfig:
         """Check ranges and relations.
 
         Raises:
-            SettingError: For the first fault found.
+            SettingError: For the first fault.
         """
         for key, name in (("brokerName", self.broker_name), ("brokerClusterName", self.cluster_name)):
             if not is_broker_name(name):
@@ -327,7 +332,8 @@ class BrokerConfig:
             value = getattr(self, _FIELDS[key].name)
             if not low <= value <= high:
                 raise SettingError(f"{key}={value} is outside {low}..{high}")
-        # A file must take the largest record and the padding after it; the rest is header, topic, properties.
+        # A file must have room for the largest record and the padding after it. The 64 KiB are for header,
+        # topic and properties.
         file_min = self.message_size_max + 64 * 1024
         if not file_min <= self.log_file_size <= 2**40:
             raise SettingError(
@@ -348,7 +354,7 @@ class BrokerConfig:
         """Check the settings of the log, which are needed before all others.
 
         Raises:
-            SettingError: If one is none of its words.
+            SettingError: If one has a value that is not allowed.
         """
         for key, word, allowed in (
             ("logLevel", self.log_level, LEVELS),
@@ -358,7 +364,7 @@ class BrokerConfig:
                 raise SettingError(f"{key}={word[:80]}: allowed are {', '.join(allowed)}")
 
     def to_properties(self) -> dict[str, str]:
-        """Return every setting under RocketMQ's key, as ``-p`` and request 26 show it; secrets are stars."""
+        """Return every setting under RocketMQ's key, as ``-p`` and request 26 show it; stars hide secrets."""
         return {
             item.metadata["key"]: "******"
             if item.metadata["secret"] and getattr(self, item.name)
@@ -370,7 +376,7 @@ class BrokerConfig:
 _FIELDS: Final = {item.metadata["key"]: item for item in fields(BrokerConfig)}
 #: Keys that request 25 may change: an allow-list, never a path or an address to bind.
 LIVE_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["live"])
-#: Keys whose values are shown to nobody.
+#: Keys whose values are never shown.
 SECRET_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["secret"])
 #: Keys that decide which nameservers the broker registers with.
 NAMESRV_KEYS: Final = frozenset(
@@ -393,7 +399,7 @@ IMPORTANT_KEYS: Final = frozenset(
 
 
 def apply_properties(config: BrokerConfig, values: Mapping[str, str]) -> tuple[BrokerConfig, tuple[str, ...]]:
-    """Return the config with ``values`` laid over it, and the keys nobody knows.
+    """Return the config with ``values`` in place of its own, and the unknown keys.
 
     Raises:
         SettingError: If a known key has a value of the wrong type.
@@ -411,7 +417,7 @@ def apply_properties(config: BrokerConfig, values: Mapping[str, str]) -> tuple[B
 
 
 def is_broker_name(text: str) -> bool:
-    """Say whether a broker or a cluster may have this name: that of a host, or of a topic."""
+    """Return whether a broker or a cluster may have this name: the form of a host's or of a topic's name."""
     return _NAME.fullmatch(text) is not None and text.strip(".") != ""
 
 
@@ -440,7 +446,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 def _parse(key: str, text: str, kind: type) -> Any:
     if not text.isprintable():
-        # A line end in a value would look like a further setting in the answer to request 26.
+        # In the answer to request 26, a line end in a value would look like the start of another setting.
         raise SettingError(f"{key}={text[:80]!r}: allowed are printable characters on one line")
     if kind is str:
         return text.upper() if key == "logLevel" else text

@@ -8,12 +8,12 @@ from typing import Final
 
 from routekeeper.remoting.codes import ResponseCode
 
-#: Errors of a disk without room: it is full, the user's quota is used up, or the file is too large.
+#: Errors of a disk without room: the disk is full, the user's quota is used up, or the file is too large.
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Refused(StrEnum):
-    """Why a send is refused, as ``/metrics`` counts it."""
+    """Reasons for which a send is refused, as counted in ``/metrics``."""
 
     DISK_FULL = "disk_full"
     DISK_FAILED = "disk_failed"
@@ -24,15 +24,15 @@ class Refused(StrEnum):
 
 
 class DiskState(StrEnum):
-    """The state of the disk, as ``/metrics`` tells it."""
+    """States of the disk, as shown in ``/metrics``."""
 
     OK = "ok"
     REFUSING = "refusing"
-    """No messages are taken: it is full, or failed."""
+    """The broker accepts no messages, because the disk is full or has failed."""
     UNWRITTEN = "unwritten"
-    """A table is not written."""
+    """The broker could not write a table."""
     HUNG = "hung"
-    """It has not answered for longer than ``syncFlushTimeout``."""
+    """The disk has not answered for longer than ``syncFlushTimeout``."""
 
 
 class BrokerError(Exception):
@@ -44,10 +44,10 @@ class SettingError(BrokerError):
 
 
 class StoreUnavailable(BrokerError):
-    """The store cannot take the message (disk full, closed); nothing of it was stored.
+    """The store cannot accept the message (disk full, closed); no part of it was stored.
 
     Attributes:
-        reason: Full, or broken in another way.
+        reason: The disk is full, or broken in another way.
     """
 
     def __init__(self, message: str, *, reason: Refused = Refused.DISK_FAILED) -> None:
@@ -56,20 +56,20 @@ class StoreUnavailable(BrokerError):
 
 
 class StoreUnusable(BrokerError):
-    """The content of the store's directory cannot be read, or the disk refuses at the start."""
+    """The content of the store's directory cannot be read, or the disk fails at the start."""
 
 
 class StoreDamaged(StoreUnusable):
-    """The log has a damaged record before valid ones; to start would lose acknowledged messages."""
+    """The log has a damaged record before valid ones, so a start would lose acknowledged messages."""
 
 
 class Refusal(BrokerError):
-    """A request cannot be served; becomes its answer.
+    """A request is refused; this error becomes its answer.
 
     Attributes:
         code: Response code.
         remark: Text for the caller.
-        reason: How a refused send is counted.
+        reason: The reason under which a refused send is counted.
     """
 
     def __init__(self, code: int, remark: str, *, reason: Refused | None = None) -> None:
@@ -87,7 +87,7 @@ _REASONS: Final[dict[int, Refused]] = {
 
 
 def refused_for(error: OSError | StoreUnavailable) -> Refused:
-    """Return the reason under which a send that the disk refused is counted."""
+    """Return the reason under which a send is counted that failed because of the disk."""
     if isinstance(error, StoreUnavailable):
         return error.reason
     return Refused.DISK_FULL if error.errno in _FULL else Refused.DISK_FAILED

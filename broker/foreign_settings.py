@@ -1,4 +1,4 @@
-"""Settings that RocketMQ honours and this broker cannot: some are named, some refuse the start (pure)."""
+"""RocketMQ's settings without support here: some cause a warning, others refuse the start (pure)."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from routekeeper.broker.config import RANGES
 from routekeeper.broker.errors import SettingError
 from routekeeper.remoting.properties import closed_door
 
-#: Settings that the broker goes without: (value, why).
+#: Settings that the broker ignores with a warning: (value, why).
 _UNSUPPORTED: Final = {
     "rejectTransactionMessage": ("false", "transactions are not supported, their messages are refused"),
     "enablePropertyFilter": ("true", "SQL92 filters are not supported, pulls with one are refused"),
 }
-#: Settings without which messages would have fewer copies than asked for.
+#: Settings whose loss would give messages fewer copies than the operator wants.
 _REPLICATION: Final = ("enableDLegerCommitLog", "enableControllerMode")
-#: Numbers that RocketMQ moves into their range; elsewhere a number below the range is a mistake.
+#: Numbers that RocketMQ moves into their range. For other settings, a number below the range is an error.
 _MOVED_UP: Final = frozenset({"diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio"})
-#: Numbers that name one certain thing, so that no near number can replace them.
+#: Numbers that identify something, such as a port, so that no near number can replace them.
 _EXACT: Final = frozenset({"listenPort", "advertisePort", "haListenPort", "brokerPermission", "timerDivisor"})
 
 
 def fit_settings(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the settings of a file that can be honoured, and a line for each other one.
+    """Return the supported settings of a file, and a warning for each other one.
 
     Raises:
-        SettingError: If ignoring a setting would break a promise or open a door.
+        SettingError: If ignoring a setting would lose messages or weaken security.
     """
     fitting, warnings = dict(values), []
     for key, text in values.items():
         value = text.strip().lower()
-        if key == "useTLS":  # RocketMQ's other name; in a file it wins there, too
+        if key == "useTLS":  # RocketMQ's other name of this setting; as in RocketMQ, it wins in a file
             del fitting[key]
             fitting["tls.enable"] = value
             continue
@@ -49,10 +49,10 @@ def fit_settings(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, 
 
 
 def refuse_missed(key: str, value: str) -> None:
-    """Refuse a setting of RocketMQ that is missing here, if its loss breaks a promise or opens a door.
+    """Refuse a setting without support here, if ignoring it would lose messages or weaken security.
 
     Args:
-        value: In small letters, without blanks around it.
+        value: Value in lower case, without blanks around it.
 
     Raises:
         SettingError: With the reason.
@@ -65,7 +65,7 @@ def refuse_missed(key: str, value: str) -> None:
 
 
 def _bound(key: str, value: str) -> int | None:
-    """Return the number to use instead; None if the value is in its range, or nothing can replace it."""
+    """Return the number to use instead; None if the value is in its range, or no number can replace it."""
     if key not in RANGES or key in _EXACT or not (value.isascii() and value.isdecimal() and len(value) < 19):
         return None
     low, high = RANGES[key]

@@ -1,4 +1,4 @@
-"""Requests signed with an access key and its secret, as RocketMQ's access control lists expect them. Pure."""
+"""Requests signed with an access key and its secret, for RocketMQ's access control lists. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials(Keys):
-    """Keys of an account at the brokers; as a hook, they sign every request.
+    """Keys of an account at the brokers. As a hook, this object signs every request.
 
     Source: AclClientRPCHook and AclUtils.combineRequestContent, RocketMQ 4.9 and 5.3.
 
     Attributes:
         access_key: Name of the account.
         secret_key: Secret that signs; it is never sent.
-        security_token: Token of a temporary account, where a service hands these out.
+        security_token: Token of a temporary account, if a service issues such accounts.
     """
 
     def __post_init__(self) -> None:

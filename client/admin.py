@@ -50,8 +50,9 @@ QUEUE_NUMS_MAX: Final = 65536
 class Admin:
     """Operations on nameservers and brokers.
 
-    Reads go to one nameserver. KV config, settings, write permissions and topic deletion go to each of them,
-    because independent nameservers share nothing; their answers come back one by one, failures included.
+    Reads go to one nameserver. Changes of the KV config, of settings and of write permissions, and deletions
+    of topics go to each of them, because independent nameservers share nothing. These operations return one
+    answer of each nameserver, or its failure.
     """
 
     def __init__(self, directory: Directory) -> None:
@@ -60,7 +61,7 @@ class Admin:
     # Reads from one nameserver ----------------------------------------------------------------------
 
     def topic_route(self, topic: str, *, nameserver: str | None = None) -> Operation[TopicRouteData]:
-        """Return a topic's route as a nameserver knows it now.
+        """Return a topic's route from a nameserver.
 
         Raises:
             NoNameserver: If none answered.
@@ -130,7 +131,8 @@ class Admin:
     def wipe_write_perm(self, broker_name: str) -> Operation[tuple[EachAnswer, ...]]:
         """Take write permission from all topics of a broker name, at each nameserver.
 
-        It returns with the broker's next changed registration. See :func:`topic_count` for the answers.
+        The permission returns with the broker's next changed registration. See :func:`topic_count` for the
+        answers.
         """
         return self._directory.tell_each(
             RemotingCommand.request(
@@ -160,8 +162,10 @@ class Admin:
     def delete_topic_in_nameservers(
         self, topic: str, cluster_name: str | None
     ) -> Operation[tuple[EachAnswer, ...]]:
-        """Forget a topic, in one cluster or in all, at each nameserver; its brokers must have dropped it
-        before."""
+        """Remove a topic, in one cluster or in all, from each nameserver.
+
+        Its brokers must have deleted it before.
+        """
         fields = DeleteTopicInNamesrvFields(topic=topic, cluster_name=cluster_name)
         return self._directory.tell_each(
             RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields.to_ext())
@@ -201,9 +205,9 @@ class Admin:
         Raises:
             NotApplied: If the cluster has no master; nothing was sent.
             InvalidArgument: If a number is out of range; nothing was sent.
-            PartlyNotApplied: If some masters did not do it; ``failures`` has their addresses, and all others
-                have done it.
-            PartlyUnknown: The same, if some of these may have done it.
+            PartlyNotApplied: If some masters did not do it; ``failures`` has their addresses, and all other
+                masters did it. PartlyUnknown: Likewise, if some of the masters in ``failures`` may have done
+                it.
         """
         addrs = tuple(masters((yield from self.cluster_info()), cluster_name).values())
         if not addrs:
@@ -231,7 +235,7 @@ class Admin:
         )
 
     def topic_stats(self, broker_addr: str, topic: str) -> Operation[tuple[TopicStats, bytes]]:
-        """Return the bounds of a topic's queues at one broker, with the body as it came.
+        """Return the bounds of a topic's queues at one broker, with the undecoded body.
 
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
@@ -262,7 +266,7 @@ class Admin:
     def consume_stats(
         self, broker_addr: str, group: str, topic: str | None = None
     ) -> Operation[ConsumeStats]:
-        """Return how far a group is in the queues of one broker: of all its topics, or of one.
+        """Return a group's progress in the queues of one broker: of all its topics, or of one.
 
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
@@ -306,7 +310,7 @@ class Admin:
         return (yield from self.kv_put(ORDER_TOPIC_NAMESPACE, topic, merge_order_conf(present, addition)))
 
     def explain_route(self, http: str, topic: str) -> Operation[FetchReply]:
-        """Ask a nameserver over HTTP why a topic has the route it has, or none.
+        """Ask a nameserver over HTTP why a topic has its route, or has none.
 
         Args:
             http: The nameserver's HTTP address, host:port or with http:// before it.
@@ -330,10 +334,10 @@ class Admin:
         *,
         timeout_s: float | None = None,
     ) -> Operation[RemotingCommand]:
-        """Ask one server anything, and return its answer.
+        """Send any request to one server, and return its answer.
 
         Args:
-            timeout_s: Instead of the configured one.
+            timeout_s: Timeout in place of the configured one.
 
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
@@ -380,7 +384,7 @@ def topic_count(answer: RemotingCommand) -> int:
     """Return the number of topics in an answer to 205 or 327.
 
     Raises:
-        RemoteProtocolError: If it names none.
+        RemoteProtocolError: If it contains no number.
     """
     try:
         if "wipeTopicCount" in answer.ext_fields:
@@ -391,7 +395,7 @@ def topic_count(answer: RemotingCommand) -> int:
 
 
 def _attributes(attributes: Mapping[str, str]) -> str | None:
-    """Write attributes as 5.x sends them: ``+key=value,-key``; the sign is part of the key as given."""
+    """Encode attributes in 5.x's form: ``+key=value,-key``. The sign is part of each given key."""
     if not attributes:
         return None
     return ",".join(f"{name}={value}" if value else name for name, value in attributes.items())

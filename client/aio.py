@@ -67,7 +67,7 @@ class Client:
     """One client on the running loop; used as ``async with Client(config) as client``.
 
     Args:
-        hooks: See each request before it is sent and each answer before its caller does.
+        hooks: They get each request before it is sent, and each answer before its caller.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Client:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._cut_off = False  # the loop ends, and the client was not closed
+        self._cut_off = False  # the loop ends, but the client was not closed
         weakref.finalize(self, _warn_of_unsent, self.core)
 
     async def __aenter__(self) -> Self:
@@ -100,7 +100,7 @@ class Client:
     async def start(self) -> None:
         """Start the background tasks: route, nameserver and heartbeat refresh. Done by ``async with``.
 
-        The task that calls this is the one to call :meth:`close`.
+        The same task must call :meth:`close`.
         """
         self._check_use()
         if self._started:
@@ -116,7 +116,7 @@ class Client:
     async def close(self) -> None:
         """Close consumers and producers, end the background tasks, close the connections."""
         if self.core.closing or os.getpid() != self._pid:
-            return  # a forked process has nothing to close: the parent is the member
+            return  # a forked process has nothing to close: the parent process is the group's member
         self._check_loop()
         try:
             await self.perform(self.core.close())
@@ -126,19 +126,18 @@ class Client:
             try:
                 await self._transport.close()
                 if self._started:
-                    # The tasks have caught their own exceptions; without this the body's exception would come
-                    # out in
-                    # a group.
+                    # The tasks catch their own exceptions. So raise the body's exception itself instead of a
+                    # group that contains it.
                     await self._group.__aexit__(None, None, None)
             finally:
                 await self.perform(self.core.end())
 
     async def run(self, operation: Operation[T]) -> T:
-        """Run one operation to its end; return its result or raise what it raises.
+        """Run one operation to its end; return its result or raise its exception.
 
         Raises:
-            ClientClosed: If the client is closed; nothing was done.
-            WrongLoop: If it began under another event loop; nothing was done.
+            ClientClosed: If the client is closed; nothing was done. WrongLoop: If it began under another
+                event loop; nothing was done.
         """
         try:
             self._check_use()
@@ -168,7 +167,7 @@ class Client:
         try:
             effect = next(operation)
             while True:
-                if isinstance(effect, Clock):  # the most frequent effect, which waits for nothing
+                if isinstance(effect, Clock):  # the most frequent effect, which does not wait
                     effect = operation.send(self._now())
                     continue
                 try:
@@ -189,7 +188,7 @@ class Client:
             operation.close()
 
     def producer(self, config: ProducerConfig | str) -> Producer:
-        """Return a producer of a group, named or with its settings."""
+        """Return a producer of a group, from the group's name or from settings."""
         return Producer(self, ProducerConfig(group=config) if isinstance(config, str) else config)
 
     def push_consumer(
@@ -202,7 +201,7 @@ class Client:
             listener: Called with each batch: a coroutine function on the loop, a plain one in a thread.
 
         Raises:
-            InvalidArgument: If a subscription is malformed, or a call of the listener would not run.
+            InvalidArgument: If a subscription is malformed, or a call of the listener would run no code.
         """
         check_callback("listener", listener, arguments=1, awaited=True)
         settings = ConsumerConfig(group=config) if isinstance(config, str) else config
@@ -219,7 +218,7 @@ class Client:
     def pull_consumer(
         self, config: PullConsumerConfig | str, subscriptions: Mapping[str, str] | None = None
     ) -> PullConsumer:
-        """Return a pull consumer of a group, to be started; more can be subscribed later."""
+        """Return a pull consumer of a group, to be started; it can subscribe to more topics later."""
         settings = PullConsumerConfig(group=config) if isinstance(config, str) else config
         return PullConsumer(self, PullConsumerCore(self.core, settings, subscriptions or {}))
 
@@ -280,7 +279,7 @@ class Client:
                 async with asyncio.timeout(effect.timeout_s):
                     await woken.wait()
             except TimeoutError:
-                pass  # the version says so
+                pass  # the waiter sees the new version
             finally:
                 signal.forget(woken.set)
         return signal.version != effect.seen
@@ -304,11 +303,11 @@ class Client:
                 self._cut_off = True
                 await self._end_with_loop()
             raise
-        except Exception:  # a task's boundary: one failed operation must not end its siblings
+        except Exception:  # This is the boundary of a task: a failed operation must not end the others.
             log.exception("background operation failed name=%s", effect.name)
 
     async def _end_with_loop(self) -> None:
-        """Close a client that its ending loop finds open; the loop waits for this task."""
+        """Close a client that is still open when its loop ends; the loop waits for this task."""
         if not self.core.left_open():
             return
         within_s = self.core.config.shutdown_s
@@ -326,7 +325,7 @@ class Client:
 
 
 def _warn_of_unsent(core: ClientCore) -> None:
-    """Log the messages of :meth:`put` that are lost, when a client is deleted after its loop has ended."""
+    """Log the lost messages of :meth:`put` when a client is deleted after the end of its loop."""
     unsent = 0 if core.closing else core.unsent()
     if unsent:
         log.warning("messages not sent before the end of the loop unknown=%d", unsent)

@@ -1,6 +1,6 @@
 """Producers, consumers and administration: what :class:`routekeeper.client.aio.Client` gives out.
 
-Meaning and errors are those of the operations; here they are only run.
+Meaning and errors are those of the operations; these classes only run them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Client(Protocol):
-    """The part of :class:`routekeeper.client.aio.Client` that is needed here; see there for its members."""
+    """The part of :class:`routekeeper.client.aio.Client` that this module needs; see its members there."""
 
     core: ClientCore
     admin: AdminOperations
@@ -45,7 +45,7 @@ class Client(Protocol):
 def _awaited(
     operation: Callable[Concatenate[Any, P], Operation[T]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Return a method that runs an operation of ``self.core`` to its end, with its arguments and meaning."""
+    """Return a method that runs an operation of ``self.core`` to its end, with the same arguments."""
     name = operation.__name__
 
     async def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -61,7 +61,7 @@ class Producer:
     """Sends messages of one group; see :class:`routekeeper.client.producer.ProducerCore` for meaning and
     errors.
 
-    There is nothing to start. :meth:`close`, or leaving ``async with``, sends what :meth:`put` has taken.
+    A producer needs no start. :meth:`close`, or the end of ``async with``, sends the messages of :meth:`put`.
     """
 
     def __init__(self, client: Client, config: ProducerConfig) -> None:
@@ -97,12 +97,12 @@ class Producer:
     ) -> asyncio.Future[SendResult]:
         """Add a message to a batch, which is sent after ``linger_s`` at the latest.
 
-        Waits while ``buffer_size`` bytes are on their way. The future ends as :meth:`send` would; before that
-        ``on_delivery(error, result)``, a plain function, is called; one of the two is None.
+        It waits while ``buffer_size`` bytes are under way. The future ends as :meth:`send` would. Before
+        that, the plain function ``on_delivery(error, result)`` is called, with None for one of the two.
 
         Raises:
-            InvalidArgument: If the message cannot be sent in a batch; nothing was taken.
-            ClientClosed: If the producer is closed; nothing was taken.
+            InvalidArgument: If the message cannot be sent in a batch; it was not added. ClientClosed: If the
+                producer is closed; the message was not added.
         """
         if on_delivery is not None:
             check_not_awaited("on_delivery", on_delivery)
@@ -125,11 +125,11 @@ async def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> l
         if on_delivery is not None and (failure := call_back(on_delivery, outcome)) is not None:
             failures.append(failure)
         if future.done():
-            continue  # the owner has cancelled the future
+            continue  # the user has cancelled the future
         if isinstance(outcome, RemotingError):
             future.set_exception(outcome)
             if on_delivery is not None:
-                # The error was reported already, so asyncio must not warn about the future.
+                # Read the error: it was reported already, so asyncio must not warn about it.
                 future.exception()
         else:
             future.set_result(outcome)
@@ -167,11 +167,11 @@ class Consumer:
     seek = _awaited(GroupMember.seek)
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Stop pulling and handing out messages of these queues, or of all assigned queues."""
+        """Stop pulling and delivering messages of these queues, or of all assigned queues."""
         self.core.pause(queues or self.core.assigned)
 
     def resume(self, *queues: MessageQueue) -> None:
-        """Go on with these queues, with all paused ones if none is named."""
+        """Go on with these queues, or with all paused queues if none is named."""
         self.core.resume(queues or tuple(self.core.paused))
 
 
@@ -183,13 +183,13 @@ class PushConsumer(Consumer):
 
 @show_as_called
 class PullConsumer(Consumer):
-    """Hands out messages when asked; see :class:`routekeeper.client.pull_consumer.PullConsumerCore`.
+    """Returns messages on request; see :class:`routekeeper.client.pull_consumer.PullConsumerCore`.
 
         async with client.pull_consumer("billing", {"Orders": "*"}) as consumer:
             async for message in consumer:
                 ...
 
-    The loop ends when the consumer is closed. A message counts as consumed when the next one is asked for.
+    The loop ends when the consumer is closed. A message counts as consumed when the next one is requested.
     """
 
     core: PullConsumerCore

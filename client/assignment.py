@@ -31,14 +31,15 @@ from .trouble import TroubleLog
 
 log = logging.getLogger(__name__)
 
-#: Our own limit on how long a lock on a queue counts. Source: ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME.
+#: Our own bound, in seconds, of the time for which a lock on a queue counts. Source:
+#: ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME.
 _LOCK_LIVES_S: Final = 30.0
-#: Offsets that are stored at a time.
+#: Number of offsets that are stored at the same time.
 STORED_AT_ONCE: Final = 64
 _TIMESTAMP_BACK_MS: Final = 30 * 60 * 1000
-#: Brokers that are asked at a time: one that does not answer must not hold up the others.
+#: Number of brokers that are asked at the same time: one that does not answer must not delay the others.
 _ASKED_AT_ONCE: Final = 16
-#: Brokers that are asked in turn for the members of the group.
+#: Bound of the brokers that are asked, one after the other, for the members of the group.
 _MEMBER_TRIES: Final = 3
 
 
@@ -46,10 +47,10 @@ class Assignment:
     """Operations that give a member its queues and take them away.
 
     Attributes:
-        queues: Consumed now, and those whose last batch is still to end before they are given up.
-        changed: Notified when the members or routes changed: shares are computed anew.
+        queues: Queues that are consumed now, and queues that are released when their last batch ends.
+        changed: Notified when members or routes changed: shares are computed anew.
         work: Notified when there may be something to consume.
-        room: Notified when a batch came to its end.
+        room: Notified when a batch ended.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Assignment:
         orderly: bool,
         auto_store: bool,
     ) -> None:
-        """Take the subscriptions by topic (they may change later) and the operation for each queue."""
+        """Store the subscriptions by topic (they may change later), and the operation for each queue."""
         self.config = config
         self._orderly = orderly
         self._auto_store = auto_store
@@ -109,7 +110,7 @@ class Assignment:
         for process in self.queues.values():
             process.dropped = True
         if self._auto_store:
-            # A broadcast member's are in one file, which is written once at a time.
+            # A broadcast member's offsets are in one file, which only one operation may write at a time.
             yield from together(
                 (
                     self.store(queue, process, oneway=False, last=True)
@@ -140,12 +141,12 @@ class Assignment:
             if settled:
                 self._trouble.worked((yield from read_clock()).now_s)
             period_s = min(config.rebalance_s, config.lock_s) if self._orderly else config.rebalance_s
-            # an assignment that failed (the broker does not know us yet, or another member holds the lock) is
-            # tried again soon
+            # try a failed assignment again soon: the broker does not know us yet, or another member holds the
+            # lock
             yield from wait(self.changed, seen, period_s if settled else 1.0)
 
     def _balance(self, topic: str) -> Operation[bool]:
-        """Adjust the assigned queues of a topic to our share; return whether that is complete."""
+        """Adjust the assigned queues of a topic to our share; return whether we have all of it."""
         if not self._directory.routes.subscribe(topic):
             yield from self._directory.refresh_quietly(topic)
         queues = sorted(self._directory.routes.subscribe(topic))
@@ -177,13 +178,13 @@ class Assignment:
         return all(queue in self.queues and not self._leaving(queue) for queue in share)
 
     def _side_by_side(self, operations: Iterable[Operation[None]]) -> Operation[None]:
-        """Run one operation for each broker, side by side; a member that is ending starts none."""
+        """Run one operation for each broker, concurrently; a member that is ending starts none."""
         at_once = 1 if self._stopping or self._core.closing else _ASKED_AT_ONCE
         yield from together(operations, f"rebalance {self.config.group}", at_once=at_once)
 
     def _begin_all(self, queues: list[MessageQueue]) -> Operation[None]:
         """Begin to consume queues of one broker; once it fails, the next rebalance tries the others."""
-        # Not always the same one first: a queue that fails again and again must not keep the others away.
+        # Do not always begin with the same queue: one that fails again and again must not delay the others.
         self._core.rng.shuffle(queues)
         for queue in queues:
             if self._stopping:
@@ -191,7 +192,7 @@ class Assignment:
             try:
                 offset = yield from self._first_offset(queue)
             except RemotingError as error:
-                # Beginning at a guess would skip or repeat messages; the next rebalance asks again.
+                # Do not guess an offset: that would skip or repeat messages. The next rebalance asks again.
                 yield from self._tell("start offset unknown queue=%s error=%s", queue, error)
                 if isinstance(error, ConnectionLost | RequestTimeout):
                     return
@@ -211,10 +212,10 @@ class Assignment:
         yield Spawn(self._pull(queue, process), f"pull {queue.topic} {queue.broker_name}")
 
     def seek(self, queue: MessageQueue, offset: int) -> Operation[None]:
-        """Go on with another offset; messages that were pulled and not consumed are dropped.
+        """Go on with another offset; drop messages that were pulled and not consumed.
 
         Raises:
-            InvalidArgument: If the offset is none, or the queue is not consumed by this member.
+            InvalidArgument: If the offset is invalid, or this member does not consume the queue.
         """
         if type(offset) is not int or offset < 0:
             raise InvalidArgument(f"offset={offset!r}, allowed from 0")
@@ -223,7 +224,7 @@ class Assignment:
         yield from self._begin(queue, offset)
 
     def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Have queues of this member go on with other offsets soon, as a broker asks for."""
+        """Let queues of this member go on with other offsets soon, at a broker's request."""
         self._resets.update(offsets)
         self.changed.notify()
 
@@ -240,8 +241,7 @@ class Assignment:
         return process is not None and process.leaving
 
     def _give_up(self, queues: Iterable[MessageQueue]) -> Operation[None]:
-        """Release queues at once, or each when its batch ends: the locks on the others are to be renewed
-        meanwhile."""
+        """Release queues now, or each when its batch ends; the locks on the latter are renewed meanwhile."""
         for queue in queues:
             process = self.queues[queue]
             if process.leaving:
@@ -254,9 +254,9 @@ class Assignment:
 
     def _release(self, queue: MessageQueue, process: ProcessQueue[Taken]) -> Operation[None]:
         if self._orderly:
-            yield from self._finish(process)  # the next owner must not begin beside our listener
+            yield from self._finish(process)  # the next owner must not begin while our listener still runs
         if self._stopping:
-            return  # release_all does it
+            return  # release_all stores the offsets
         process.dropped = True
         if self._auto_store:
             yield from self.store(queue, process, oneway=True, last=True)
@@ -267,7 +267,7 @@ class Assignment:
             yield from self._unlock((queue,))
 
     def _finish(self, process: ProcessQueue[Taken]) -> Operation[None]:
-        """Wait for the batch in flight, with a limit: the broker's lock ends, too."""
+        """Wait for the batch in flight, but with a bound, because the broker's lock ends, too."""
         instant: Instant = yield Clock()
         deadline_s = instant.now_s + _LOCK_LIVES_S
         while not (process.idle or self._stopping) and instant.now_s < deadline_s:
@@ -275,7 +275,7 @@ class Assignment:
             instant = yield Clock()
 
     def _members(self, queues: Sequence[MessageQueue]) -> Operation[list[str] | None]:
-        """Return the sorted client ids of the group, us among them, or None if no broker says so.
+        """Return the sorted client ids of the group, including ours; None if no broker lists us.
 
         Raises:
             RemotingError: If no broker answered.
@@ -284,7 +284,7 @@ class Assignment:
         found = [pick_read_addr(self._directory.routes.addrs(name), 0) for name in names]
         addrs = sorted({addr for addr in found if addr is not None})
         self._core.rng.shuffle(addrs)
-        addrs.sort(key=self._core.silent.__contains__)  # those that answered the last heartbeat first
+        addrs.sort(key=self._core.silent.__contains__)  # first the brokers that answered the last heartbeat
         failure: RemotingError | None = None
         for addr in addrs[:_MEMBER_TRIES]:
             if self._stopping:
@@ -295,7 +295,7 @@ class Assignment:
                 failure = error
                 continue
             if members is None:
-                # The broker has restarted and forgotten us: to give up our queues would only stop
+                # The broker has restarted and forgotten us. Keep our queues: to release them would only stop
                 # consumption.
                 yield from self._core.beat()
             return members
@@ -304,7 +304,7 @@ class Assignment:
         return None
 
     def _members_at(self, addr: str) -> Operation[list[str] | None]:
-        """Return the members of the group as one broker knows them, or None if we are not among them."""
+        """Return the members of the group that one broker knows, or None if we are not among them."""
         fields = ConsumerGroupFields(consumer_group=self.config.group)
         request = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields.to_ext())
         response: RemotingCommand = yield Invoke(addr, request, self._core.config.call_timeout_s)
@@ -315,10 +315,10 @@ class Assignment:
         return members if self._core.client_id in members else None
 
     def _first_offset(self, queue: MessageQueue) -> Operation[int]:
-        """Return where to begin.
+        """Return the offset at which to begin.
 
         Raises:
-            RemotingError: If it cannot be said now.
+            RemotingError: If it cannot be found out now.
         """
         stored = yield from self.offsets.committed(queue)
         if stored is not None:
@@ -335,7 +335,7 @@ class Assignment:
         return (yield from self._reader.search_offset(queue, wall_ms))
 
     def _lock(self, queues: Sequence[MessageQueue]) -> Operation[tuple[MessageQueue, ...]]:
-        """Lock queues at their brokers (41); return those we hold now."""
+        """Lock queues at their brokers (41); return those that we hold now."""
         held: set[MessageQueue] = set()
 
         def ask(addr: str, part: Sequence[MessageQueue]) -> Operation[None]:
@@ -385,7 +385,7 @@ class Assignment:
     def store(
         self, queue: MessageQueue, process: ProcessQueue[Taken], *, oneway: bool, last: bool = False
     ) -> Operation[None]:
-        """Store offsets as :meth:`commit`; a failure is logged, and the next call tries again."""
+        """Store offsets as :meth:`commit` does; log a failure, and leave the retry to the next call."""
         try:
             yield from self.commit(queue, process, oneway=oneway, last=last)
         except RemotingError as error:

@@ -7,15 +7,14 @@
 
 Any operation runs by ``client.run(operation)``, from any thread.
 
-Used without ``with``, a client starts no thread at all: routes are refreshed by the send that finds them due,
-and no heartbeats are sent. That is the form for load generators with many clients in one process, also under
-gevent's patching::
+Without ``with``, a client starts no thread at all: a send refreshes a route that is due, and no heartbeats
+are sent. This form suits load generators with many clients in one process, also under gevent's patching::
 
     client = Client(ClientConfig(nameservers=(addr,)), hooks=(timing,))
     route = client.route("Orders", nameserver=addr)       # one 105 to this nameserver, never from a cache
     client.close()
 
-Hooks see each request before it is sent and each answer before its caller does
+Hooks get each request before it is sent, and each answer before its caller
 (``routekeeper.RPCHook``).
 """
 
@@ -74,7 +73,7 @@ from .tls import secured
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-#: Seconds in which threads that wait for nothing must end.
+#: Seconds within which threads must end that do not wait for anything.
 _MOMENT_S: Final = 1.0
 MakeCore = Callable[[ClientConfig, Identity, random.Random], ClientCore]
 _serials: Final = itertools.count(secrets.randbits(31))
@@ -84,9 +83,9 @@ class Client:
     """One client, safe for use by several threads or greenlets.
 
     Args:
-        hooks: See each request before it is sent and each answer before its caller does.
-        send_threads: How many sends of :meth:`Producer.send_async` are under way at a time.
-        send_async_max: How many of them may be under way or wait for their turn; more wait to be taken.
+        hooks: They get each request before it is sent, and each answer before its caller.
+        send_threads: Number of sends of :meth:`Producer.send_async` that are under way at the same time.
+        send_async_max: Bound of these sends that are under way or queued; at the bound, ``send_async`` waits.
         core: Makes the core, as :class:`~routekeeper.client.core.ClientCore` does.
     """
 
@@ -105,7 +104,8 @@ class Client:
         self.admin = AdminOperations(self.core.directory)
         self._pid = os.getpid()
         self._hooks = hooks
-        #: Held by the one operation of this client that is between two effects; its state is read under it.
+        #: The operation of this client that runs between two effects holds this lock; read its state only
+        #: under the lock.
         self.between_steps = threading.Lock()
         self._tls = secured(self.core.directory)
         self._transport = BlockingClient(
@@ -113,7 +113,8 @@ class Client:
         )
         self._membership: BlockingClient | None = None
         self._threads: set[threading.Thread] = set()
-        # A thread is listed once it runs; no thread starts after we wait for all.
+        # Held while a thread starts and is listed: so every running thread is listed, and none starts once we
+        # wait for all.
         self._spawning = threading.Lock()
         if not 1 <= send_threads <= send_async_max <= 1 << 20:
             raise InvalidArgument(
@@ -145,7 +146,7 @@ class Client:
         """Close consumers and producers, end the background threads, close the connections.
 
         Listeners, sends in threads and the client's own threads have ``shutdown_s`` together. Sends that are
-        left then fail, and say what became of them.
+        left then fail; their errors name the outcome.
         """
         if self.core.closing or os.getpid() != self._pid:
             return  # a forked process has nothing to close: the parent is the member
@@ -160,10 +161,10 @@ class Client:
             self._transport.close(timeout_s=self._left_s(deadline_s))
             if self._membership is not None:
                 self._membership.close(timeout_s=self._left_s(deadline_s))
-            # Those that were cut off end at once, unless something else holds them.
+            # Threads whose requests were cut off end now, unless something else blocks them.
             wait(left, timeout=self._left_s(time.monotonic() + _MOMENT_S))
             self._send_threads.end()
-            # The rest ends within a moment, also if the listeners took all the time.
+            # The other threads end within a moment. So wait for them even if the listeners used all the time.
             deadline_s = max(deadline_s, time.monotonic() + self._left_s(time.monotonic() + _MOMENT_S))
             with self._spawning:
                 threads = tuple(self._threads)
@@ -173,11 +174,11 @@ class Client:
             self.perform(self.core.end())
 
     def left_open(self) -> bool:
-        """Say whether something is lost if the program ends without :meth:`close`."""
+        """Return whether data are lost if the program ends without :meth:`close`."""
         return self.core.left_open() or (not self.core.closing and bool(self._sends))
 
     def run(self, operation: Operation[T]) -> T:
-        """Run one operation to its end; return its result or raise what it raises.
+        """Run one operation to its end; return its result or raise its exception.
 
         Raises:
             ClientClosed: If the client is closed; nothing was done.
@@ -217,7 +218,7 @@ class Client:
             operation.close()
 
     def route(self, topic: str, *, nameserver: str | None = None) -> TopicRouteData:
-        """Ask a nameserver for a topic's route, now and over the wire.
+        """Ask a nameserver for a topic's route, never the cache.
 
         Args:
             nameserver: Ask this one and no other.
@@ -267,7 +268,7 @@ class Client:
         """Run one operation in a thread of this client's pool.
 
         Args:
-            wait_s: How long to wait for a place if too many wait for a thread already.
+            wait_s: Longest wait for a place if too many operations wait for a thread already.
 
         Raises:
             ClientClosed: If the client is closed.
@@ -298,10 +299,10 @@ class Client:
         self._places.release()
 
     def serve_brokers(self) -> None:
-        """Send heartbeats over connections of their own, whose threads read what brokers ask of us.
+        """Send heartbeats over connections of their own, whose threads read brokers' requests.
 
-        Brokers send their requests over the connection that brought the heartbeat. Everything else stays on
-        connections without threads, where one of the waiting callers reads: a send pays no change of threads.
+        Brokers send their requests over the connection of the heartbeat. All other requests use connections
+        without threads, where one of the waiting callers reads. So a send needs no change of threads.
         """
         if self._membership is None:
             self._membership = BlockingClient(
@@ -318,7 +319,7 @@ class Client:
     def _peer_request(self, addr: str, request: RemotingCommand) -> RemotingCommand | None:
         with self.between_steps:
             answer = self.core.peer_request(request)
-        # in the thread that reads: the broker waits for this one, and heartbeats can wait as long
+        # run it in the thread that reads: the broker waits for this answer, and heartbeats can wait that long
         return self.perform(answer) if isinstance(answer, Generator) else answer
 
     def _perform(self, effect: Effect) -> Any:
@@ -343,7 +344,7 @@ class Client:
             case Deliver():
                 return _deliver(effect)
             case Fetch():
-                # HTTP and TLS take 30 ms to load, and most commands speak remoting only
+                # import it only here: HTTP and TLS take 30 ms to load, and most commands do not use them
                 from .fetch import http_fetch
 
                 return http_fetch(effect, None if self._tls is None else self._tls.context())
@@ -354,7 +355,7 @@ class Client:
         return max(0.0, min(deadline_s, self.core.deadline_s) - time.monotonic())
 
     def _at_most(self, timeout_s: float) -> float:
-        """Return a timeout, or less if the program ends before that."""
+        """Return the timeout, or a shorter one if the program ends earlier."""
         if self.core.deadline_s == math.inf:
             return timeout_s
         return max(0.001, min(timeout_s, self.core.deadline_s - time.monotonic()))
@@ -390,22 +391,22 @@ class Client:
     def _background(self, effect: Spawn) -> None:
         try:
             self.perform(effect.operation)
-        except Exception:  # a thread's boundary: one failed operation must not go unseen
+        except Exception:  # This is the boundary of a thread: log every failed operation.
             log.exception("background operation failed name=%s", effect.name)
         finally:
             self._threads.discard(threading.current_thread())
 
 
-#: By identity; without a lock, which a fork could find locked for ever.
+#: Open clients by identity. There is no lock: a fork could copy it while it is locked, for ever.
 _open_clients: Final[weakref.WeakValueDictionary[int, Client]] = weakref.WeakValueDictionary()
-#: Processes in which multiprocessing closes the open clients, too.
+#: Processes in which open clients are registered at multiprocessing, too.
 _finalized: Final[set[int]] = set()
 
 
 def _close_at_the_end(client: Client) -> None:
     """Register a client to be closed at the end of a program that did not close it."""
     _open_clients[id(client)] = client
-    # A child of multiprocessing does not run functions of atexit.
+    # Child processes of multiprocessing do not run atexit functions.
     multiprocessing = sys.modules.get("multiprocessing.util")
     if multiprocessing is not None and os.getpid() not in _finalized:
         _finalized.add(os.getpid())
@@ -416,8 +417,8 @@ def _close_at_the_end(client: Client) -> None:
 def close_open_clients() -> None:
     """Close the clients that the program left open, all of them within the longest ``shutdown_s`` of one.
 
-    Only those that have something to lose: messages that were put, sends in threads, or consumers whose
-    offsets are not stored.
+    It closes only clients that would lose something: messages of ``put``, sends in threads, or offsets of
+    consumers that are not stored.
     """
     known = [kept() for kept in _open_clients.valuerefs()]
     left = [client for client in known if client is not None and client.left_open()]
@@ -426,7 +427,7 @@ def close_open_clients() -> None:
     for client in left:
         try:
             client.close()
-        except Exception as error:  # the others are to be closed, too
+        except Exception as error:  # go on, because the other clients must be closed, too
             log.warning("client not closed at the end of the program error=%r", error)
 
 
@@ -435,20 +436,22 @@ def _deliver(effect: Deliver) -> Any:
         return effect.call(effect.argument)
     except (Exception, KeyboardInterrupt):
         raise
-    except BaseException as error:  # SystemExit, or the CancelledError of a loop that the listener runs
+    # such as SystemExit, or the CancelledError of a loop that the listener runs
+    except BaseException as error:
         raise ListenerEnded(error) from error
 
 
 def local_identity() -> Identity:
-    """Return an identity for one more client of this process."""
+    """Return an identity for a new client of this process."""
     return Identity(ip=local_ip(), pid=os.getpid(), serial=next(_serials) & 0xFFFFFFFF)
 
 
 def local_ip() -> str:
-    """Return the address this machine uses towards others, the loopback one if it has no other."""
+    """Return the address from which this machine reaches others; the loopback address if it has no other."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # documentation network: chooses a source address, sends nothing
+            # an address of the documentation network: connect() chooses a source address and sends nothing
+            probe.connect(("192.0.2.1", 9))
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"

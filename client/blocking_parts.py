@@ -1,6 +1,6 @@
 """Producers, consumers and administration: what :class:`routekeeper.client.blocking.Client` gives out.
 
-Meaning and errors are those of the operations; here they are only run.
+Meaning and errors are those of the operations; these classes only run them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Client(Protocol):
-    """The needed part of :class:`routekeeper.client.blocking.Client`; see there for its members."""
+    """The part of :class:`routekeeper.client.blocking.Client` that is needed here; see its members there."""
 
     core: ClientCore
     admin: AdminOperations
@@ -51,7 +51,7 @@ class Client(Protocol):
 
 
 def _performed(operation: Callable[Concatenate[Any, P], Operation[T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return a method that runs an operation of ``self.core`` to its end, with its arguments and meaning."""
+    """Return a method that runs an operation of ``self.core`` to its end, with the same arguments."""
     name = operation.__name__
 
     def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -67,7 +67,7 @@ class Producer:
     """Sends messages of one group; see :class:`routekeeper.client.producer.ProducerCore` for meaning and
     errors.
 
-    There is nothing to start. :meth:`close`, or leaving ``with``, sends what :meth:`put` has taken.
+    A producer needs no start. :meth:`close`, or the end of ``with``, sends the messages of :meth:`put`.
     """
 
     def __init__(self, client: Client, config: ProducerConfig) -> None:
@@ -103,11 +103,11 @@ class Producer:
     ) -> Future[SendResult]:
         """Send one message; the future ends as :meth:`send` would.
 
-        Waits while too many sends wait already, at most as long as the send itself may take.
+        It waits while too many sends wait already, at most as long as the send itself may take.
 
         Raises:
             ClientClosed: If the client is closed.
-            TooManyRequests: If too many sends wait all the time; nothing was sent.
+            TooManyRequests: If too many sends waited during all of that time; nothing was sent.
         """
         if timeout_s is not None:
             check_timeout(timeout_s)
@@ -126,12 +126,13 @@ class Producer:
     ) -> Future[SendResult]:
         """Add a message to a batch, which is sent after ``linger_s`` at the latest.
 
-        Waits while ``buffer_size`` bytes are on their way. The future ends as :meth:`send` would; before that
-        ``on_delivery(error, result)`` is called in a thread of the client, one of the two is None.
+        It waits while ``buffer_size`` bytes are under way. The future ends as :meth:`send` would. Before
+        that, ``on_delivery(error, result)`` is called in a thread of the client, with None for one of the
+        two.
 
         Raises:
-            InvalidArgument: If the message cannot be sent in a batch; nothing was taken.
-            ClientClosed: If the producer is closed; nothing was taken.
+            InvalidArgument: If the message cannot be sent in a batch; it was not added. ClientClosed: If the
+                producer is closed; the message was not added.
         """
         if on_delivery is not None:
             check_not_awaited("on_delivery", on_delivery)
@@ -154,7 +155,7 @@ def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> list[Ba
         if on_delivery is not None and (failure := call_back(on_delivery, outcome)) is not None:
             failures.append(failure)
         if not future.set_running_or_notify_cancel():
-            continue  # the owner has cancelled the future
+            continue  # the user has cancelled the future
         if isinstance(outcome, RemotingError):
             future.set_exception(outcome)
         else:
@@ -197,12 +198,12 @@ class Consumer:
     seek = _performed(GroupMember.seek)
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Stop pulling and handing out messages of these queues, or of all assigned queues."""
+        """Stop pulling and delivering messages of these queues, or of all assigned queues."""
         with self._client.between_steps:
             self.core.pause(queues or self.core.assigned)
 
     def resume(self, *queues: MessageQueue) -> None:
-        """Go on with these queues, with all paused ones if none is named."""
+        """Go on with these queues, or with all paused queues if none is named."""
         with self._client.between_steps:
             self.core.resume(queues or tuple(self.core.paused))
 
@@ -215,13 +216,13 @@ class PushConsumer(Consumer):
 
 @show_as_called
 class PullConsumer(Consumer):
-    """Hands out messages when asked; see :class:`routekeeper.client.pull_consumer.PullConsumerCore`.
+    """Returns messages on request; see :class:`routekeeper.client.pull_consumer.PullConsumerCore`.
 
         with client.pull_consumer("billing", {"Orders": "*"}) as consumer:
             for message in consumer:
                 ...
 
-    The loop ends when the consumer is closed. A message counts as consumed when the next one is asked for.
+    The loop ends when the consumer is closed. A message counts as consumed when the next one is requested.
     """
 
     core: PullConsumerCore

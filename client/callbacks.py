@@ -1,4 +1,4 @@
-"""Checks of users' functions: that they can be called, and that their results mean something. Pure."""
+"""Checks of users' functions: that a call works, and that the result is allowed. Pure."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from .errors import InvalidArgument
 
 
 def gives_coroutine(call: Any) -> bool:
-    """Say whether a call of it gives a coroutine, which runs nothing until somebody awaits it."""
+    """Return whether a call returns a coroutine, which runs no code until it is awaited."""
     call = _unwrapped(call)
     return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
 
 
 def check_callback(name: str, call: Any, *, arguments: int, awaited: bool = False) -> None:
-    """Refuse a function that would be called and whose code would never run.
+    """Refuse a function whose code would not run when it is called.
 
     Args:
-        name: How users call it.
-        arguments: How many it is called with.
-        awaited: The caller awaits the coroutine that a call gives.
-
-    Raises:
-        InvalidArgument: If it is no function of so many arguments, or its call would run nothing.
+        name: Users' name for it.
+        arguments: Number of arguments of the call.
+        awaited: The caller awaits the coroutine that a call returns. ¶ Raises: InvalidArgument: If it is no
+            function of this number of arguments, or its call would run no code.
     """
     allowed = f"allowed a function of {arguments} arguments"
     if not callable(call):
@@ -44,7 +42,7 @@ def check_callback(name: str, call: Any, *, arguments: int, awaited: bool = Fals
     try:
         signature = inspect.signature(call)
     except (ValueError, TypeError):
-        return  # written in C: the first call shows whether it takes the arguments
+        return  # written in C: only the first call shows whether it accepts the arguments
     try:
         signature.bind(*[None] * arguments)
     except TypeError as error:
@@ -52,7 +50,7 @@ def check_callback(name: str, call: Any, *, arguments: int, awaited: bool = Fals
 
 
 def check_not_awaited(name: str, call: Any, *, awaited: bool = False) -> None:
-    """Refuse a coroutine function where nobody awaits; cheaper than :func:`check_callback`.
+    """Refuse a coroutine function that would not be awaited; cheaper than :func:`check_callback`.
 
     Raises:
         InvalidArgument: If it is one.
@@ -66,7 +64,7 @@ def check_not_awaited(name: str, call: Any, *, awaited: bool = False) -> None:
 
 
 def check_hooks(hooks: tuple[RPCHook, ...]) -> None:
-    """Refuse hooks whose methods cannot be called as they are.
+    """Refuse hooks whose methods cannot be called with a hook's arguments.
 
     Raises:
         InvalidArgument: If there is one.
@@ -78,7 +76,7 @@ def check_hooks(hooks: tuple[RPCHook, ...]) -> None:
 
 
 def never_runs(result: Any) -> bool:
-    """Say whether a callback returned code that nobody will run."""
+    """Return whether a callback returned a coroutine or generator, whose code will not run."""
     return isinstance(result, Coroutine | Generator | AsyncGenerator)
 
 

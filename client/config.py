@@ -1,6 +1,6 @@
 """Settings of a client, checked once.
 
-Names and defaults are RocketMQ's where it has them; times are seconds here.
+Names and defaults are RocketMQ's if it has such a setting. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from .errors import InvalidArgument
 
 _NAMESPACE: Final = re.compile(r"[a-zA-Z0-9_-]{1,100}")
 MESSAGE_SIZE_MAX: Final = 4 * 1024 * 1024
-#: Longest group, with its namespace, whose retry topic has the length of a topic: brokers of 4.9 take back
-#: no message of a longer one. RocketMQ's client refuses those, too, since July 2025.
+#: Longest name of a group, with its namespace. Its retry topic then has the longest name of a topic: brokers
+#: of 4.9 refuse messages that a longer group sends back. RocketMQ's client refuses those, too, since July
+#: 2025.
 CLIENT_GROUP_LENGTH_MAX: Final = TOPIC_LENGTH_MAX - len(RETRY_PREFIX)
-#: Queues of a topic that a producer names before it exists. Source: DefaultMQProducer.defaultTopicQueueNums.
+#: Number of queues that a producer requests for a topic that does not exist yet. Source:
+#: DefaultMQProducer.defaultTopicQueueNums.
 DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
 
 
@@ -39,13 +41,15 @@ class TlsConfig:
     """Security of connections. Files are PEM; they are read again when they change, for new connections.
 
     Attributes:
-        ca_file: Authorities that servers' certificates must come from; empty for those the system trusts.
-        cert_file: Certificate for servers that ask for one.
-        key_file: Its key; empty if ``cert_file`` holds it, too.
-        key_password: Of the key, if that is encrypted.
-        check: What a server's certificate must show: "host", that it was made for the host of the address;
-            "authority", that a known authority made it; "nothing", as Java's client by default.
-        nameservers: Also towards nameservers; False for those without TLS, such as RouteKeeper's.
+        ca_file: Authorities that must have signed servers' certificates; empty for the authorities that the
+            system trusts.
+        cert_file: Certificate for servers that request one.
+        key_file: Key of that certificate; empty if ``cert_file`` holds it, too.
+        key_password: Password of the key, if the key is encrypted.
+        check: Check of a server's certificate. "host": a known authority signed it for the host of the
+            address. "authority": a known authority signed it. "nothing": no check, the default of Java's
+            client.
+        nameservers: Use TLS to nameservers, too; False for nameservers without TLS.
     """
 
     ca_file: str = ""
@@ -76,26 +80,25 @@ class ClientConfig:
         nameservers: Addresses, "host:port".
         nameserver_url: Page that lists nameserver addresses (``;`` between them); replaces the list as it
             changes.
-        client_id: Name of this client towards brokers; empty lets the driver make one from address and
-            process.
-        codec: How headers of requests are written: JSON, or RocketMQ's own binary form.
-        route_refresh_s: Time between two questions for the route of a topic that is in use.
-        nameserver_refresh_s: Time between two looks at ``nameserver_url``.
+        client_id: Name of this client at brokers; if empty, the client makes one from address and process.
+        codec: Form of requests' headers: JSON, or RocketMQ's own binary form.
+        route_refresh_s: Time between two queries for the route of a topic in use.
+        nameserver_refresh_s: Time between two reads of ``nameserver_url``.
         heartbeat_s: Time between two heartbeats to each broker in use.
-        rebalance_s: Time between two looks at which queues are this member's.
+        rebalance_s: Time between two computations of this member's queues.
         offset_persist_s: Time between two reports of consumed offsets to the brokers.
         lock_s: Time between two renewals of the locks that orderly consumers hold at brokers.
         call_timeout_s: Time that a request may take if its caller names none.
         connect_timeout_s: Time that a new connection may take.
         nameserver_try_s: Longest wait for one nameserver while another can still be asked.
-        nameserver_avoid_s: How long a nameserver that failed is asked last.
-        shutdown_s: Time in which ``close`` ends all that is under way.
+        nameserver_avoid_s: Time during which a nameserver that failed is asked last.
+        shutdown_s: Time within which ``close`` ends all work under way.
         namespace: Prefix of all topics and groups of producers and consumers at the brokers
-            (``namespace%topic``); messages and queues are seen without it. Administration names what is
-            stored.
-        tls: Secures connections; None leaves them plain. ``connect_timeout_s`` includes the handshake.
-        cache_size: Bytes of bodies, inflated, that all consumers hold before they pull no more. Each consumer
-            may hold one more body, so that it goes on, no matter what the others hold.
+            (``namespace%topic``); users see messages and queues without it. Administration uses the full
+            names.
+        tls: TLS of connections; None turns TLS off. ``connect_timeout_s`` includes the handshake.
+        cache_size: Bytes of decompressed bodies that all consumers hold before they stop pulling. Each
+            consumer may hold one more body, so that the others cannot stop it.
     """
 
     nameservers: tuple[str, ...]
@@ -157,25 +160,27 @@ class ProducerConfig:
     Attributes:
         group: Name of the producer group.
         send_timeout_s: Time for all tries of one send together.
-        try_timeout_s: Time for one try, while another try at another broker remains: so a broker that hangs
-            does not cost the send. It does not count for sends that end at the first unknown outcome.
+        try_timeout_s: Time for one try, if another try at another broker can follow: so a hung broker does
+            not make the send fail. It has no effect for sends that end at the first unknown outcome.
         latency_fault_enable: Avoid a broker for seconds after it was slow or silent, see
             :mod:`routekeeper.client.latency`.
         retry_times: Further tries after the first of a synchronous or asynchronous send.
-        retry_unknown: Retry after a try whose outcome is unknown, too, as RocketMQ does: the message is
+        retry_unknown: Also retry after a try whose outcome is unknown, as RocketMQ does: the message is
             stored at least once, maybe twice. False raises OutcomeUnknown instead.
         retry_another_broker_when_not_store_ok: Retry at another broker when one stored the message, but not
             as safely as its settings demand (any status but SEND_OK).
-        linger_s: Time that a message of ``put`` may wait for others to go with it in one request.
-        batch_size: Bytes of a batch at which it waits no longer.
-        buffer_size: Bytes of messages that may wait or be under way; ``put`` waits for room.
-        batches_max: Batches under way at a time.
+        linger_s: Time that a message of ``put`` may wait for others, to be sent in one request.
+        batch_size: Size of a batch in bytes at which it is sent without further waiting.
+        buffer_size: Bound in bytes of the messages that wait or are under way; above it ``put`` waits.
+        batches_max: Number of batches that are under way at the same time.
         compress_above: Bodies above this many bytes are sent compressed; batches never are.
         compress_level: 0 to 9; higher is smaller and slower.
         compress_type: Algorithm. Consumers before RocketMQ 5.0 read zlib only.
         message_size_max: Bytes of the largest body that is sent.
-        create_topic_key: Topic whose settings a broker copies for a topic that it makes by itself.
-        default_topic_queue_nums: Queues that such a topic gets, at most as many as ``create_topic_key`` has.
+        create_topic_key: Topic whose settings a broker copies for a topic that it creates at the first
+            message.
+        default_topic_queue_nums: Number of queues of such a topic, bounded by the number that
+            ``create_topic_key`` has.
     """
 
     group: str
@@ -241,13 +246,13 @@ class GroupConfig:
         group: Name of the consumer group.
         consume_from: The place where a group without a stored offset begins.
         consume_timestamp_ms: Unix ms to begin at with TIMESTAMP; 0 for half an hour before the start.
-        pull_batch_size: Messages asked for at a time.
-        suspend_s: How long a broker holds a pull for which there is no message.
-        pull_timeout_s: Time in which a broker must have answered a pull, ``suspend_s`` included.
-        broadcast: Every member gets every message; nothing is delivered again after a failure. Offsets are
-            kept here instead of at the brokers.
-        offset_file: Where a broadcast member keeps them; empty for nowhere: each start begins by
-            ``consume_from``.
+        pull_batch_size: Number of messages that one pull requests.
+        suspend_s: Time for which a broker holds a pull when there is no message.
+        pull_timeout_s: Time within which a broker must answer a pull, including ``suspend_s``.
+        broadcast: Every member gets every message; a message is not delivered again after a failure. Offsets
+            are stored here instead of at the brokers.
+        offset_file: File of a broadcast member's offsets. If empty, offsets are not stored, and each start
+            begins by ``consume_from``.
     """
 
     group: str
@@ -277,9 +282,9 @@ class ConsumerConfig(GroupConfig):
     Attributes:
         orderly: Messages of a queue are consumed one batch after the other, under a lock at the broker.
         consume_batch_max: Messages per call of the listener.
-        workers: Calls of the listener at a time.
-        max_reconsume_times: Retries before the dead letter topic; -1 for 16, for an orderly group without
-            end: it keeps its order by waiting for the message.
+        workers: Number of calls of the listener at the same time.
+        max_reconsume_times: Retries before the dead letter topic. -1 means 16; for an orderly group it means
+            no bound, because the group keeps its order by waiting for the message.
     """
 
     orderly: bool = False
@@ -319,7 +324,7 @@ def _check_ranges(config: GroupConfig, *ranges: tuple[str, int, int]) -> None:
 
 
 def check_addr(addr: str) -> str:
-    """Return ``addr`` if it reads host:port, with an IPv6 address in brackets.
+    """Return ``addr`` if it has the form host:port, with an IPv6 address in brackets.
 
     Raises:
         InvalidArgument: If it does not.
@@ -333,7 +338,7 @@ def check_addr(addr: str) -> str:
 
 
 def parse_nameservers(text: str) -> tuple[str, ...]:
-    """Split ``a:9876;b:9876`` (commas allowed) into addresses, without repetitions.
+    """Split ``a:9876;b:9876`` (commas allowed) into addresses, without duplicates.
 
     Raises:
         InvalidArgument: If one of them is no address.
@@ -343,10 +348,10 @@ def parse_nameservers(text: str) -> tuple[str, ...]:
 
 
 def check_topic(topic: str, *, sizes_only: bool = False) -> str:
-    """Return ``topic`` if it is a name a topic may have.
+    """Return ``topic`` if a topic may have this name.
 
     Raises:
-        InvalidArgument: If it is not; the text names the value and what is allowed.
+        InvalidArgument: If it may not; the error names the value and the allowed form.
     """
     is_text = isinstance(topic, str)
     limit = GROUP_TOPIC_LENGTH_MAX if is_text and topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_MAX
@@ -355,10 +360,10 @@ def check_topic(topic: str, *, sizes_only: bool = False) -> str:
 
 
 def check_group(group: str) -> str:
-    """Return ``group`` if it is a name that a group of ours may have.
+    """Return ``group`` if a group of this client may have this name.
 
     Raises:
-        InvalidArgument: If it is not.
+        InvalidArgument: If it may not.
     """
     _check_name("group", group, CLIENT_GROUP_LENGTH_MAX)
     return group
@@ -380,7 +385,9 @@ def check_text(what: str, text: object) -> None:
 
 
 def check_timeout(timeout_s: float) -> None:
-    """Refuse a value that is no timeout of a request; 0 and less are allowed, and are over at once.
+    """Refuse a value that is no timeout of a request.
+
+    0 and less are allowed: such a request times out at once.
 
     Raises:
         InvalidArgument: If it is none.
@@ -393,7 +400,7 @@ def check_queue(queue: object) -> None:
     """Refuse a value that is no queue.
 
     Raises:
-        InvalidArgument: If it is none.
+        InvalidArgument: If it is no queue.
     """
     if not isinstance(queue, MessageQueue):
         raise InvalidArgument(f"queue={queue!r}, allowed is a MessageQueue")

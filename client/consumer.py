@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 #: Waits in seconds. Source: DefaultMQPushConsumerImpl, 4.9 and 5.3.
 _PAUSE_ON_FAILED_SENDBACK_S: Final = 5.0
 _PAUSE_ON_SUSPENDED_QUEUE_S: Final = 1.0
-#: A message that cannot be read is left where it lies after a broker has refused it so many times.
+#: Number of a broker's refusals after which a message that cannot be read is left in its queue.
 _BROKEN_TRIES_MAX: Final = 16
 
 
@@ -66,8 +66,8 @@ class ConsumeResult(Enum):
     RECONSUME_LATER = "reconsume later"
 
 
-#: Takes the messages of one batch, all of one queue. None and SUCCESS acknowledge them; everything else, an
-#: exception too, has them delivered again. The asyncio driver awaits its result if it is awaitable.
+#: Takes the messages of one batch, all of one queue. The results None and SUCCESS acknowledge them. After any
+#: other result, or an exception, they are delivered again. The asyncio driver awaits an awaitable result.
 Listener = Callable[[Sequence[ReceivedMessage]], Any]
 
 
@@ -79,7 +79,7 @@ def _checked_result(result: Any) -> ConsumeResult:
     """Return the listener's result for its messages.
 
     Raises:
-        NoResult: If it says nothing: a coroutine that nobody awaited has not looked at them.
+        NoResult: If the result has no meaning: a coroutine that was not awaited has not processed them.
     """
     if result is None:
         return ConsumeResult.SUCCESS
@@ -91,10 +91,10 @@ def _checked_result(result: Any) -> ConsumeResult:
 class PushConsumerCore(GroupMember):
     """Operations of one push consumer.
 
-    Beside each other run: one that assigns queues, one per assigned queue that pulls, ``workers`` that call
-    the listener, one that stores offsets. What is consumed once is stored; a message whose consumption was
-    not stored is delivered again, to this member or to its successor: at least once. A broadcast group
-    delivers what fails to nobody again.
+    These run concurrently: one operation that assigns queues, one for each assigned queue that pulls,
+    ``workers`` that call the listener, and one that stores offsets. A message is delivered at least once: if
+    its consumption was not stored, this member or its successor gets it again. A broadcast group does not
+    deliver a failed message again.
     """
 
     config: ConsumerConfig
@@ -145,7 +145,7 @@ class PushConsumerCore(GroupMember):
                 yield Spawn(self._work_on(), f"worker {number} {self.config.group}")
 
     def on_request(self, request: RemotingCommand) -> RemotingCommand | Operation[RemotingCommand] | None:
-        """Serve what a broker sends, as :meth:`GroupMember.on_request`, and 309: consume one message now."""
+        """Serve a broker's request: as :meth:`GroupMember.on_request`, and 309 (consume one message now)."""
         if (
             request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY
             and request.ext_fields.get("consumerGroup") == self.config.group
@@ -163,7 +163,7 @@ class PushConsumerCore(GroupMember):
             seen = self._namespace.messages_outside((message,))
             if _checked_result((yield Deliver(self._listener, seen))) is ConsumeResult.RECONSUME_LATER:
                 result = "CR_LATER"
-        except Exception as error:  # the user's code: the operator is told
+        except Exception as error:  # the user's code failed: report that to the operator
             log.warning("listener failed group=%s message=%s", self.config.group, message.message_id)
             result, remark = "CR_THROW_EXCEPTION", repr(error)
         after: Instant = yield Clock()
@@ -222,7 +222,7 @@ class PushConsumerCore(GroupMember):
         failure: Exception | None = None
         try:
             result = _checked_result((yield Deliver(self._listener, self._namespace.messages_outside(batch))))
-        except Exception as error:  # the user's code: after any exception the message is delivered again
+        except Exception as error:  # the user's code may raise anything; the message is then delivered again
             failure, result = error, ConsumeResult.RECONSUME_LATER
         instant = yield from read_clock()
         if failure is None:
@@ -262,11 +262,14 @@ class PushConsumerCore(GroupMember):
                     process.give_back((message,))
 
     def _suspend(self, process: ProcessQueue[Taken], batch: tuple[ReceivedMessage, ...]) -> Operation[None]:
-        """Have messages of an orderly queue delivered again here; who used up its retries is dead."""
+        """Have messages of an orderly queue delivered again here.
+
+        Messages without retries left become dead letters.
+        """
         times_max = self.config.max_reconsume_times
         again = []
         for message in batch:
-            # one more than allowed, so that 4.9 and 5.x brokers alike put it among the dead at once
+            # one more than allowed, so that 4.9 and 5.x brokers put it among the dead letters at once
             if 0 <= times_max <= message.reconsume_times and (
                 yield from self._resend(message, reconsume_times=times_max + 1, times_max=times_max)
             ):
@@ -280,9 +283,10 @@ class PushConsumerCore(GroupMember):
     def _hand_over(
         self, queue: MessageQueue, process: ProcessQueue[Taken], message: BrokenMessage
     ) -> Operation[None]:
-        """Have a message that cannot be read copied to the retry topic by its broker, in the end to the dead.
+        """Have a broker copy an unreadable message to the retry topic, or finally to the dead letters.
 
-        A broker that keeps refusing cannot read it either: then it stays where it lies, and an error says so.
+        A broker that keeps refusing cannot read it either. Then it stays in its queue, and an error is
+        logged.
         """
         refused = 0
         while refused < _BROKEN_TRIES_MAX and not self.config.broadcast:
@@ -294,7 +298,7 @@ class PushConsumerCore(GroupMember):
                 refused += isinstance(error, ResponseError)
                 yield from self._tell_send_back("send back failed queue=%s error=%s", queue, error)
             if self.stopping or process.dropped:
-                return  # the next owner of the queue meets it again
+                return  # the next owner of the queue will get it again
             yield from self._core.pause(_PAUSE_ON_FAILED_SENDBACK_S)
         log.error(
             "message left behind unread group=%s queue=%s offset=%d commit_log_offset=%d",
@@ -318,7 +322,7 @@ class PushConsumerCore(GroupMember):
         return (yield from again)
 
     def _ask_back(self, queue: MessageQueue, message: Taken) -> Operation[None]:
-        """Ask the broker to copy a message to the retry topic, or to the dead if its retries are used up.
+        """Ask the broker to copy a message to the retry topic, or to the dead letters if no retries are left.
 
         Raises:
             RemotingError: If it did not.
@@ -346,8 +350,8 @@ class PushConsumerCore(GroupMember):
         self._send_back_trouble.failed(instant.now_s, line + " group=%s", *values, self.config.group)
 
     def _resend(self, message: ReceivedMessage, *, reconsume_times: int, times_max: int) -> Operation[bool]:
-        """Send a copy to the retry topic as one that was consumed so often; return success."""
-        # The copy keeps tags and keys as they are: other clients write some that ours refuses.
+        """Send a copy to the retry topic, with the number of its tries; return success."""
+        # Keep tags and keys unchanged: other clients write some that our checks would refuse.
         kept = message.properties.items()
         properties = {name: value for name, value in kept if name not in (PROPERTY_WAIT, PROPERTY_DELAY)}
         properties[PROPERTY_RETRY_TOPIC] = message.topic

@@ -23,7 +23,7 @@ from .trouble import TroubleLog
 from .unique_ids import UniqueIds
 
 if TYPE_CHECKING:
-    import random  # callers bring the generator; nothing here draws from a global one
+    import random  # callers pass the generator; no code here uses a global one
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +36,13 @@ PEER_REQUESTS: Final = (
     RequestCode.GET_CONSUMER_RUNNING_INFO,
     RequestCode.CONSUME_MESSAGE_DIRECTLY,
 )
-#: The requests among those that a broker waits for.
+#: Those of these requests for whose answers a broker waits.
 _ANSWERED: Final = PEER_REQUESTS[2:]
-#: Serves them: returns an answer, at once or as an operation; None if it has none.
+#: Serves such requests: returns an answer, or an operation that makes it; None for no answer.
 PeerHandler = Callable[[RemotingCommand], "RemotingCommand | Operation[RemotingCommand] | None"]
-#: Requests by which a broker learns over which connection it reaches a client.
+#: Requests that show a broker the connection over which it reaches a client.
 MEMBERSHIP_REQUESTS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
-#: Brokers that are notified at a time.
+#: Number of brokers that are notified at the same time.
 _TOLD_AT_ONCE: Final = 16
 
 
@@ -52,7 +52,8 @@ class Identity:
 
     Attributes:
         ip: Text of an address of this machine.
-        serial: 32 bits that differ between clients of a process, and between runs with one process id.
+        serial: 32 bits that differ between clients of a process, and between processes with the same process
+            id.
     """
 
     ip: str
@@ -64,12 +65,12 @@ class ClientCore:
     """State and background operations of one client.
 
     Args:
-        source: Where routes come from; the benchmark reads them from ZooKeeper, too.
+        source: The source of routes; the benchmark also reads them from ZooKeeper.
 
     Attributes:
         stop: Notified when the client begins to close; every background operation waits on it.
         silent: Addresses of brokers that did not answer their last heartbeat.
-        deadline_s: Instant by which :meth:`close` is to have ended, if its parts' own deadlines are later.
+        deadline_s: Instant by which :meth:`close` must end, even if its parts have later deadlines.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class ClientCore:
         return self.closing
 
     def start(self) -> Operation[None]:
-        """Start what runs beside the user's calls: route, nameserver and heartbeat refresh."""
+        """Start the background operations: route, nameserver and heartbeat refresh."""
         self._started = True
         if self.config.nameserver_url is not None and not self.config.nameservers:
             yield from self.directory.fetch_nameservers()
@@ -123,9 +124,9 @@ class ClientCore:
         self.stop.notify()
 
     def end(self) -> Operation[None]:
-        """End the parts that :meth:`close` did not reach, because nobody waits for this client any more.
+        """End the parts that :meth:`close` did not reach, because no caller waits for this client any more.
 
-        Nothing is sent. The driver's background operations have ended, or never will.
+        It sends nothing. The driver's background operations have ended, or will never go on.
         """
         self.closing = self.directory.closing = True
         self.stop.notify()
@@ -134,7 +135,7 @@ class ClientCore:
         self._enders.clear()
 
     def cache_room(self) -> int:
-        """Return how many more bytes of bodies the consumers may hold; below 0 if they hold too many."""
+        """Return how many more bytes of bodies the consumers may hold; negative if they hold too many."""
         return self.config.cache_size - sum(count() for count in self._cached.values())
 
     def unsent(self) -> int:
@@ -142,7 +143,7 @@ class ClientCore:
         return sum(count() for count in self._unsent.values())
 
     def left_open(self) -> bool:
-        """Say whether something is lost if the program ends without :meth:`close`."""
+        """Return whether data are lost if the program ends without :meth:`close`."""
         return not self.closing and bool(self._consumers or self.unsent())
 
     def add_producer(
@@ -153,10 +154,12 @@ class ClientCore:
         end: Callable[[], Operation[None]],
         unsent: Callable[[], int],
     ) -> None:
-        """Name a producer's group in heartbeats, close it at the end; ``unsent`` counts its messages.
+        """Name a producer's group in heartbeats; close the producer at the end.
+
+        ``unsent`` counts its messages.
 
         Args:
-            end: Runs when the client ends, for what ``close`` has left.
+            end: Called when the client ends, for messages that ``close`` has left.
         """
         self._producer_groups[group] += 1
         self._closers[producer] = close
@@ -180,8 +183,10 @@ class ClientCore:
         end: Callable[[], Operation[None]],
         cached: Callable[[], int],
     ) -> None:
-        """Name a consumer group in heartbeats, hand it the requests that brokers send us, close it at the
-        end; ``cached`` counts the bytes that it holds, ``end`` is as of :meth:`add_producer`."""
+        """Register a consumer: name its group in heartbeats, pass brokers' requests to it, close it later.
+
+        ``cached`` counts the bytes that it holds; ``end`` is as for :meth:`add_producer`.
+        """
         if group in self._consumers:
             raise InvalidArgument(
                 f"consumer group {group!r} runs in this client already, allowed is one each"
@@ -195,7 +200,10 @@ class ClientCore:
     def leave(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> Operation[None]:
-        """Tell every broker that a group of this client ends (35); failures only cost the others 120 s."""
+        """Notify every broker that a group of this client ends (35).
+
+        If that fails, the other members wait 120 s longer.
+        """
         if producer_group is not None:
             self._producer_groups[producer_group] -= 1
             if self._producer_groups[producer_group] > 0:
@@ -261,9 +269,9 @@ class ClientCore:
     def _each(
         self, addrs: Iterable[str], tell: Callable[[str], Operation[None]], name: str
     ) -> Operation[None]:
-        """Notify brokers side by side, so that a silent one does not hold up the others.
+        """Notify brokers concurrently, so that a silent one does not delay the others.
 
-        A client that was not started, or ends, starts nothing beside it and tells them in turn.
+        A client that was not started, or that is ending, notifies them one after the other.
         """
         at_once = _TOLD_AT_ONCE if self._started and not self.closing else 1
         yield from together((tell(addr) for addr in addrs), name, at_once=at_once)
@@ -282,19 +290,19 @@ class ClientCore:
         )
 
     def pause(self, seconds: float) -> Operation[None]:
-        """Wait, but not longer than the client lives."""
+        """Wait, but at most until the client closes."""
         if not self.closing:
             yield from wait(self.stop, self.stop.version, seconds)
 
     def send_oneway(self, addr: str, request: RemotingCommand) -> Operation[None]:
-        """Send without an answer; a failure is logged only."""
+        """Send a request without an answer; only log a failure."""
         try:
             yield Oneway(addr, request)
         except RemotingError as error:
             log.info("oneway failed addr=%s code=%d error=%s", addr, request.code, error)
 
     def _heartbeat_addrs(self, *, consumers: bool) -> list[str]:
-        """Only masters; with consumers also slaves, which serve reads."""
+        """Return the masters' addresses; with consumers also those of slaves, which serve reads."""
         addrs: dict[str, None] = {}
         for by_id in self.directory.routes.brokers().values():
             for broker_id, addr in by_id.items():

@@ -21,17 +21,17 @@ from .route_cache import PublishInfo, RouteCache, clamp_default_route
 from .trouble import TroubleLog
 
 if TYPE_CHECKING:
-    import random  # callers bring the generator; nothing here draws from a global one
+    import random  # callers pass the generator; no code here uses a global one
 
 log = logging.getLogger(__name__)
 
-#: Bytes of a page that lists nameservers.
+#: Largest page of nameserver addresses, in bytes.
 _PAGE_MAX: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class EachAnswer:
-    """The answer of one of several nameservers: exactly one of ``response`` and ``error`` is there."""
+    """The answer of one of several nameservers: exactly one of ``response`` and ``error`` is set."""
 
     addr: str
     response: RemotingCommand | None
@@ -39,7 +39,7 @@ class EachAnswer:
 
 
 class RouteSource(Protocol):
-    """The source of a client's routes; :func:`ask_nameservers` unless its driver is given another."""
+    """The source of a client's routes; by default :func:`ask_nameservers`."""
 
     def __call__(
         self, directory: Directory, topic: str, *, timeout_s: float | None
@@ -47,8 +47,8 @@ class RouteSource(Protocol):
         """Return a topic's route.
 
         Raises:
-            RemotingError: If nobody answered.
-            ResponseError: If it was refused; code 17 if no route is known.
+            RemotingError: If no server answered.
+            ResponseError: If the request was refused; code 17 if no route is known.
         """
 
 
@@ -76,19 +76,19 @@ class Directory:
         self.routes = RouteCache(refresh_s=config.route_refresh_s)
         #: Called when a route in use changed; must not wait.
         self.watchers: list[Callable[[], None]] = []
-        #: True if :meth:`keep_routes` runs; if not, a send refreshes a route that is due itself.
+        #: True if :meth:`keep_routes` runs. If not, a send itself refreshes a route that is due.
         self.kept = False
-        #: The client has ended, so a failure is only the consequence of that.
+        #: The client has ended, so failures are only a consequence of that.
         self.closing = False
         self._refresh_trouble = TroubleLog(log, "routes are refreshed again")
 
     def ask(
         self, request: RemotingCommand, *, timeout_s: float | None = None, addr: str | None = None
     ) -> Operation[RemotingCommand]:
-        """Ask one nameserver a question that changes nothing; return its answer, of any code.
+        """Send a read to one nameserver; return its answer, of any code.
 
-        One after the other is tried within the timeout, and as long as others remain, none gets more than
-        ``nameserver_try_s``: asking twice does no harm, waiting for a dead one does.
+        Nameservers are tried one after the other within the timeout. While others remain, none gets more than
+        ``nameserver_try_s``: a repeated read does no harm, but a wait for a dead nameserver costs time.
 
         Args:
             addr: Ask this one and no other.
@@ -139,7 +139,8 @@ class Directory:
             left_s = timeout_s - (after.now_s - before.now_s)
             if left_s <= 0:
                 raise
-            # an old connection, of before its restart perhaps; a read may be asked again over a new one
+            # an old connection, perhaps from before the server's restart; a read may be repeated over a new
+            # one
             return (yield from invoke(addr, request, left_s))
 
     def tell_each(
@@ -147,7 +148,8 @@ class Directory:
     ) -> Operation[tuple[EachAnswer, ...]]:
         """Send a request to each nameserver, as RocketMQ's admin does; return the answer of each.
 
-        No failure keeps the others from being told; who wants all or nothing looks at every answer.
+        After a failure, the others still get the request. A caller that needs all changes must check every
+        answer.
 
         Raises:
             NoNameserver: If no address is known.
@@ -167,7 +169,7 @@ class Directory:
         return tuple(answers)
 
     def nameserver_list(self) -> tuple[str, ...]:
-        """Return the configured addresses in order, and behind them those that the page of addresses adds."""
+        """Return the configured addresses in order, followed by those that the page of addresses adds."""
         known = self.nameservers.addrs
         configured = tuple(addr for addr in self.config.nameservers if addr in known)
         return configured + tuple(addr for addr in known if addr not in configured)
@@ -188,15 +190,15 @@ class Directory:
     def refresh(
         self, topic: str, *, default_queue_nums: int = 0, default_topic: str = DEFAULT_TOPIC
     ) -> Operation[bool]:
-        """Ask for a topic's route and keep it; return whether it says something new.
+        """Ask for a topic's route and store it; return whether it is new or different.
 
         Args:
-            default_queue_nums: If above 0 and the topic has no route, take the default topic's with at most
-                so many queues: the broker creates the topic with the first message.
+            default_queue_nums: If above 0 and the topic has no route, use the default topic's route with at
+                most this many queues: a broker creates the topic with the first message.
 
         Raises:
             NoNameserver: If no nameserver answered.
-            ResponseError: If there is no route. A formerly known one stays.
+            ResponseError: If there is no route. A known one stays.
         """
         self.routes.use(topic)
         provisional = False
@@ -222,11 +224,11 @@ class Directory:
     def publish_info(
         self, topic: str, *, default_queue_nums: int, default_topic: str
     ) -> Operation[PublishInfo]:
-        """Return the queues to send to: from the cache, or from a nameserver if the cache has none.
+        """Return the queues for sends: from the cache, or from a nameserver if the cache has none.
 
         Raises:
             NoRoute: If there is no queue to send to.
-            NoNameserver: If nothing is known and no nameserver answered.
+            NoNameserver: If the cache has no route and no nameserver answered.
         """
         info = self.routes.publish(topic)
         if info is not None and info.queues:
@@ -246,7 +248,7 @@ class Directory:
         return info
 
     def refresh_quietly(self, topic: str) -> Operation[None]:
-        """Refresh one route if a nameserver has it; failures are logged, the old route stays."""
+        """Refresh one route if a nameserver has it. Log failures; the old route stays."""
         try:
             yield from self.refresh(topic)
         except ResponseError as error:
@@ -262,9 +264,10 @@ class Directory:
         self._refresh_trouble.worked((yield from read_clock()).now_s, source=topic)
 
     def keep_routes(self, stop: Signal, stopping: Callable[[], bool]) -> Operation[None]:
-        """Refresh all routes in use, every refresh period, until told to stop.
+        """Refresh all routes in use, every refresh period, until the client stops.
 
-        All of them in each period, also one that was asked for a moment ago: so none is older than a period.
+        Each period refreshes all of them, even one that was read a moment ago: so no route is older than a
+        period.
 
         Source: MQClientInstance.startScheduledTask.
         """
@@ -282,7 +285,7 @@ class Directory:
             instant = yield Clock()
 
     def keep_nameservers(self, stop: Signal, stopping: Callable[[], bool]) -> Operation[None]:
-        """Read the page of nameserver addresses, if one is configured, until told to stop."""
+        """Read the page of nameserver addresses, if one is configured, repeatedly until the client stops."""
         url = self.config.nameserver_url
         if url is None:
             return
@@ -299,7 +302,7 @@ class Directory:
 
         Raises:
             OSError: If the page cannot be read.
-            InvalidArgument: If it holds something else than addresses; the list stays as it is.
+            InvalidArgument: If the page contains anything else than addresses; the list does not change.
         """
         assert self.config.nameserver_url is not None
         reply: FetchReply = yield Fetch(

@@ -1,6 +1,6 @@
-"""Exceptions of the client, ordered by outcome: whether the change that a caller asked for was made.
+"""Exceptions of the client, ordered by outcome: whether the requested change was made.
 
-All exceptions that the client raises on purpose, as their classes descend from each other::
+All exceptions that the client raises on purpose, in the order of inheritance::
 
     RemotingError                   root of all
         ClientError                 raised by the client itself
@@ -29,7 +29,7 @@ All exceptions that the client raises on purpose, as their classes descend from 
         TooManyRequests             too many requests are under way; nothing was sent
         Withdrawn                   the request was not needed any more; nothing was sent
 
-An operation that can tell the outcome raises a ClientError; others leave a peer's refusal as a ResponseError.
+An operation that knows the outcome raises a ClientError. Others pass a peer's refusal on as a ResponseError.
 """
 
 from __future__ import annotations
@@ -39,35 +39,34 @@ from typing import Any, Final
 
 from routekeeper.remoting.errors import RemotingError, ResponseError
 
-#: Places of failed changes that an error's text names; its ``failures`` names all.
+#: Bound of the failed changes that an error's text names; its ``failures`` names all.
 _NAMED_MAX: Final = 8
 
 
 class ClientError(RemotingError):
-    """Root of what this package raises on purpose."""
+    """Root of the exceptions that this package raises on purpose."""
 
 
 class InvalidArgument(ClientError, ValueError):
-    """The caller gave a value that is not allowed; nothing was sent. Names the value and what is allowed."""
+    """The caller passed a value that is not allowed; nothing was sent. The error names the allowed values."""
 
 
 class NotApplied(ClientError):
-    """The change was certainly not made: nobody accepted it, or everybody refused it.
+    """The change was certainly not made: no server accepted it, or all refused it.
 
-    Of several changes that a call asks for (:class:`PartlyNotApplied`), this holds for those that the error
-    names.
+    If a call requests several changes (:class:`PartlyNotApplied`), this holds for those that the error names.
     """
 
 
 class OutcomeUnknown(ClientError):
-    """The change may or may not have been made: a request was sent and no answer settles its outcome."""
+    """The change may or may not have been made: a request was sent, and no answer shows its outcome."""
 
 
 class NoNameserver(NotApplied):
     """No nameserver answered.
 
     Attributes:
-        failures: Address to what went wrong there.
+        failures: The failure at each address.
     """
 
     def __init__(self, failures: Mapping[str, str]) -> None:
@@ -90,7 +89,7 @@ class PartlyNotApplied(NotApplied):
     """Of several changes at queues or brokers, some were certainly not made; all others were.
 
     Attributes:
-        failures: The queues, or the addresses of the brokers, each with what went wrong there.
+        failures: The queues, or the addresses of the brokers, each with its failure.
     """
 
     def __init__(self, change: str, failures: Mapping[Any, RemotingError], *, of: int) -> None:
@@ -99,8 +98,10 @@ class PartlyNotApplied(NotApplied):
 
 
 class PartlyUnknown(OutcomeUnknown):
-    """Of several changes at queues or brokers, at least one has an unknown outcome; attributes as of
-    :class:`PartlyNotApplied`. Changes that ``failures`` does not name were made."""
+    """Of several changes at queues or brokers, at least one has an unknown outcome.
+
+    Changes that ``failures`` does not name were made. Attributes as for :class:`PartlyNotApplied`.
+    """
 
     def __init__(self, change: str, failures: Mapping[Any, RemotingError], *, of: int) -> None:
         super().__init__(_parts(change, failures, of=of))
@@ -112,7 +113,7 @@ class ClientClosed(NotApplied):
 
 
 class WrongLoop(ClientError):
-    """The asyncio client is used under another event loop than the one it began under; nothing was done.
+    """The asyncio client is used under another event loop than its first one; nothing was done.
 
     Its connections and tasks belong to that loop. Make a client in each loop.
     """
@@ -122,10 +123,10 @@ class WrongLoop(ClientError):
 
 
 class ForkedClient(ClientError):
-    """The client was made before this process was forked off; nothing was done.
+    """The client was made before the fork of this process; nothing was done.
 
-    Its connections, threads and tasks are the parent's: using them here would mix up both. Make a client in
-    each process.
+    Its connections, threads and tasks belong to the parent process: two users would disturb each other. Make
+    a client in each process.
     """
 
     def __init__(self, made_in: int, used_in: int) -> None:
@@ -135,7 +136,7 @@ class ForkedClient(ClientError):
 
 
 def describe(error: BaseException) -> str:
-    """Return one line for people: a peer's own words first, else the exception's text."""
+    """Return one line for people: a peer's own words if there are some, else the exception's text."""
     if isinstance(error, ResponseError):
         return f"CODE: {error.code}  DESC: {error.remark}"
     return str(error) or type(error).__name__
@@ -146,7 +147,7 @@ class SendNotApplied(NotApplied):
 
     Attributes:
         code: Code of the last answer, or None if there was none.
-        failures: What went wrong, one line per try.
+        failures: The failures, one line for each try.
     """
 
     def __init__(self, topic: str, code: int | None, failures: tuple[str, ...]) -> None:
@@ -156,7 +157,7 @@ class SendNotApplied(NotApplied):
 
 
 class SendOutcomeUnknown(OutcomeUnknown):
-    """A broker may have stored the message, once or more often; attributes as of :class:`SendNotApplied`."""
+    """A broker may have stored the message, once or more often; attributes as for :class:`SendNotApplied`."""
 
     def __init__(self, topic: str, code: int | None, failures: tuple[str, ...]) -> None:
         super().__init__(f"message maybe stored topic={topic}: {_tries(failures)}")

@@ -56,13 +56,14 @@ class _Readable:
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection that tells "not connected" from "broken"; its timeout covers all of its work."""
+    """A connection that distinguishes "not connected" from "broken". Its timeout covers all of its work."""
 
     def __init__(self, host: str, *, timeout: float, **more: Any) -> None:
         super().__init__(host, timeout=timeout, **more)
         self._deadline_s = time.monotonic() + timeout
         self.response_class = functools.partial(_response, self._deadline_s)  # type: ignore[assignment]
-        self._create_connection = self._connected  # http.client's own waits for the resolver without end
+        # http.client's own connect() waits for the resolver without a bound
+        self._create_connection = self._connected
 
     def connect(self) -> None:
         try:
@@ -78,7 +79,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _SecureConnection(_Connection, http.client.HTTPSConnection):
-    """The same over TLS."""
+    """Such a connection over TLS."""
 
 
 def _response(deadline_s: float, sock: socket.socket, **more: Any) -> http.client.HTTPResponse:
@@ -100,7 +101,7 @@ class _SecureHandler(urllib.request.HTTPSHandler):
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Returns a redirection as the reply: a token must go only to the address that its owner named."""
+    """Returns a redirection as the reply: a token must be sent only to the address that its owner named."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -108,7 +109,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 def _opener(context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
     others = (_Handler(), _SecureHandler(context), _NoRedirects())
-    # Nameservers are asked themselves: a proxy of the environment would be told tokens.
+    # Send requests to nameservers directly: a proxy from the environment would see tokens.
     return urllib.request.build_opener(urllib.request.ProxyHandler({}), *others)
 
 
@@ -116,14 +117,12 @@ _OPENER: Final = _opener(None)
 
 
 def http_fetch(fetch: Fetch, context: ssl.SSLContext | None = None) -> FetchReply:
-    """Ask over HTTP; a status other than 200 is a reply, not an error, a redirection too.
+    """Send a request over HTTP. Any status is a reply, not an error, and so is a redirection.
 
     Args:
-        context: Of ``https``; None for the system's authorities.
-
-    Raises:
-        OSError: If there is no whole reply in time, or one above the limit; Unreached if nothing was sent.
-        ValueError: If the URL is none or not HTTP.
+        context: Context of ``https``; None for the system's authorities. ¶ Raises: OSError: If no complete
+            reply came in time, or it is above the limit; Unreached if nothing was sent.
+        ValueError: If the URL is invalid or not HTTP.
     """
     url = fetch.url
     if not url.startswith(("http://", "https://")):
@@ -142,7 +141,7 @@ def http_fetch(fetch: Fetch, context: ssl.SSLContext | None = None) -> FetchRepl
         raise error.reason if isinstance(error.reason, OSError) else error from None
     except TimeoutError:
         raise _too_slow(fetch) from None
-    except ssl.SSLError as error:  # TLS 1.3 refuses a client's certificate after the handshake
+    except ssl.SSLError as error:  # with TLS 1.3, a server refuses a client's certificate after the handshake
         raise OSError(reason(error)) from None
     except http.client.InvalidURL as error:
         raise ValueError(f"{url!r} is no HTTP address: {error}") from None

@@ -1,22 +1,24 @@
 """Brokers that a producer avoids for a while because they were slow or did not answer. Pure.
 
-RocketMQ's latency fault tolerance; as there, off unless it is asked for.
+This is RocketMQ's latency fault tolerance. As there, it is off by default.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-#: From this latency in seconds on, so many seconds without new sends. Source: MQFaultStrategy, 5.3.
+#: Latency in seconds from which on a broker is avoided, and for how many seconds. Source: MQFaultStrategy,
+#: 5.3.
 _STEPS: Final = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))
-#: A try without answer counts so long. Source: MQFaultStrategy.updateFaultItem (isolation), 5.3.
+#: Latency in seconds that a try without an answer counts. Source: MQFaultStrategy.updateFaultItem
+#: (isolation), 5.3.
 NO_ANSWER_S: Final = 10.0
 
 _NONE: Final[frozenset[str]] = frozenset()
 
 
 def avoid_for_s(latency_s: float) -> float:
-    """Return how long to leave a broker alone that took ``latency_s`` for a send."""
+    """Return for how long to avoid a broker that took ``latency_s`` for a send."""
     for least_s, avoid_s in _STEPS:
         if latency_s >= least_s:
             return avoid_s
@@ -24,7 +26,7 @@ def avoid_for_s(latency_s: float) -> float:
 
 
 class SlowBrokers:
-    """Brokers by the instant until which they are avoided; the last send to each of them decides."""
+    """Avoided brokers, each with the instant of its end. The last send to a broker decides."""
 
     def __init__(self) -> None:
         self._until_s: dict[str, float] = {}
@@ -38,7 +40,7 @@ class SlowBrokers:
             self._until_s.pop(broker_name, None)
 
     def avoided(self, now_s: float) -> frozenset[str]:
-        """Return the brokers to avoid now; those whose time is over are forgotten."""
+        """Return the brokers to avoid now; forget those whose time is over."""
         if not self._until_s:
             return _NONE
         over = [name for name, until_s in self._until_s.items() if until_s <= now_s]

@@ -1,6 +1,7 @@
-"""Messages that wait a moment for others, so that many go in one request: as operations without IO.
+"""Messages that wait a moment for others, so that one request sends many: operations without IO.
 
-What waits, what is ripe and how much there is: :class:`Batches`, pure. What sends it: :class:`LingerCore`.
+:class:`Batches` holds waiting messages and decides when a batch is due; it is pure. :class:`LingerCore` sends
+the batches.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .trouble import LINE_PERIOD_S, TroubleLog
 
 log = logging.getLogger(__name__)
 
-#: Messages of one batch; a broker writes them in one go.
+#: Bound of the messages in one batch; a broker writes them all at once.
 _COUNT_MAX: Final = 1024
 
 
@@ -34,7 +35,7 @@ class BatchKey:
     """Properties that the messages of a batch share.
 
     Attributes:
-        queue: The one they are for; None leaves it to each batch.
+        queue: The queue that the sender named; None: each batch chooses one.
     """
 
     topic: str
@@ -47,7 +48,7 @@ class Batch:
     """Messages of one batch, with the handle by which each message's outcome is reported.
 
     Attributes:
-        reported: The outcome is known, and the owners have it.
+        reported: The outcome is known and was reported.
     """
 
     key: BatchKey
@@ -59,9 +60,9 @@ class Batch:
 
 
 class Batches:
-    """Batches that wait: open ones that take more, and closed ones that go next.
+    """Batches that wait: open ones that accept more messages, and closed ones that are sent next.
 
-    Batches for one given queue go one after the other, so that the order of what was put stays.
+    Batches for a named queue are sent one after the other, so that their messages stay in order.
     """
 
     def __init__(self, *, linger_s: float, batch_size: int) -> None:
@@ -70,14 +71,14 @@ class Batches:
         self._open: dict[BatchKey, Batch] = {}
         self._closed: deque[Batch] = deque()
         self._busy: set[BatchKey] = set()
-        #: Batches that a sender has taken and not ended.
+        #: Batches that a sender has taken and not finished.
         self.under_way: list[Batch] = []
-        #: Bytes that wait or are under way, and the messages they belong to.
+        #: Bytes, and number, of the messages that wait or are under way.
         self.size = 0
         self.count = 0
 
     def add(self, key: BatchKey, item: EncodedItem, handle: Any, now_s: float) -> bool:
-        """Take a message; return whether a batch became ripe, or has to be waited for now."""
+        """Add a message; return whether a batch became due, or a new deadline has to be waited for."""
         batch = self._open.get(key)
         fits = batch is not None and batch.size + len(item.data) <= self._batch_size
         if batch is not None and not fits:
@@ -107,23 +108,23 @@ class Batches:
         return None
 
     def done(self, batch: Batch) -> None:
-        """Note the end of a batch that was taken; a second call does nothing."""
+        """Note the end of a batch that a sender took; a second call does nothing."""
         if not self._ended(batch):
             return
         self.size -= batch.size
         self.count -= len(batch.items)
 
     def next_due_s(self) -> float | None:
-        """Return when the next open batch is due."""
+        """Return the instant at which the next open batch is due."""
         return min((batch.due_s for batch in self._open.values()), default=None)
 
     def flush(self) -> None:
-        """Close all open batches, so that their messages wait no longer."""
+        """Close all open batches, so that their messages stop waiting."""
         for key in tuple(self._open):
             self._close(key)
 
     def abandon(self) -> list[Batch]:
-        """Give up the messages that no sender has taken; return them."""
+        """Remove the messages that no sender has taken, and return them."""
         self.flush()
         left = list(self._closed)
         self._closed.clear()
@@ -133,7 +134,7 @@ class Batches:
         return left
 
     def give_back(self, batch: Batch) -> None:
-        """Take a batch back whose sending was cut off: it goes next."""
+        """Take back a batch whose sending was cut off, so that it is sent next."""
         if self._ended(batch):
             self._closed.appendleft(batch)
 
@@ -148,10 +149,10 @@ class Batches:
         self._closed.append(self._open.pop(key))
 
 
-#: Called with the outcome of a delivery: the error or the result; the other one is None.
+#: Called with the outcome of a delivery: the error or the result; the other argument is None.
 OnDelivery = Callable[["RemotingError | None", "SendResult | None"], Any]
-#: Takes outcomes of messages: (handle, result or error). Returns failures of their owners' callbacks.
-#: A coroutine function with the asyncio driver.
+#: Takes outcomes of messages: (handle, result or error). Returns failures of users' callbacks. With the
+#: asyncio driver, it is a coroutine function.
 Tell = Callable[[Sequence[tuple[Any, SendResult | RemotingError]]], Any]
 
 
@@ -169,8 +170,8 @@ class LingerCore:
         self._running = False
         self._closed = False
         self._workers = 0
-        self._cut_off: list[Batch] = []  # their senders ended before the answer came
-        self._not_sent = self._unknown = 0  # messages since the end began
+        self._cut_off: list[Batch] = []  # batches whose senders ended before the answer came
+        self._not_sent = self._unknown = 0  # number of messages since the end began
         self._send_trouble = TroubleLog(log, "messages are sent again group=%s", config.group)
         self._callback_trouble = TroubleLog(
             log, "delivery callbacks work again group=%s", config.group, quiet_s=LINE_PERIOD_S
@@ -186,11 +187,11 @@ class LingerCore:
     ) -> Operation[None]:
         """Add a message; ``handle`` and the result are reported once the result is known.
 
-        Waits for room while ``buffer_size`` bytes wait or are under way.
+        It waits while ``buffer_size`` bytes wait or are under way.
 
         Raises:
-            InvalidArgument: If the message cannot be sent in a batch; nothing was taken.
-            ClientClosed: If the producer is closed; nothing was taken.
+            InvalidArgument: If the message cannot be sent in a batch; it was not added. ClientClosed: If the
+                producer is closed; the message was not added.
         """
         self._producer.check_use(message, queue, select, None)
         if message.delay_level:
@@ -228,7 +229,7 @@ class LingerCore:
             yield from wait(self._ended, seen, None)
 
     def close(self) -> Operation[None]:
-        """Send the messages of :meth:`put` in the time for closing; others are reported as not applied.
+        """Send the messages of :meth:`put` within the time for closing; report the others as not applied.
 
         A warning says how many messages were not sent.
         """
@@ -245,7 +246,7 @@ class LingerCore:
             batch = None if self._workers else self._batches.take(instant.now_s)
             if batch is None:
                 yield from wait(self._ended, seen, deadline_s - instant.now_s)
-            else:  # the loop ends, and with it the senders
+            else:  # the loop ends, and the senders with it
                 yield from self._send(batch)
             instant = yield Clock()
         yield from self._abandon()
@@ -261,9 +262,9 @@ class LingerCore:
         self._ended.notify()
 
     def end(self) -> Operation[None]:
-        """Tell the owners of all messages that :meth:`close` has left without an outcome; nothing is awaited.
+        """Report all messages that :meth:`close` has left without an outcome; await nothing.
 
-        Those under way may have been stored: their senders were cut off, or do not come back.
+        Messages under way may have been stored: their senders were cut off, or do not go on.
         """
         self._closed = self._producer.closed = True
         yield from self._abandon()
@@ -330,7 +331,8 @@ class LingerCore:
                     *(self._producer.config.group, key.topic, len(batch.items), error),
                     source=key.topic,
                 )
-            except Exception as error:  # a sender's boundary: its batches must not wait for ever
+            # This is the boundary of a sender: its batches must not wait for ever.
+            except Exception as error:
                 log.exception("batch failed topic=%s messages=%d", key.topic, len(batch.items))
                 outcomes = [OutcomeUnknown(f"batch failed: {error!r}")] * len(batch.items)
             if self._closed and isinstance(outcomes[0], RemotingError):
@@ -341,7 +343,7 @@ class LingerCore:
             if not batch.reported:
                 batch.reported = True
                 yield from self._tell_owners(list(zip(batch.handles, outcomes, strict=True)))
-        except GeneratorExit:  # its task is cancelled: the loop ends, or the client
+        except GeneratorExit:  # its task is cancelled, because the loop or the client ends
             cut_off = not outcomes
             raise
         finally:
@@ -387,7 +389,7 @@ def _single_results(result: SendResult, batch: Batch) -> list[SendResult]:
 
 
 def call_back(on_delivery: OnDelivery, outcome: SendResult | RemotingError) -> BaseException | None:
-    """Tell the user's callback of a delivery; return what it failed with."""
+    """Call the user's callback of a delivery; return its exception."""
     try:
         if isinstance(outcome, RemotingError):
             result = on_delivery(outcome, None)
@@ -397,6 +399,7 @@ def call_back(on_delivery: OnDelivery, outcome: SendResult | RemotingError) -> B
         raise
     except (
         BaseException
-    ) as error:  # the user's code, SystemExit too: owners of the other messages still get their reports
+        # the user's code may raise anything, even SystemExit; the other messages must still be reported
+    ) as error:
         return error
     return ClientError(f"it returned {discarded(result)}") if never_runs(result) else None

@@ -1,4 +1,4 @@
-"""A member of a consumer group, as operations without IO: what push and pull consumers have in common."""
+"""A member of a consumer group, as operations without IO: the common part of push and pull consumers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PAUSE_ON_ERROR_S: Final = 1.0
 _PAUSE_ON_FLOW_CONTROL_S: Final = 0.02
 _PAUSE_ON_FULL_S: Final = 0.05
 _PAUSE_WHILE_PAUSED_S: Final = 5.0
-#: A broker that does not hold a pull although asked to would otherwise be asked without pause.
+#: For a broker that does not hold pulls although requested: without a pause, it would get pull after pull.
 _LONG_POLL_MIN_S: Final = 0.01
 _PAUSE_WITHOUT_LONG_POLL_S: Final = 0.2
 
@@ -40,10 +40,11 @@ class GroupMember:
     """Operations of one member: subscriptions, assigned queues, one operation per queue that pulls.
 
     Attributes:
-        subscriptions: By topic; the group's retry topic is among them where messages come back by it.
-        paused: Queues of which nothing is pulled or handed out for now.
+        subscriptions: Subscriptions by topic; the group's retry topic is among them if messages come back by
+            it.
+        paused: Queues whose messages are not pulled or delivered for now.
         stopping: :meth:`close` has begun.
-        unreadable: Messages met so far that could not be read.
+        unreadable: Number of messages so far that could not be read.
         reader: Operations on single queues.
     """
 
@@ -63,9 +64,9 @@ class GroupMember:
         """Take the subscriptions as topic to tag expression.
 
         Args:
-            auto_store: What was consumed is stored from time to time and at the end.
+            auto_store: Offsets of consumed messages are stored from time to time and at the end.
             retried: Messages come back by the group's retry topic.
-            workers: Messages that are consumed at a time.
+            workers: Number of messages that are consumed at the same time.
 
         Raises:
             InvalidArgument: If a subscription is malformed.
@@ -122,7 +123,7 @@ class GroupMember:
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes of the bodies that were pulled and are not consumed."""
+        """Bytes of bodies that were pulled and are not consumed."""
         return sum(process.cached_bytes for process in self._queues.values())
 
     def start(self) -> Operation[None]:
@@ -131,7 +132,7 @@ class GroupMember:
         Raises:
             NoNameserver: If no nameserver answered; nothing was started.
             InvalidArgument: If the group has a member in this client already.
-            ClientClosed: If it was closed, also meanwhile.
+            ClientClosed: If it was closed before or meanwhile.
         """
         self._check_open()
         if self._started:
@@ -170,7 +171,7 @@ class GroupMember:
         yield from self._core.leave(consumer_group=self.config.group)
 
     def end(self) -> Operation[None]:
-        """Let everybody who waits for messages go on, if :meth:`close` was kept from it; nothing is sent."""
+        """Wake all callers that wait for messages, if :meth:`close` did not; send nothing."""
         if not self.stopping:
             self.stopping = True
             self._assignment.stop()
@@ -180,10 +181,10 @@ class GroupMember:
     def subscribe(self, topic: str, expression: str = "*") -> Operation[None]:
         """Subscribe to a topic, or change the tags of one; queues are assigned soon.
 
-        Every member of a group has to subscribe to the same, as in RocketMQ.
+        All members of a group must have the same subscriptions, as in RocketMQ.
 
         Raises:
-            InvalidArgument: If topic or expression is none; nothing changed.
+            InvalidArgument: If topic or expression is invalid; nothing changed.
             NoNameserver: If no nameserver answered; nothing changed.
             ClientClosed: If the consumer is closed.
         """
@@ -198,7 +199,7 @@ class GroupMember:
         yield from self._announce()
 
     def unsubscribe(self, topic: str) -> Operation[None]:
-        """Give up a topic; its queues go soon, what was consumed of them is stored.
+        """Unsubscribe from a topic. Its queues are released soon, and their offsets are stored.
 
         Raises:
             InvalidArgument: If it is not subscribed.
@@ -213,10 +214,10 @@ class GroupMember:
         yield from self._announce()
 
     def seek(self, queue: MessageQueue, offset: int) -> Operation[None]:
-        """Go on with another offset of an assigned queue; pulled messages are dropped.
+        """Go on with another offset of an assigned queue; drop pulled messages.
 
         Raises:
-            InvalidArgument: If the offset is none, or the queue is not assigned to this member.
+            InvalidArgument: If the offset is invalid, or the queue is not assigned to this member.
             ClientClosed: If the consumer is closed.
         """
         self._check_open()
@@ -224,7 +225,7 @@ class GroupMember:
         yield from self._assignment.seek(self._namespace.queue_inside(queue), offset)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Stop pulling and handing out messages of these queues until :meth:`resume`; they stay assigned."""
+        """Stop pulling and delivering messages of these queues until :meth:`resume`; they stay assigned."""
         self.paused.update(map(self._namespace.queue_inside, queues))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
@@ -234,8 +235,11 @@ class GroupMember:
         self._work.notify()
 
     def on_request(self, request: RemotingCommand) -> RemotingCommand | Operation[RemotingCommand] | None:
-        """Serve what a broker sends: 40 (members changed), 220 (offsets were reset), and what operators ask:
-        221 (offsets), 307 (state)."""
+        """Serve a broker's request.
+
+        These are 40 (members changed), 220 (offsets were reset), and for operators 221 (offsets) and 307
+        (state).
+        """
         fields = request.ext_fields
         group = self.config.group
         match request.code:
@@ -259,7 +263,7 @@ class GroupMember:
         return request.reply(body=self.running_info(instant.now_s).encode())
 
     def running_info(self, now_s: float) -> ConsumerRunningInfo:
-        """Return the state of this member, as the answer to 307 has it."""
+        """Return the state of this member, in the form of the answer to 307."""
         queues = {}
         for queue, process in self._queues.items():
             low, high = process.cached_offsets
@@ -289,17 +293,17 @@ class GroupMember:
     # For its kinds ----------------------------------------------------------------------------------
 
     def _drain(self, deadline_s: float) -> Operation[None]:
-        """Wait until what is being consumed has come to its end."""
+        """Wait until the listener's present calls have ended."""
         return
         yield
 
     def _take(
         self, count: int, locked_s: float | None = None
     ) -> tuple[MessageQueue, ProcessQueue[Taken], tuple[Taken, ...]] | None:
-        """Take the next messages of one queue, the queues in turn.
+        """Return the next messages of one queue; the queues take turns.
 
         Args:
-            locked_s: Only of queues whose lock counts at this instant.
+            locked_s: Only of queues whose lock is valid at this instant.
         """
         queues = list(self._queues.items())
         for step in range(len(queues)):
@@ -341,8 +345,8 @@ class GroupMember:
     def _body_room(self) -> int:
         """Return how many bytes of bodies may be pulled now.
 
-        A consumer that has nothing to consume may always take one body. So the messages that other consumers
-        or paused queues hold do not stop it.
+        A consumer without messages may always pull one body. So messages that other consumers or paused
+        queues hold cannot stop it.
         """
         room = self._core.cache_room()
         if room < BODY_MAX and not any(
@@ -365,7 +369,7 @@ class GroupMember:
         self, queue: MessageQueue, process: ProcessQueue[Taken], trouble: TroubleLog
     ) -> Operation[None]:
         broker_id = 0
-        wanted = 1  # bytes of the next body, as far as it is known
+        wanted = 1  # size of the next body in bytes, if known
         while not (self.stopping or process.dropped or process.leaving):
             subscribed = self.subscriptions.get(queue.topic)
             if subscribed is None or queue in self.paused:
@@ -386,7 +390,8 @@ class GroupMember:
                     suspend_s=self.config.suspend_s,
                     timeout_s=self.config.pull_timeout_s,
                     broker_id=broker_id,
-                    unless=lambda: process.dropped,  # or the offset in it would undo the last one stored
+                    # otherwise the offset in it would undo the last stored one
+                    unless=lambda: process.dropped,
                     room=self._body_room,
                 )
             except ResponseError as error:
@@ -412,10 +417,11 @@ class GroupMember:
                     )
                     yield from self._core.pause(_PAUSE_ON_ERROR_S)
                 continue
-            given_up = process.dropped or process.next_offset != offset  # or reset while the request was out
+            # or the offset was reset during the request
+            given_up = process.dropped or process.next_offset != offset
             moved = result.code == ResponseCode.PULL_OFFSET_MOVED
             if not (given_up or moved):
-                # Before the next effect: the room for another pull depends on the bytes that are held.
+                # Do this before the next effect, because the room for another pull depends on the bytes held.
                 process.pulled((*result.messages, *result.broken), result.next_offset)
             after = yield from read_clock()
             trouble.worked(after.now_s, source=queue)

@@ -1,4 +1,4 @@
-"""Messages as users give them: what they may hold, and the properties that stand for it on the wire. Pure."""
+"""Users' messages: checks of their content, and the properties that represent it on the wire. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .errors import InvalidArgument
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _BLANK: Final = re.compile(r"\s")
-#: Largest delay level that a broker reads; how many levels it has is its own matter.
+#: Largest delay level that a broker can read; the number of its levels is a setting of the broker.
 _DELAY_LEVEL_MAX: Final = 2**31 - 1
 #: Names of properties that clients and brokers write. Source: MessageConst.STRING_HASH_SET, RocketMQ 5.3.3.
 RESERVED_PROPERTIES: Final = frozenset(
@@ -37,9 +37,10 @@ RESERVED_PROPERTIES: Final = frozenset(
         *("TTL", "UNIQ_KEY", "WAIT", "__BORNHOST", "__CRC32#"),
     }
 )
-#: Start of the names of properties that a broker adds for the client alone. Source: MessageConst, 5.3.3.
+#: Start of the names of properties that a broker adds for the client only. Source: MessageConst, 5.3.3.
 TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
-#: Properties that steer brokers and clients although RocketMQ leaves their names free: not forwarded.
+#: Properties that control brokers and clients although RocketMQ does not reserve their names; they are not
+#: forwarded.
 _STEERING: Final = frozenset(
     {
         *("CHECK_IMMUNITY_TIME_IN_SECONDS", "INNER_BASE", "INNER_MULTI_DISPATCH", "INNER_NUM", "REDIRECT"),
@@ -57,10 +58,11 @@ class Message:
         body: Its content.
         tags: Word by which consumers select messages.
         keys: Words by which the message can be found; none contains a blank.
-        flag: A number of the user's own, stored as it is.
-        delay_level: 0 for at once, else a level of the broker's delay table; its last one for those above.
-        wait_store: Have the broker answer only after the disk or slave it waits for by its own settings.
-        properties: The user's own; names that RocketMQ reserves are refused.
+        flag: A number of the user's own, stored unchanged.
+        delay_level: 0 for delivery at once, else a level of the broker's delay table; its last level for
+            greater numbers.
+        wait_store: The broker answers only after the disk or slave for which it waits by its own settings.
+        properties: The user's own properties; names that RocketMQ reserves are refused.
     """
 
     topic: str
@@ -74,10 +76,10 @@ class Message:
 
 
 def check_message(message: object) -> None:
-    """Refuse what is no message, or has no topic, before anything else is looked at.
+    """Refuse a value that is no message, or has no topic, before all other checks.
 
     Raises:
-        InvalidArgument: If it is none.
+        InvalidArgument: If it is refused.
     """
     if not isinstance(message, Message):
         raise InvalidArgument(f"a message of type {type(message).__name__}, allowed is Message")
@@ -85,10 +87,10 @@ def check_message(message: object) -> None:
 
 
 def plain_body(message: Message, size_max: int) -> bytes:
-    """Return the body of a message that can be sent.
+    """Return the body of a message.
 
     Raises:
-        InvalidArgument: If it cannot.
+        InvalidArgument: If it cannot be sent.
     """
     body = message.body
     if not isinstance(body, bytes):
@@ -102,10 +104,10 @@ def plain_body(message: Message, size_max: int) -> bytes:
 
 
 def check_size(body: bytes, size_max: int) -> None:
-    """Refuse bodies of a size that is not allowed.
+    """Refuse a body of a size that is not allowed.
 
     Raises:
-        InvalidArgument: If it is one.
+        InvalidArgument: If it is refused.
     """
     if not body:
         raise InvalidArgument("message body of 0 bytes, at least 1 is needed")
@@ -114,22 +116,22 @@ def check_size(body: bytes, size_max: int) -> None:
 
 
 def is_reserved(name: str) -> bool:
-    """Say whether users cannot give a property this name."""
+    """Return whether users must not give a property this name."""
     return name in RESERVED_PROPERTIES or name.startswith(TRANSIENT_PREFIX)
 
 
 def own_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties that a message's user gave it, without those of clients and brokers."""
+    """Return a message's properties from its user, without those of clients and brokers."""
     return {
         name: value for name, value in properties.items() if name not in _STEERING and not is_reserved(name)
     }
 
 
 def wire_properties(message: Message) -> dict[str, str]:
-    """Merge the user's properties with those that the message's own attributes stand for.
+    """Merge the user's properties with those for the message's own attributes.
 
     Raises:
-        InvalidArgument: If a name is reserved, or a name, a value or the delay level cannot be carried.
+        InvalidArgument: If a name is reserved, or a name, a value or the delay level cannot be encoded.
     """
     if not isinstance(message.properties, Mapping):
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Names of tenants: topics and groups are stored as ``namespace%name``, and seen without it. Pure."""
+"""Namespaces of tenants: brokers store topics and groups as ``namespace%name``; users see ``name``. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.codes import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from .queue_reader import ReceivedMessage  # which is above producers, as these are above names
+    # imported only for types, because that module is in a layer above this one
+    from .queue_reader import ReceivedMessage
 
 _SEPARATOR: Final = "%"
 #: Brokers' own topics and groups, which belong to no namespace. Source: TopicValidator, MixAll, 5.3.3;
@@ -29,7 +30,7 @@ _SYSTEM_PREFIXES: Final = ("rmq_sys_", "CID_RMQ_SYS_")
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """Translates names; the empty namespace leaves all as they are.
+    """Translates names; the empty namespace changes none.
 
     Source: NamespaceUtil, RocketMQ 4.9 and 5.3.
     """
@@ -37,7 +38,7 @@ class Namespace:
     name: str = ""
 
     def inside(self, resource: str) -> str:
-        """Return the stored name of a topic or group; one that has the namespace already stays."""
+        """Return the stored name of a topic or group; do not add the namespace twice."""
         if not self.name or resource in _SYSTEM or resource.startswith(_SYSTEM_PREFIXES):
             return resource
         prefix, plain = _split(resource)
@@ -46,7 +47,7 @@ class Namespace:
         return f"{prefix}{self._start}{plain}"
 
     def outside(self, resource: str) -> str:
-        """Return the name that users know; one of another namespace stays."""
+        """Return the name that users know; a name of another namespace does not change."""
         if not self.name:
             return resource
         prefix, plain = _split(resource)

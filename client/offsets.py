@@ -20,7 +20,7 @@ from .errors import ClientError
 from .operation import Deliver, Operation, Signal, wait
 from .queue_reader import QueueReader
 
-#: Bytes of a file of offsets that are read: a hundred thousand queues take a tenth of it.
+#: Largest file of offsets in bytes: a hundred thousand queues take a tenth of it.
 _SIZE_MAX: Final = 64 * 1024 * 1024
 
 log = logging.getLogger(__name__)
@@ -33,16 +33,16 @@ class Offsets(Protocol):
         """Return the stored offset, None if there is none.
 
         Raises:
-            RemotingError: If that cannot be said now.
+            RemotingError: If it cannot be found out now.
         """
 
     def commit(
         self, queue: MessageQueue, offset: int, *, oneway: bool, unless: Callable[[], bool] | None = None
     ) -> Operation[None]:
-        """Store an offset; with ``oneway`` nobody waits until it is stored.
+        """Store an offset; with ``oneway``, do not wait until it is stored.
 
         Args:
-            unless: As :class:`.operation.Invoke`'s.
+            unless: As for :class:`.operation.Invoke`.
 
         Raises:
             RemotingError: If it is not stored.
@@ -65,16 +65,16 @@ class BrokerOffsets:
 
 
 class OwnOffsets:
-    """Offsets of a broadcast member, in a file of its own if one is named.
+    """Offsets of a broadcast member, in its own file if the settings name one.
 
-    The file is one JSON object, ``topic@broker name@queue id`` to offset; it is replaced as a whole, with a
-    checksum and the version before beside it.
+    The file is one JSON object, ``topic@broker name@queue id`` to offset. It is replaced whole, with a
+    checksum and the previous version beside it.
     """
 
     def __init__(self, file: str) -> None:
         self._path = Path(file) if file else None
         self._known: dict[str, int] | None = None
-        self._kept: dict[str, int] = {}  # what the file holds, as far as this process wrote it
+        self._kept: dict[str, int] = {}  # content of the file, as this process last wrote it
         self._writing = False
         self._written = Signal()
 
@@ -96,7 +96,7 @@ class OwnOffsets:
             yield from self._keep(self._path)
 
     def _keep(self, path: Path) -> Operation[None]:
-        """Write the file, one operation at a time: an older one that stood still would undo a younger one."""
+        """Write the file, one operation at a time: a delayed older one could undo a younger one."""
         while self._writing:
             yield from wait(self._written, self._written.version, None)
         known = dict(self._known or {})
@@ -119,10 +119,10 @@ def _key(queue: MessageQueue) -> str:
 
 
 def _read(path: Path) -> dict[str, int]:
-    """Return what the file holds, nothing if there is none.
+    """Return the file's content; empty if there is no file.
 
     Raises:
-        ClientError: If it cannot be read: beginning anew would skip or repeat messages.
+        ClientError: If it cannot be read: an empty start would skip or repeat messages.
     """
     try:
         return state_file.load(_STORAGE, path, _parse).value or {}
@@ -131,14 +131,14 @@ def _read(path: Path) -> dict[str, int]:
 
 
 def _parse(content: bytes) -> dict[str, int]:
-    found = orjson.loads(content)  # its errors are ValueErrors, however deep a text is nested
+    found = orjson.loads(content)  # unlike json, it raises only ValueErrors, however deep the text is nested
     if not isinstance(found, dict) or not all(type(offset) is int for offset in found.values()):
         raise ValueError("not an object of numbers")
     return found
 
 
 class _Storage:
-    """The disk as small state files need it."""
+    """The disk interface for small state files."""
 
     @staticmethod
     def content(path: Path) -> bytes:
@@ -167,7 +167,7 @@ class _Storage:
     @staticmethod
     def sync_directory(path: Path) -> None:
         if os.name == "nt":
-            return  # directories cannot be opened there
+            return  # Windows cannot open directories
         fd = os.open(path, os.O_RDONLY)
         try:
             os.fsync(fd)

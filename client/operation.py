@@ -1,9 +1,8 @@
-"""Operations: what the client does, as generators without IO.
+"""Operations: the client's work as generators without IO.
 
-An operation yields *effects* (ask a peer, wait, start another operation) and is resumed with their results,
-or with the exception an effect failed with. ``aio`` and ``blocking`` are the two drivers that perform
-effects; they hold no logic of their own, so there is one producer, one consumer and one admin, not a
-synchronous twin of each.
+An operation yields *effects* (send a request, wait, start another operation). It is resumed with an effect's
+result or exception. The two drivers, ``aio`` and ``blocking``, perform effects and hold no logic of their
+own. So there is one producer, one consumer and one admin, not a synchronous twin of each.
 
 A driver runs the code between two effects without interruption by another operation of the same client:
 operations share state without locks as long as they do not rely on it across a ``yield``.
@@ -30,9 +29,9 @@ class Invoke(msgspec.Struct, frozen=True):
     Fails with ConnectionLost, RequestTimeout, TooManyRequests, LocalProtocolError or RemoteProtocolError.
 
     Attributes:
-        unless: Asked when nothing that another operation does can come before the request any more; if it
-            returns True, nothing is sent, and this fails with Withdrawn. A thread may hang between the
-            step that asked for a request and the sending, while later ones are sent.
+        unless: Called at the last moment, when no other operation can act before the request any more. If it
+            returns True, nothing is sent, and this effect fails with Withdrawn. It is needed because a thread
+            may be delayed between the effect and the sending, while later requests are sent.
     """
 
     addr: str
@@ -42,7 +41,10 @@ class Invoke(msgspec.Struct, frozen=True):
 
 
 class Oneway(msgspec.Struct, frozen=True):
-    """Send a request that nobody answers. Result: None. Fails as Invoke, but never by the peer's silence."""
+    """Send a request that gets no answer. Result: None.
+
+    Fails as Invoke, but never because an answer is missing.
+    """
 
     addr: str
     request: RemotingCommand
@@ -51,13 +53,13 @@ class Oneway(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Ask for something over HTTP. Result: FetchReply, no matter its status.
+    """Send a request over HTTP. Result: FetchReply, of any status.
 
     Fails with :class:`Unreached` when nothing was sent, with another OSError when no reply came.
 
     Attributes:
-        timeout_s: For all of it, from the connection to the last byte of the reply.
-        reply_max: Bytes of a reply that are accepted.
+        timeout_s: Time for everything, from the connection to the last byte of the reply.
+        reply_max: Largest accepted reply in bytes.
     """
 
     url: str
@@ -81,13 +83,13 @@ class FetchReply:
 
 
 class Unreached(ConnectionError):
-    """No connection was made, so nothing was asked."""
+    """No connection was made, so nothing was sent."""
 
 
 class ListenerEnded(Exception):
-    """The user's code ended by what is no Exception, such as SystemExit or a CancelledError of its own.
+    """The user's code raised something that is no Exception, such as SystemExit or its own CancelledError.
 
-    Let through, it would silently end the caller of the user's code: a consumer's worker.
+    Raised unchanged, it would silently end the caller of the user's code: a consumer's worker.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -105,7 +107,7 @@ class Instant(msgspec.Struct, frozen=True):
 
     Attributes:
         now_s: Monotonic seconds, for deadlines; no relation to the time of day.
-        wall_ms: Unix epoch milliseconds, for what goes on the wire.
+        wall_ms: Unix time in milliseconds, for values on the wire.
     """
 
     now_s: float
@@ -117,9 +119,10 @@ class Clock(msgspec.Struct, frozen=True):
 
 
 class Signal:
-    """A counted event that operations wait for; a notification is never lost.
+    """A counted event for which operations wait; no notification is lost.
 
-    A waiter remembers the version it has acted on; :class:`Wait` returns at once if a younger one exists.
+    A waiter remembers the last version that it handled. :class:`Wait` returns at once if there is a later
+    one.
     """
 
     __slots__ = ("_wakers", "version")
@@ -129,7 +132,7 @@ class Signal:
         self._wakers: list[Callable[[], None]] = []
 
     def notify(self) -> None:
-        """Let everybody who waits go on."""
+        """Wake all waiters."""
         self.version += 1
         wakers, self._wakers = self._wakers, []
         for wake in wakers:
@@ -140,13 +143,13 @@ class Signal:
         self._wakers.append(wake)
 
     def forget(self, wake: Callable[[], None]) -> None:
-        """Withdraw what :meth:`on_next` was given, if it was not called yet; for drivers."""
+        """Withdraw a function of :meth:`on_next`, if it was not called yet; for drivers."""
         if wake in self._wakers:
             self._wakers.remove(wake)
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Wait until ``signal`` is younger than version ``seen``. Result: True, or False after ``timeout_s``."""
+    """Wait until ``signal`` has a later version than ``seen``. Result: True, or False after ``timeout_s``."""
 
     signal: Signal
     seen: int
@@ -157,7 +160,8 @@ class Wait(msgspec.Struct, frozen=True):
 class Spawn:
     """Start another operation beside this one. Result: None, at once.
 
-    The driver owns it: closing the client ends it. An exception that leaves it is logged and ends only it.
+    The driver owns the operation and ends it when the client closes. An exception in it is logged, and ends
+    only this operation.
     """
 
     operation: Operation[None]
@@ -165,10 +169,10 @@ class Spawn:
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """Call the user's code with ``argument``. Result: what it returns (awaited, if it is awaitable and the
-    driver is the asyncio one); fails with anything that it raises. Other operations go on meanwhile.
+    """Call the user's code with ``argument``. Result: its return value.
 
-    What it raises is always an Exception: see :class:`ListenerEnded`.
+    The asyncio driver awaits an awaitable value. The effect fails with the exception of the user's code,
+    which is always an Exception: see :class:`ListenerEnded`. Other operations go on meanwhile.
     """
 
     call: Callable[[Any], Any]
@@ -198,9 +202,9 @@ def wait(signal: Signal, seen: int, timeout_s: float | None) -> Operation[bool]:
 
 
 def together(operations: Iterable[Operation[None]], name: str, *, at_once: int) -> Operation[None]:
-    """Run operations beside each other, so many at a time; end when all have.
+    """Run operations concurrently, up to a bound; end when all have ended.
 
-    They must not raise: an exception that leaves one of them is logged by the driver and ends only it.
+    They must not raise: the driver logs an exception of one of them, which ends only this one.
     """
     waiting = deque(operations)
     ended = Signal()
@@ -219,7 +223,7 @@ def together(operations: Iterable[Operation[None]], name: str, *, at_once: int) 
         running += 1
         try:
             yield Spawn(work(), name)
-        except RemotingError:  # no thread any more: those there are, and this one, do it all
+        except RemotingError:  # no further thread can start: the existing ones, and this one, run everything
             running -= 1
             break
     running += 1

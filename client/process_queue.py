@@ -1,4 +1,4 @@
-"""Messages pulled from one queue and not yet consumed: what may be pulled, consumed and committed. Pure."""
+"""Messages pulled from one queue and not yet consumed. It decides what to pull, consume and commit. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SPAN_MAX: Final = 2000
 
 
 class Queued(Protocol):
-    """A message as this module needs it."""
+    """The fields of a message that this module needs."""
 
     @property
     def queue_offset(self) -> int: ...
@@ -29,10 +29,10 @@ class ProcessQueue(Generic[M]):
     """The window between the offset to pull next and the offset to commit.
 
     Attributes:
-        next_offset: Where to pull on.
+        next_offset: Offset of the next pull.
         serial: One batch at a time (orderly consumption).
-        leaving: Nothing more is handed out; what is in flight still counts.
-        dropped: No longer ours; nothing counts any more.
+        leaving: No more messages are delivered; those in flight still count.
+        dropped: The queue is no longer ours; no message counts any more.
 
     Invariants:
         - every offset below :attr:`commit_offset` was consumed, was filtered out, or was never asked for;
@@ -60,11 +60,12 @@ class ProcessQueue(Generic[M]):
         self._waiting: dict[int, M] = {}
         self._in_flight: dict[int, M] = {}
         self._bytes = 0
-        self._sorted = True  # the offsets of those that wait, as long as every pull brings later ones
+        # the offsets of the waiting messages; valid as long as every pull brings later ones
+        self._sorted = True
 
     @property
     def count(self) -> int:
-        """Messages that wait or are in flight."""
+        """Number of messages that wait or are in flight."""
         return len(self._waiting) + len(self._in_flight)
 
     @property
@@ -74,30 +75,30 @@ class ProcessQueue(Generic[M]):
 
     @property
     def idle(self) -> bool:
-        """Nothing of it is being consumed right now."""
+        """No message of it is being consumed now."""
         return not self._in_flight
 
     @property
     def commit_offset(self) -> int:
-        """Offset from which a successor has to go on."""
+        """Offset at which a successor has to begin."""
         pending = [*self._waiting, *self._in_flight]
         return min(pending) if pending else self.next_offset
 
     @property
     def cached_offsets(self) -> tuple[int, int]:
-        """Lowest and highest offset of them, zeros if there are none."""
+        """Lowest and highest offset of these messages; zeros if there are none."""
         pending = [*self._waiting, *self._in_flight]
         return (min(pending), max(pending)) if pending else (0, 0)
 
     @property
     def full(self) -> bool:
-        """Pulling has to pause."""
+        """True if pulling has to pause."""
         if self.count > MESSAGES_MAX or self._bytes > BYTES_MAX:
             return True
         return not self.serial and self.count > 0 and self.next_offset - self.commit_offset > SPAN_MAX
 
     def pulled(self, messages: Iterable[M], next_offset: int) -> None:
-        """Take what a pull brought, after filtering; ``next_offset`` is where to pull on."""
+        """Add a pull's messages, after filtering; ``next_offset`` is the offset of the next pull."""
         last = next(reversed(self._waiting), -1)
         for message in messages:
             self._sorted = self._sorted and last < message.queue_offset
@@ -108,7 +109,10 @@ class ProcessQueue(Generic[M]):
         self.next_offset = next_offset
 
     def take(self, count: int) -> tuple[M, ...]:
-        """Hand out up to ``count`` messages, lowest offsets first; a serial queue one batch at a time."""
+        """Return up to ``count`` messages to consume, lowest offsets first.
+
+        A serial queue has one batch at a time.
+        """
         if self.dropped or self.leaving or (self.serial and self._in_flight):
             return ()
         if not self._sorted:
@@ -122,20 +126,20 @@ class ProcessQueue(Generic[M]):
         return tuple(batch)
 
     def done(self, messages: Iterable[M]) -> None:
-        """These need no further work here."""
+        """Note that these messages need no further work here."""
         for message in messages:
             if self._in_flight.pop(message.queue_offset, None) is not None:
                 self._bytes -= len(message.body)
 
     def give_back(self, messages: Iterable[M]) -> None:
-        """These were not consumed; they are handed out again."""
+        """Note that these messages were not consumed, so that they are delivered again."""
         for message in messages:
             if self._in_flight.pop(message.queue_offset, None) is not None:
                 self._waiting[message.queue_offset] = message
                 self._sorted = False
 
     def restart(self, offset: int) -> None:
-        """Forget everything cached and pull from ``offset``."""
+        """Forget all messages and pull from ``offset``."""
         self._waiting.clear()
         self._in_flight.clear()
         self._bytes = 0

@@ -43,14 +43,14 @@ from .route_cache import MessageQueue, PublishInfo
 from .unique_ids import UniqueIds
 
 if TYPE_CHECKING:
-    import random  # callers bring the generator; nothing here draws from a global one
+    import random  # callers pass the generator; no code here uses a global one
 
-#: Bits of the system flag. For zlib none, as senders before 5.0, so that every consumer reads it.
+#: Bits of the system flag. zlib has no bit, as with senders before 5.0, so that every consumer can read it.
 _COMPRESSION: Final = {"zlib": 0, "lz4": LZ4, "zstd": ZSTANDARD}
 
 
 class SendStatus(IntEnum):
-    """The way in which a message was stored; the number is the answer's code."""
+    """Safety of a stored message; the number is the answer's code."""
 
     SEND_OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -62,11 +62,11 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True):
     """A stored message.
 
     Attributes:
-        message_id: Unique id the client gave it (comma-joined for a batch), as consumers see it.
+        message_id: Unique id from the client (comma-joined for a batch), as consumers see it.
         offset_message_id: Id by which the broker finds it.
-        queue_offset: Of the first message of a batch; -1 if the broker did not say.
-        tries: How many sends it took.
-        maybe_repeated: An earlier try's outcome is unknown, so the message may be stored more than once.
+        queue_offset: Queue offset, of a batch's first message; -1 if the broker did not send it.
+        tries: Number of tries.
+        maybe_repeated: The outcome of an earlier try is unknown, so the message may be stored more than once.
     """
 
     status: SendStatus
@@ -97,7 +97,7 @@ class _Prepared(msgspec.Struct, frozen=True):
     """Parts of a send that all tries share.
 
     Attributes:
-        arguments: All but the queue are those of each try.
+        arguments: Each try uses all of them except the queue.
     """
 
     code: int
@@ -108,7 +108,7 @@ class _Prepared(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class EncodedItem:
-    """One message as it lies in the body of a batch."""
+    """One message in the form of a batch's body."""
 
     message_id: str
     data: bytes
@@ -139,18 +139,17 @@ class ProducerCore:
         """Send one message; try again at other brokers if a try fails.
 
         Args:
-            queue: Send to this one, in one try.
-            select: Picks the queue, in one try: order would not survive a change of queue.
-            timeout_s: For all tries together.
-
-        Raises:
-            InvalidArgument: If the message cannot be sent; nothing was.
+            queue: Send to this queue, in one try.
+            select: Chooses the queue, for one try: order would be lost by a change of queue.
+            timeout_s: Time for all tries together. ¶ Raises: InvalidArgument: If the message cannot be sent;
+                nothing was sent.
             NoRoute, NoNameserver: If there is no queue to send to; nothing was sent.
             SendNotApplied: If certainly no broker stored it.
             SendOutcomeUnknown: If one may have stored it.
             ClientClosed: If the producer is closed; nothing was sent.
         """
-        # Now, not with the first step: a send that waits for a thread is sent although the end has begun.
+        # Check this now, not in the first step: a send that waits for a thread is sent even after close() has
+        # begun.
         self.check_use(message, queue, select, timeout_s)
         return self._send_one(message, queue, select, timeout_s)
 
@@ -191,8 +190,8 @@ class ProducerCore:
         """Send messages of one topic in one request: all are stored, in order in one queue, or none.
 
         Raises:
-            InvalidArgument: If they differ in topic or waiting, are delayed, are too large, or are none.
-            As :meth:`send` otherwise.
+            InvalidArgument: If they differ in topic or wait_store, are delayed, are too large, or there are
+                none. Others as :meth:`send`.
         """
         if not messages:
             raise InvalidArgument("a batch of 0 messages, at least 1 is needed")
@@ -210,7 +209,7 @@ class ProducerCore:
         """Send one message in one try without asking for an answer; its outcome stays unknown.
 
         Raises:
-            As :meth:`send`, for what can be known at once.
+            As :meth:`send`, for errors that are known before the request.
         """
         self.check_use(message, queue, select, None)
         instant: Instant = yield Clock()
@@ -233,7 +232,7 @@ class ProducerCore:
             raise SendNotApplied(message.topic, None, failure) from error
 
     def queues(self, topic: str) -> Operation[tuple[MessageQueue, ...]]:
-        """Return the topic's queues to send to.
+        """Return the topic's queues for sends.
 
         Raises:
             NoRoute, NoNameserver: If there are none.
@@ -250,10 +249,10 @@ class ProducerCore:
         select: QueueSelector | None,
         timeout_s: float | None,
     ) -> None:
-        """Refuse a send that cannot be made, before its message is looked into.
+        """Refuse a send that cannot be made, before its message is checked.
 
         Raises:
-            InvalidArgument: If an argument is not of its kind.
+            InvalidArgument: If an argument has a wrong type.
             ClientClosed: If the producer is closed.
         """
         self._check_open()
@@ -360,7 +359,7 @@ class ProducerCore:
         raise SendNotApplied(topic, code, tuple(failures))
 
     def _note(self, target: MessageQueue, *, since_s: float | None) -> Operation[None]:
-        """Remember how long a broker took; it gave no answer if ``since_s`` is None."""
+        """Remember a broker's latency; ``since_s`` is None if it gave no answer."""
         instant: Instant = yield Clock()
         latency_s = NO_ANSWER_S if since_s is None else instant.now_s - since_s
         self._slow.sent(target.broker_name, latency_s, instant.now_s)
@@ -376,7 +375,7 @@ class ProducerCore:
     def _master(self, queue: MessageQueue) -> Operation[str | None]:
         addr = self._directory.routes.master(queue.broker_name)
         if addr is None:
-            # an order configuration may name a broker that the route at hand does not
+            # an order configuration may name a broker that is not in the present route
             try:
                 yield from self._directory.refresh(queue.topic)
             except RemotingError:
@@ -385,7 +384,7 @@ class ProducerCore:
         return addr
 
     def _prepare(self, message: Message, topic: str, wall_ms: int, reserved: Mapping[str, str]) -> _Prepared:
-        """Encode a message for the topic that is stored under this name."""
+        """Encode a message for the topic with this stored name."""
         check_topic(topic)
         config = self.config
         body, sys_flag = plain_body(message, config.message_size_max), 0
@@ -397,7 +396,7 @@ class ProducerCore:
             method = _COMPRESSION[config.compress_type]
             body = compress_body(body, method=method, level=config.compress_level)
             sys_flag = SYS_COMPRESSED | method << 8
-        # A message that a consumer sends back on its own carries its count in properties.
+        # A message that a consumer itself sends to the retry topic has its number of tries in properties.
         retried = topic.startswith(RETRY_PREFIX)
         reconsumed = int(properties.pop(PROPERTY_RECONSUME_TIME, "0")) if retried else 0
         reconsume_max = properties.pop(PROPERTY_MAX_RECONSUME_TIMES, None) if retried else None
@@ -512,7 +511,7 @@ class ProducerCore:
 
 
 def selected(select: QueueSelector, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-    """Return the queue that the user's selector picks.
+    """Return the queue that the user's selector chooses.
 
     Raises:
         InvalidArgument: If it returns something else; nothing was sent.
@@ -533,7 +532,7 @@ def _result(
     try:
         answer = SendMessageResponseFields.parse(response.ext_fields)
     except FieldError:
-        # the code says stored; that the broker does not say where changes nothing about it
+        # the code says that the message is stored, even if the broker does not say where
         answer = SendMessageResponseFields(msg_id="", queue_id=queue.queue_id, queue_offset=-1)
     return SendResult(
         status=_STATUS[response.code],

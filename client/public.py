@@ -1,4 +1,4 @@
-"""Public names of :mod:`routekeeper`: both clients, made from a line of text, and all their parts."""
+"""Public names of :mod:`routekeeper`: both clients, which accept addresses as text, and all their parts."""
 
 from __future__ import annotations
 
@@ -111,12 +111,12 @@ class Client(blocking.Client):
     Args:
         nameservers: ``host:port;host:port``, or a sequence of these; if absent, NAMESRV_ADDR of the
             environment.
-        config: Settings in full; ``nameservers`` replaces the addresses in it.
-        credentials: Keys that requests are signed with.
-        hooks: See each request before it is sent and each answer before its caller does.
+        config: All settings; ``nameservers`` replaces the addresses in them.
+        credentials: Keys that sign requests.
+        hooks: They get each request before it is sent, and each answer before its caller.
 
     Raises:
-        InvalidArgument: If no nameserver is named, or an address is none.
+        InvalidArgument: If no nameserver is named, or an address is invalid.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Client(blocking.Client):
 
 
 class AsyncClient(aio.Client):
-    """A client for the running asyncio loop; arguments as of :class:`Client`."""
+    """A client for the running asyncio loop; arguments as for :class:`Client`."""
 
     def __init__(
         self,
@@ -153,5 +153,5 @@ def _settings(nameservers: str | Sequence[str] | None, config: ClientConfig | No
 
 
 def _hooks(credentials: Credentials | None, hooks: tuple[RPCHook, ...]) -> tuple[RPCHook, ...]:
-    # last: it signs what the others made of the request
+    # last, because it signs the request after all other hooks have changed it
     return hooks if credentials is None else (*hooks, credentials)

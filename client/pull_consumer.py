@@ -1,4 +1,4 @@
-"""The pull consumer, as operations without IO: messages of a group, handed out when they are asked for."""
+"""The pull consumer, as operations without IO: it returns messages of a group on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .retry import partial_failure
 
 log = logging.getLogger(__name__)
 
-#: Seconds that no driver can wait; a year is less.
+#: Timeouts from this number of seconds on are refused: drivers cannot wait that long. A year is less.
 _FOR_EVER_S: Final = 1 << 25
 
 
@@ -29,8 +29,8 @@ class PullConsumerCore(GroupMember):
     """Operations of one pull consumer.
 
     Its queues are assigned and filled in the background. A message counts as consumed when the next one is
-    asked for, or with :meth:`commit`; one that was handed out last is delivered again after a failure: at
-    least once. One caller at a time asks.
+    requested, or with :meth:`commit`. The last returned message is delivered again after a failure: at least
+    once. Only one caller at a time may request messages.
     """
 
     consume_type = "CONSUME_ACTIVELY"
@@ -58,15 +58,15 @@ class PullConsumerCore(GroupMember):
     def poll(
         self, *, count: int = 32, timeout_s: float | None = None
     ) -> Operation[tuple[ReceivedMessage, ...]]:
-        """Return messages of one queue, in its order; those returned before count as consumed now.
+        """Return messages of one queue, in its order; those returned before now count as consumed.
 
         Args:
-            count: At most so many.
-            timeout_s: How long to wait for one; None without end. Nothing is returned then.
+            count: Bound of their number.
+            timeout_s: How long to wait for a message, after which the result is empty; None: without a bound.
 
         Raises:
             InvalidArgument: If ``count`` is not at least 1.
-            ClientClosed: If the consumer is closed, also meanwhile.
+            ClientClosed: If the consumer was closed before or meanwhile.
         """
         if type(count) is not int or count < 1:
             raise InvalidArgument(f"count={count!r}, allowed from 1")
@@ -92,12 +92,12 @@ class PullConsumerCore(GroupMember):
         raise ClientClosed(f"the consumer of group {self.config.group!r} is closed")
 
     def commit(self) -> Operation[None]:
-        """Store that everything handed out so far is consumed, of each queue whose offset has moved.
+        """Store that all messages returned so far are consumed, for each queue with a new offset.
 
         Raises:
             PartlyNotApplied: If offsets of some queues were not stored; ``failures`` names these queues, and
                 the offsets of all others are stored.
-            PartlyUnknown: The same, if offsets of some of these queues may be stored.
+            PartlyUnknown: Likewise, if offsets of some of these queues may be stored.
             ClientClosed: If the consumer is closed.
         """
         self._check_open()
@@ -129,7 +129,7 @@ class PullConsumerCore(GroupMember):
         """Return the offset stored for the group, None if there is none.
 
         Raises:
-            RemotingError: If its broker does not say.
+            RemotingError: If its broker does not answer.
         """
         return (yield from self._assignment.offsets.committed(self._namespace.queue_inside(queue)))
 
@@ -137,7 +137,7 @@ class PullConsumerCore(GroupMember):
         """Return the offset of the oldest message still stored.
 
         Raises:
-            RemotingError: If the queue's broker does not say.
+            RemotingError: If the queue's broker does not answer.
         """
         return self.reader.min_offset(self._namespace.queue_inside(queue))
 
@@ -145,7 +145,7 @@ class PullConsumerCore(GroupMember):
         """Return the offset that the next message will get.
 
         Raises:
-            RemotingError: If the queue's broker does not say.
+            RemotingError: If the queue's broker does not answer.
         """
         return self.reader.max_offset(self._namespace.queue_inside(queue))
 
@@ -153,7 +153,7 @@ class PullConsumerCore(GroupMember):
         """Return the offset of the first message stored at or after a Unix time in ms.
 
         Raises:
-            RemotingError: If the queue's broker does not say.
+            RemotingError: If the queue's broker does not answer.
         """
         return self.reader.search_offset(self._namespace.queue_inside(queue), wall_ms)
 

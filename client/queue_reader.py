@@ -49,9 +49,10 @@ from .route_cache import pick_read_addr
 _PULL_COMMIT: Final = 1
 _PULL_SUSPEND: Final = 2
 _PULL_SUBSCRIPTION: Final = 4
-#: Largest body that is inflated, in bytes.
+#: Largest body in bytes that is decompressed.
 BODY_MAX: Final = 16 * 1024 * 1024
-#: Bytes of bodies, inflated, that are taken from one answer. Bodies as they are sent fit in half of it.
+#: Bound of the decompressed bodies of one answer, in bytes. Uncompressed bodies of an answer fit in half of
+#: it.
 PULL_MAX: Final = 2 * BODY_MAX
 
 
@@ -59,10 +60,10 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message as a consumer sees it.
 
     Attributes:
-        topic: The one it was sent to, also when it comes back for a retry.
-        body: Plain; what was compressed is inflated.
-        message_id: Unique id its producer gave it, else the offset id.
-        queue: Where it was read, for a retry a queue of the group's retry topic.
+        topic: Topic to which it was sent, even if it comes back for a retry.
+        body: The body, decompressed.
+        message_id: Unique id from its producer, else the offset id.
+        queue: Queue from which it was read; for a retry, a queue of the group's retry topic.
         born_ms, store_ms: Unix ms at the producer and at the broker.
         reconsume_times: How often it was sent back before.
     """
@@ -97,7 +98,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     def forward_to(self, topic: str) -> Message:
         """Return a message to send to a topic, with the body, tags, keys, flag and the user's own properties.
 
-        Notes of brokers and clients stay behind, such as how often this one was consumed.
+        The copy has no properties of brokers and clients, such as the number of tries.
         """
         return Message(
             topic=topic,
@@ -114,9 +115,9 @@ class BrokenMessage:
     """A stored message that cannot be read, such as one whose body is compressed in an unknown way.
 
     Attributes:
-        topic: The one it was sent to, as far as that can be read.
+        topic: Topic to which it was sent, if that can be read.
         reason: Why it cannot be read.
-        body: Empty; what is stored stays at the broker.
+        body: Empty; the stored body stays at the broker.
     """
 
     topic: str
@@ -128,7 +129,7 @@ class BrokenMessage:
     body: bytes = b""
 
 
-#: Bounds of a queue.
+#: Least and greatest offset of a queue.
 Taken = ReceivedMessage | BrokenMessage
 
 
@@ -136,9 +137,9 @@ class PullResult(msgspec.Struct, frozen=True):
     """Answer to one pull; ``code`` is success or one of the PULL_ codes.
 
     Attributes:
-        broken: Messages that lie between the others and cannot be read.
-        passed_over: What was asked for cannot be read, and nobody can say where it ends: ``next_offset`` is
-            what the broker names behind it.
+        broken: Messages between the others that cannot be read.
+        passed_over: The requested message cannot be read, and its end cannot be found: ``next_offset`` is the
+            offset that the broker names after it.
         deferred: Bytes of the body at ``next_offset``, for which there was no room; 0 if there is none.
     """
 
@@ -157,7 +158,7 @@ def subscription(topic: str, expression: str, version_ms: int) -> SubscriptionDa
     """Return a subscription by tags: ``*`` or ``A || B``.
 
     Raises:
-        InvalidArgument: If topic or expression is none.
+        InvalidArgument: If topic or expression is invalid.
     """
     check_topic(topic)
     check_text(f"tag expression of topic {topic!r}", expression)
@@ -182,15 +183,15 @@ def receive(
     queue: MessageQueue | None = None,
     with_body: bool = True,
 ) -> ReceivedMessage:
-    """Turn a stored message into what the consumer sees.
+    """Turn a stored message into the consumer's form.
 
     Args:
-        store_size: Its bytes in the commit log.
-        queue: The one it was read from, if that is known.
-        with_body: False leaves the body empty, and inflates nothing.
+        store_size: Its size in the commit log, in bytes.
+        queue: The queue from which it was read, if known.
+        with_body: False leaves the body empty, and decompresses nothing.
 
     Raises:
-        RemoteProtocolError: If its body cannot be inflated.
+        RemoteProtocolError: If its body cannot be decompressed.
     """
     properties = decode_properties(stored.properties)
     topic = stored.topic
@@ -231,9 +232,9 @@ class Received(NamedTuple):
     """Messages of a pull answer.
 
     Attributes:
-        found: In the order of their offsets.
-        rest: The answer from a message on whose end cannot be found.
-        deferred: Bytes of the body behind ``found`` for which there was no room; 0 if all had room.
+        found: Messages in the order of their offsets.
+        rest: The rest of the answer, from a message on whose end cannot be found.
+        deferred: Size of the body after ``found`` for which there was no room; 0 if all had room.
     """
 
     found: list[Taken]
@@ -244,15 +245,15 @@ class Received(NamedTuple):
 def receive_all(
     body: bytes, queue: MessageQueue, *, first: int = 0, end: int = INT64_MAX, room: int = PULL_MAX
 ) -> Received:
-    """Return the messages of a pull answer, as far as there is room for their bodies.
+    """Return the messages of a pull answer for whose bodies there is room.
 
-    One that cannot be read does not hide those behind it.
+    An unreadable message does not hide those after it.
 
     Args:
         first, end: The queue offsets lie from ``first`` to below ``end``, and rise. A message that claims
-            another one is damaged: a whole one gets the first that is free, of the others neither head nor
-            end can be believed.
-        room: Bytes of bodies, inflated.
+            another offset is damaged: if it is complete, it gets the first free offset; of other such
+            messages neither head nor end can be trusted.
+        room: Room for decompressed bodies, in bytes.
     """
     found: list[Taken] = []
     position = 0
@@ -305,7 +306,7 @@ def receive_all(
 
 
 def matching(messages: Iterable[ReceivedMessage], tags: Collection[str]) -> tuple[ReceivedMessage, ...]:
-    """Return the messages whose tag is among ``tags``, all if it is empty: brokers compare hashes only."""
+    """Return the messages whose tag is among ``tags``, or all if it is empty: brokers compare only hashes."""
     if not tags:
         return tuple(messages)
     return tuple(message for message in messages if message.tags in tags)
@@ -338,15 +339,16 @@ class QueueReader:
         Messages whose bodies are too large together are left for the next pull.
 
         Args:
-            commit: Offset to store for the group by the way, if above 0.
+            commit: Offset that the same request stores for the group, if above 0.
             suspend_s: How long the broker may wait for a message if there is none.
-            unless: As :class:`.operation.Invoke`'s.
-            room: Says when the answer is there how many bytes of bodies are taken, at most ``PULL_MAX``.
+            unless: As for :class:`.operation.Invoke`.
+            room: Called when the answer has come; returns the room for bodies in bytes, at most ``PULL_MAX``.
 
         Raises:
             NoRoute: If the queue's broker is in no known route.
             ResponseError: If the broker refuses.
-            ConnectionLost, RequestTimeout, RemoteProtocolError: If it does not answer, or not sensibly.
+            ConnectionLost, RequestTimeout, RemoteProtocolError: If it does not answer, or its answer cannot
+                be read.
         """
         addr = yield from self.addr(queue, broker_id=broker_id)
         fields = PullMessageFields(
@@ -397,7 +399,7 @@ class QueueReader:
             elif rest and found:
                 next_offset = found[-1].queue_offset + 1
             elif rest and count > 1:
-                # Asked for alone, so that nothing that can be read is passed over with it.
+                # Pull it alone, so that no readable message is skipped together with it.
                 return (
                     yield from self.pull(
                         queue,
@@ -453,13 +455,11 @@ class QueueReader:
         oneway: bool = False,
         unless: Callable[[], bool] | None = None,
     ) -> Operation[None]:
-        """Store ``offset`` as the one the group goes on from.
+        """Store ``offset`` as the group's next offset.
 
         Args:
-            unless: As :class:`.operation.Invoke`'s.
-
-        Raises:
-            As :meth:`pull`; with ``oneway`` the broker's answer is not awaited.
+            unless: As for :class:`.operation.Invoke`. ¶ Raises: As :meth:`pull`; with ``oneway`` the broker's
+                answer is not awaited.
         """
         addr = yield from self.addr(queue)
         fields = UpdateConsumerOffsetFields(
@@ -508,10 +508,10 @@ class QueueReader:
         return _offset(response, addr)
 
     def addr(self, queue: MessageQueue, *, broker_id: int = 0) -> Operation[str]:
-        """Return the address to ask about a queue.
+        """Return the address of the broker to ask about a queue.
 
         Raises:
-            NoRoute: If its broker is in no known route, also after asking the nameservers.
+            NoRoute: If its broker is in no known route, even after a query to the nameservers.
         """
         directory = self._core.directory
         addr = pick_read_addr(directory.routes.addrs(queue.broker_name), broker_id)
@@ -540,7 +540,7 @@ def _offset(response: RemotingCommand, addr: str) -> int:
 
 
 class TopicReader:
-    """Operations that read a topic queue by queue, for nobody but the caller: no group shares it out."""
+    """Operations that read a topic queue by queue for the caller alone, without a consumer group."""
 
     def __init__(self, core: ClientCore, group: str) -> None:
         self._core = core
@@ -551,7 +551,7 @@ class TopicReader:
 
         Raises:
             NoRoute: If there are none.
-            NoNameserver: If nothing is known and no nameserver answered.
+            NoNameserver: If the cache has no route and no nameserver answered.
         """
         directory = self._core.directory
         found = directory.routes.subscribe(check_topic(topic))
@@ -577,7 +577,7 @@ class TopicReader:
     ) -> Operation[PullResult]:
         """Pull messages from ``offset`` on; see :meth:`QueueReader.pull`.
 
-        With ``suspend_s`` above 0 the broker waits so long for a message if there is none.
+        With ``suspend_s`` above 0, the broker waits that long for a message if there is none.
         """
         limit_s = suspend_s + 10.0 if timeout_s is None else timeout_s
         result = yield from self.reader.pull(

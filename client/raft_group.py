@@ -1,7 +1,8 @@
 """Requests of administrators to a group of nameservers over HTTP, as operations without IO.
 
-A change is for the leader alone. The first nameserver names it, by its raft address; it is found among the
-HTTP addresses that were given, by what each says of itself, else at the one that members told each other.
+Only the leader makes a change. The first nameserver names the leader by its raft address. The client then
+searches the given HTTP addresses for it: each nameserver reports its own raft address. If it is not among
+them, the client uses the HTTP address that the members know of the leader.
 """
 
 from __future__ import annotations
@@ -25,31 +26,32 @@ from .operation import Fetch, FetchReply, Operation, Sleep, Unreached, read_cloc
 SNAPSHOT_MAX: Final = 1 << 30
 #: Largest answer to any other change.
 _ANSWER_MAX: Final = 1 << 20
-#: The leader may turn out to be another one so many times.
+#: Bound of the changes of leader during one request.
 _HOPS_MAX: Final = 5
-#: Time between two questions while no leader is known.
+#: Time in seconds between two requests while no leader is known.
 _NO_LEADER_PAUSE_S: Final = 0.5
-#: The answer to a change may take so much longer than the change.
+#: Seconds that the answer may take longer than the change itself.
 _MARGIN_S: Final = 5.0
 
 
-#: A server's address; what a browser would show is taken, too.
+#: A server's address; the form that a browser shows is accepted, too.
 ADDRESS: Final = re.compile(
     r"(?:https?://)?(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.%]+\]):\d{1,5}/?|https?://[^\s:/]+/?"
 )
 
 
 class NoAnswer(NotApplied):
-    """An address gave no answer that can be used; nothing was changed."""
+    """An address gave no usable answer; nothing was changed."""
 
 
 def http_address(addr: str, settings: Mapping[str, str]) -> str:
-    """Return where a nameserver serves HTTP, from its settings as it tells them over the wire.
+    """Return a nameserver's HTTP address, from its settings (request 319).
 
-    Its own address stays: what it says decides the port alone, not where an operator's token is sent.
+    Only the port comes from the settings, the host is the nameserver's own: the settings must not decide
+    where an operator's token is sent.
 
     Raises:
-        NoAnswer: If it serves none, or not there.
+        NoAnswer: If it serves no HTTP, or not at this host.
     """
     listen = settings.get("httpListen", "off")
     host, _, port = listen.rpartition(":")
@@ -68,7 +70,7 @@ class Done:
     Attributes:
         http: Address of the nameserver that made it.
         reply: Its answer.
-        document: The object in it; empty if it is a file.
+        document: The JSON object in the answer; empty if the answer is a file.
     """
 
     http: str
@@ -82,8 +84,8 @@ class Group:
     Args:
         addresses: ``host:port``, or with ``http://`` before it.
         token: Content of ``--token-file``; reads need none.
-        read_timeout_s: For each question that changes nothing.
-        change_timeout_s: For a change, hops to the leader included in each.
+        read_timeout_s: Time for each read.
+        change_timeout_s: Time for a change, including redirections to the leader.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class Group:
     # Reads ------------------------------------------------------------------------------------------
 
     def read(self, address: str, path: str) -> Operation[Mapping[str, Any]]:
-        """Return what one nameserver answers to a read.
+        """Return one nameserver's answer to a read.
 
         Raises:
             NoAnswer: If it gave none, or refused; the text is one line.
@@ -128,15 +130,15 @@ class Group:
     # Changes ----------------------------------------------------------------------------------------
 
     def add_member(self, address: str) -> Operation[Done]:
-        """Take a member in; it votes once it has caught up. Asking again goes on from there."""
+        """Add a member; it votes once it has caught up. A repeated request continues the same change."""
         return self._change("POST", "/v1/raft/members", document={"address": address})
 
     def remove_member(self, address: str) -> Operation[Done]:
-        """Take a member out; it stops."""
+        """Remove a member, which then stops."""
         return self._change("DELETE", f"/v1/raft/members/{quote(address, safe='')}")
 
     def transfer_leadership(self, to: str | None) -> Operation[Done]:
-        """Hand leadership to a member, or to the best one."""
+        """Hand leadership over to a member, or to the one that has the most of the log."""
         return self._change("POST", "/v1/raft/transfer", document={} if to is None else {"to": to})
 
     def save_snapshot(self, *, content: bool) -> Operation[Done]:
@@ -160,11 +162,11 @@ class Group:
         image: bytes | None = None,
         accept: str = "",
     ) -> Operation[Done]:
-        """Have the leader do something.
+        """Have the leader make a change.
 
         Raises:
-            NotApplied: If it was not done; the text says why.
-            OutcomeUnknown: If nobody knows.
+            NotApplied: If it was not made; the text says why. OutcomeUnknown: If it is unknown whether it was
+                made.
         """
         headers = dict(self._headers)
         body = image
@@ -232,7 +234,7 @@ class Group:
                     if now.now_s - started.now_s >= timeout_s:
                         raise NotApplied(f"{address}: {_words(reply)}")
                     yield Sleep(_NO_LEADER_PAUSE_S)
-                    # The leader's own address need not be among ours.
+                    # The leader's own address need not be among the given ones.
                     position = self.addresses.index(address) + 1 if address in self.addresses else 0
                     waiting = [*self.addresses[position:], *self.addresses[:position]]
                 case 401 if "Authorization" not in headers:
@@ -244,7 +246,7 @@ class Group:
         raise NotApplied("; ".join(dict.fromkeys(unreached)) or "no HTTP address is given")
 
     def _named(self, leader: object) -> Operation[str | None]:
-        """Return the HTTP address of the member with that raft address, if it is among ours."""
+        """Return the HTTP address of the member with this raft address, if it is among the given ones."""
         for address in self.addresses:
             try:
                 status = yield from self.read(address, "/v1/raft/status")
@@ -257,10 +259,10 @@ class Group:
 
 
 def _told(address: str, leader: object) -> str | None:
-    """Return the leader's HTTP address as the nameserver at ``address`` names it, if it may be asked.
+    """Return the leader's HTTP address from the nameserver at ``address``, if it may get the token.
 
-    The server at ``address`` has got the token already. But if it went there encrypted, it is not sent
-    elsewhere in the clear.
+    The server at ``address`` already has the token. But if the token was sent there encrypted, it must not be
+    sent elsewhere in plain text.
     """
     if not isinstance(leader, str) or ADDRESS.fullmatch(leader) is None:
         return None

@@ -18,7 +18,8 @@ def average_share(queues: Sequence[Q], members: Sequence[str], me: str) -> tuple
     Source: AllocateMessageQueueAveragely.
     """
     if me not in members:
-        return ()  # our heartbeat has not arrived there yet: consume nothing rather than somebody else's
+        # our heartbeat has not arrived there yet: consume nothing, because all queues belong to other members
+        return ()
     index = members.index(me)
     size, extra = divmod(len(queues), len(members))
     start = index * size + min(index, extra)
@@ -26,7 +27,7 @@ def average_share(queues: Sequence[Q], members: Sequence[str], me: str) -> tuple
 
 
 def reassign(current: Iterable[Q], target: Collection[Q]) -> tuple[tuple[Q, ...], tuple[Q, ...]]:
-    """Return (queues to begin, queues to give up) to get from ``current`` to ``target``."""
+    """Return (queues to begin, queues to release) for the change from ``current`` to ``target``."""
     held = dict.fromkeys(current)
     wanted = dict.fromkeys(target)
     return (

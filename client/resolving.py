@@ -1,4 +1,4 @@
-"""Connections to hosts by name within a time: the system's resolver has no limit of its own."""
+"""Connections to hosts by name, within a time bound, which the system's resolver does not have."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from routekeeper.remoting.transport.lookups import look_up, of_address
 
 
 def resolve(host: str, *, timeout_s: float) -> list[str]:
-    """Return the addresses of a host, in the order in which they are to be tried.
+    """Return the addresses of a host, in the order of tries.
 
     Raises:
         TimeoutError: If the resolver did not answer in time.
         OSError: If the host is not known, or too many names are being looked up.
-        ValueError: If no resolver takes the name.
+        ValueError: If no resolver accepts the name.
     """
     if of_address(host) is not None:
-        return [host]  # as it is written: it may have a scope
+        return [host]  # unchanged, because it may have a scope
     lookup = look_up(host)
     try:
         return lookup.result(max(0.0, timeout_s))
     except TimeoutError:
         if lookup.done():
-            raise  # the system's own
+            raise  # the system's own timeout
         raise TimeoutError(f"{host} was not resolved within {timeout_s:g} s") from None
 
 

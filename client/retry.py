@@ -1,6 +1,6 @@
-"""Which nameserver to ask, which queue to send to, what a failed send means and whether it is tried again.
+"""Choice of nameservers and of queues, outcomes of failed sends, and decisions about retries.
 
-Pure: the caller brings clock readings and the ``random.Random``.
+Pure: the caller passes clock readings and the ``random.Random``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from .errors import ClientError, OutcomeUnknown, PartlyNotApplied, PartlyUnknown
 from .route_cache import MessageQueue, PublishInfo
 
 if TYPE_CHECKING:
-    import random  # callers bring the generator; nothing here draws from a global one
+    import random  # callers pass the generator; no code here uses a global one
 
-#: The message is stored; what differs is how safely. Source: SendStatus.
+#: Codes of answers for stored messages; they differ in how safely the message is stored. Source: SendStatus.
 STORED_CODES: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -34,8 +34,8 @@ STORED_CODES: Final = frozenset(
         ResponseCode.SLAVE_NOT_AVAILABLE,
     }
 )
-#: Answers after which another broker may take the message. Source: DefaultMQProducerImpl.retryResponseCodes,
-#: 5.3.
+#: Codes of answers after which another broker may accept the message. Source:
+#: DefaultMQProducerImpl.retryResponseCodes, 5.3.
 RETRIED_CODES: Final = frozenset(
     {
         ResponseCode.TOPIC_NOT_EXIST,
@@ -48,14 +48,14 @@ RETRIED_CODES: Final = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-#: A server that has too many requests at a time says so, with code 1 or 2. Some have acted on the request by
-#: then: a read may be asked elsewhere, but for a send it proves nothing.
+#: Codes of a server with too many requests. Some servers have acted on the request before such an answer. So
+#: a read may be repeated elsewhere, but the outcome of a send is unknown.
 _OVERLOAD: Final = "[OVERLOAD]"
-#: Starts of a remark by which code 1 says that nothing was changed; any other code 1 may come from after the
-#: change.
+#: Starts of remarks with which code 1 means that nothing was changed. Any other answer with code 1 may come
+#: after the change.
 _REFUSALS: Final = (
     *("[NO_QUORUM]", "request queueId", "[REJECTREQUEST]", "name server not ready"),
-    "org.apache.rocketmq.acl.common.AclException",  # 4.9, before it looks at the request
+    "org.apache.rocketmq.acl.common.AclException",  # 4.9, before it reads the request
 )
 
 
@@ -69,7 +69,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Outcome of one try, and whether another try elsewhere makes sense."""
+    """Outcome of one try, and whether a try elsewhere may succeed."""
 
     outcome: Outcome
     retry: bool
@@ -92,10 +92,10 @@ def classify_answer(code: int, remark: str | None) -> Verdict:
 def classify_failure(error: RemotingError) -> Verdict:
     """Classify a try that got no answer.
 
-    A request of which no byte left was not applied; one that left may have been.
+    A request of which no byte was sent was not applied. A request that was sent may have been.
     """
     if isinstance(error, LocalProtocolError):
-        return Verdict(Outcome.NOT_APPLIED, retry=False)  # it would not fit elsewhere either
+        return Verdict(Outcome.NOT_APPLIED, retry=False)  # it would be too large elsewhere, too
     if isinstance(error, TooManyRequests) or (isinstance(error, ConnectionLost) and not error.sent):
         return Verdict(Outcome.NOT_APPLIED, retry=True)
     return Verdict(Outcome.UNKNOWN, retry=True)
@@ -111,19 +111,19 @@ def outcome_of(error: RemotingError) -> Outcome:
 
 
 def partial_failure(change: str, failures: Mapping[Any, RemotingError], *, of: int) -> ClientError:
-    """Return the error that tells of changes that failed, while others of the same call were made.
+    """Return the error for a call of which some changes failed and the others were made.
 
     Args:
-        change: What did not happen, in words, such as "offset not stored".
-        failures: The place of each change that failed.
-        of: How many changes there were.
+        change: The failed change in words, such as "offset not stored".
+        failures: Queue or broker of each failed change.
+        of: Number of all changes.
     """
     unknown = any(outcome_of(error) is Outcome.UNKNOWN for error in failures.values())
     return (PartlyUnknown if unknown else PartlyNotApplied)(change, failures, of=of)
 
 
 def merge_outcomes(tries: Sequence[Outcome]) -> Outcome:
-    """Return the outcome of all tries together: one applied is enough, one unknown leaves doubt."""
+    """Return the outcome of all tries together: applied if one try was, else unknown if one is unknown."""
     for outcome in (Outcome.APPLIED, Outcome.UNKNOWN):
         if outcome in tries:
             return outcome
@@ -131,9 +131,10 @@ def merge_outcomes(tries: Sequence[Outcome]) -> Outcome:
 
 
 def tries_next_nameserver(code: int, remark: str | None) -> bool:
-    """Say whether a nameserver's answer to a read means that another one may do better.
+    """Return whether, after this answer to a read, another nameserver may answer better.
 
-    A raft member without a leader refuses reads, a 5.x one may still be starting, any may be overloaded.
+    A raft member without a leader refuses reads, a 5.x nameserver may still be starting, any may be
+    overloaded.
     """
     if code == ResponseCode.SYSTEM_BUSY:
         return True
@@ -141,10 +142,11 @@ def tries_next_nameserver(code: int, remark: str | None) -> bool:
 
 
 class NameserverChoice:
-    """Which nameserver to ask next.
+    """Chooses the nameserver to ask next.
 
-    Sticky while the chosen one answers; after a failure the next in turn. One that failed is asked last for
-    ``avoid_s``, so a dead one costs one short try per that time and not one per call.
+    It keeps the chosen one while that answers; after a failure it takes the next in turn. For ``avoid_s``, a
+    failed nameserver is asked last: so a dead one costs one short try in that time, and not one for each
+    call.
     """
 
     def __init__(self, addrs: Sequence[str], *, avoid_s: float, rng: random.Random) -> None:
@@ -157,16 +159,16 @@ class NameserverChoice:
 
     @property
     def addrs(self) -> tuple[str, ...]:
-        """All addresses, in the order in which they take turns."""
+        """All addresses, in the order of turns."""
         return tuple(self._addrs)
 
     def replace(self, addrs: Sequence[str]) -> bool:
-        """Take a new list; return whether it differs. The current one stays current if it is still listed."""
+        """Set a new list; return whether it differs. The current nameserver stays if it is still listed."""
         if set(addrs) == set(self._addrs):
             return False
         current = self._addrs[self._current] if self._addrs else None
         self._addrs = list(addrs)
-        self._rng.shuffle(self._addrs)  # so that many clients spread over the nameservers
+        self._rng.shuffle(self._addrs)  # random, so that many clients spread over the nameservers
         self._failed_s = {addr: when for addr, when in self._failed_s.items() if addr in addrs}
         self._current = self._addrs.index(current) if current in self._addrs else 0
         return True
@@ -178,13 +180,13 @@ class NameserverChoice:
         return tuple([addr for addr in turn if addr not in avoided] + avoided)
 
     def answered(self, addr: str) -> None:
-        """Stay with ``addr``."""
+        """Note that ``addr`` answered, and stay with it."""
         self._failed_s.pop(addr, None)
         if addr in self._addrs:
             self._current = self._addrs.index(addr)
 
     def failed(self, addr: str, now_s: float) -> None:
-        """Move on from ``addr``."""
+        """Note that ``addr`` failed, and move on to the next one."""
         if addr in self._addrs:
             self._failed_s[addr] = now_s
             if self._addrs[self._current] == addr:
@@ -204,10 +206,9 @@ class QueueTurn:
     def pick(
         self, info: PublishInfo, *, last_broker: str | None = None, avoid: Collection[str] = ()
     ) -> MessageQueue:
-        """Return the next queue, if possible at no broker of ``avoid``, and on a retry at another broker than
-        the last one.
+        """Return the next queue, if possible at a broker that is not in ``avoid``.
 
-        ``info.queues`` must not be empty.
+        A retry prefers another broker than the last one. ``info.queues`` must not be empty.
         """
         count = len(info.queues)
         second: MessageQueue | None = None

@@ -1,6 +1,6 @@
-"""A client's routes, and conclusions from a route: queues to send to, queues to read from.
+"""A client's routes, and conclusions from a route: queues for sends, queues for reads.
 
-Pure: the caller says what time it is and brings the routes.
+Pure: the caller passes the time and the routes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _COUNT: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
-#: Queues of one topic that a client makes a list of; those of all brokers together.
+#: Bound of the queues of one topic in a client's list, of all brokers together.
 QUEUES_MAX: Final = 4 * QUEUE_NUMS_MAX
 
 
@@ -40,7 +40,7 @@ class PublishInfo:
         queues: Writable queues whose broker has a master; by broker name, then queue id.
         order: The queues are those of the topic's order configuration.
         provisional: Derived from the default topic: the topic itself is still to be created by a broker.
-        several_brokers: Whether the queues are at more than one broker.
+        several_brokers: The queues are at more than one broker.
     """
 
     topic: str
@@ -55,7 +55,7 @@ class PublishInfo:
 
 
 def publish_info(topic: str, route: TopicRouteData, *, provisional: bool = False) -> PublishInfo:
-    """Return where to send.
+    """Return the queues for sends.
 
     An order configuration (``broker-a:4;broker-b:4``) replaces the queue data. Else only brokers with write
     permission and a master count.
@@ -88,7 +88,7 @@ def publish_info(topic: str, route: TopicRouteData, *, provisional: bool = False
 
 
 def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
-    """Return the readable queues, sorted; a slave serves them too.
+    """Return the readable queues, sorted; slaves serve reads, too.
 
     Source: MQClientInstance.topicRouteData2TopicSubscribeInfo.
     """
@@ -98,7 +98,7 @@ def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, .
 
 
 def _queues(topic: str, counts: list[tuple[str, int]]) -> tuple[MessageQueue, ...]:
-    """Return the queues of each broker name with so many; no more than what a client may hold."""
+    """Return the queues of each broker name from their numbers, up to the bound of a client's list."""
     total = sum(count for _, count in counts)
     if total > QUEUES_MAX or any(count > QUEUE_NUMS_MAX for _, count in counts):
         log.warning(
@@ -117,19 +117,17 @@ def _queues(topic: str, counts: list[tuple[str, int]]) -> tuple[MessageQueue, ..
 
 
 def clamp_default_route(route: TopicRouteData, queue_nums: int) -> TopicRouteData:
-    """Return the default topic's route as that of a topic that will be created with ``queue_nums`` queues at
-    most."""
+    """Return the default topic's route, changed for a new topic with at most ``queue_nums`` queues."""
 
     def clamp(data: QueueData) -> QueueData:
-        nums = min(queue_nums, data.read_queue_nums)  # Java takes the read queues for both
+        nums = min(queue_nums, data.read_queue_nums)  # Java uses the number of read queues for both
         return msgspec.structs.replace(data, read_queue_nums=nums, write_queue_nums=nums)
 
     return replace(route, queue_datas=tuple(clamp(data) for data in route.queue_datas))
 
 
 def pick_read_addr(addrs: Mapping[int, str], suggested: int) -> str | None:
-    """Return the address to pull from: the suggested id, else the master, else the lowest id; None without
-    any."""
+    """Return the address for pulls: the suggested id's, else the master's, else the lowest id's; or None."""
     if not addrs:
         return None
     for broker_id in (suggested, MASTER_ID):
@@ -151,10 +149,10 @@ class _Entry:
 
 
 class RouteCache:
-    """Routes of the topics a client uses, with the time each was last confirmed.
+    """Routes of the topics that a client uses, each with the time of its last confirmation.
 
-    A topic whose route is gone at the nameserver keeps the last known one, as in RocketMQ: brokers decide
-    then.
+    If the nameserver has no route any more, the last known one stays, as in RocketMQ. Brokers then accept or
+    refuse requests.
     """
 
     def __init__(self, *, refresh_s: float) -> None:
@@ -164,7 +162,7 @@ class RouteCache:
         self._brokers: dict[str, Mapping[int, str]] = {}
 
     def use(self, topic: str) -> None:
-        """Name a topic whose route has to be kept fresh."""
+        """Note a topic whose route must be refreshed."""
         self._asked_s.setdefault(topic, -float("inf"))
 
     def topics(self) -> tuple[str, ...]:
@@ -172,17 +170,17 @@ class RouteCache:
         return tuple(self._asked_s)
 
     def due(self, now_s: float) -> tuple[str, ...]:
-        """Return the topics whose route was last asked for a refresh period ago or longer."""
+        """Return the topics whose last query was a refresh period ago or longer."""
         return tuple(topic for topic, asked in self._asked_s.items() if now_s - asked >= self._refresh_s)
 
     def asked(self, topic: str, now_s: float) -> None:
-        """Note that the nameservers were asked, no matter the answer."""
+        """Note a query to the nameservers, with any answer."""
         self._asked_s[topic] = now_s
 
     def put(self, topic: str, route: TopicRouteData, now_s: float, *, provisional: bool = False) -> bool:
-        """Keep a route; return whether it says something new.
+        """Store a route; return whether it is new or different.
 
-        A provisional one (from the default topic) never replaces a real one.
+        A provisional route (from the default topic) never replaces a real one.
         """
         self._asked_s[topic] = now_s
         entry = self._entries.get(topic)
@@ -211,12 +209,12 @@ class RouteCache:
         return entry.route if entry else None
 
     def publish(self, topic: str) -> PublishInfo | None:
-        """Return where to send, or None when nothing is known."""
+        """Return the queues for sends, or None when no route is known."""
         entry = self._entries.get(topic)
         return entry.publish if entry else None
 
     def subscribe(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the readable queues; empty when nothing is known."""
+        """Return the readable queues; empty when no route is known."""
         entry = self._entries.get(topic)
         return entry.subscribe if entry else ()
 

@@ -1,4 +1,4 @@
-"""Threads for the sends of a blocking client that nobody waits for."""
+"""Threads for the asynchronous sends of a blocking client."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .errors import ClientClosed, OutcomeUnknown
 from .operation import Operation
 
 T = TypeVar("T")
-#: A thread without work ends after so long: a client that is dropped without being closed keeps none.
+#: Seconds after which a thread without work ends, so that a client that was never closed keeps no threads.
 _IDLE_S: Final = 10.0
 _Task = tuple[Future[Any], Operation[Any]]
 
 
 class SendThreads:
-    """Runs operations in threads, so many at a time at most.
+    """Runs operations in a bounded number of threads.
 
-    The threads are daemons: the interpreter would wait for those of a ThreadPoolExecutor without end, and one
-    that is held by a hook or by the system's resolver never ends.
+    The threads are daemons: the interpreter waits for the threads of a ThreadPoolExecutor without a bound,
+    and a thread that a hook or the system's resolver blocks may never end.
     """
 
     def __init__(self, perform: Callable[[Operation[Any]], Any], *, threads_max: int) -> None:
@@ -37,7 +37,7 @@ class SendThreads:
         """Run an operation as soon as a thread is free; the future has its outcome.
 
         Raises:
-            ClientClosed: If they have ended; nothing was done.
+            ClientClosed: If the threads have ended; nothing was done.
             RuntimeError: If no thread can be started.
         """
         future: Future[T] = Future()
@@ -59,7 +59,7 @@ class SendThreads:
         return future
 
     def end(self) -> None:
-        """End all threads that are free; give every future that is left an exception."""
+        """End all free threads; set an exception in every unfinished future."""
         with self._lock:
             self._ended = True
             left = tuple(self._running)
@@ -85,7 +85,7 @@ class SendThreads:
         del first
         while task is not None:
             self._run(*task)
-            task = None  # the last message is not kept while nothing is sent
+            task = None  # do not keep the last message in memory while nothing is sent
             task = self._next()
 
     def _next(self) -> _Task | None:
@@ -101,7 +101,7 @@ class SendThreads:
         with self._lock:
             self._idle -= 1
             if is_late and not self._waiting.empty():
-                task = self._waiting.get()  # an operation came just now for this thread
+                task = self._waiting.get()  # an operation for this thread came just now
             if task is None:
                 self._threads -= 1
         return task

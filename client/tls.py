@@ -1,4 +1,4 @@
-"""Security of a client's connections, from its settings."""
+"""TLS of a client's connections, from its settings."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ log = logging.getLogger(__name__)
 
 
 def secured(directory: Directory) -> Tls | None:
-    """Return what the client's connections need for TLS, None if they are plain.
+    """Return the TLS object for the client's connections, None without TLS.
 
     Raises:
-        InvalidArgument: If a file cannot be used; names it.
+        InvalidArgument: If a file cannot be used; the error names it.
     """
     config = directory.config.tls
     if config is None:
         return None
-    from routekeeper.remoting.transport.tls import Tls, TlsError  # 30 ms that plain clients do not need
+    # loading this takes 30 ms, which clients without TLS save
+    from routekeeper.remoting.transport.tls import Tls, TlsError
 
     try:
         files = _Files(config)
@@ -43,7 +44,7 @@ def secured(directory: Directory) -> Tls | None:
 
 
 class _Files:
-    """A client's authority, certificate and key: looked at before each new connection.
+    """A client's authority, certificate and key, read again after a change before each new connection.
 
     A broken new content keeps the former one in use; one WARNING says why.
 
@@ -55,18 +56,19 @@ class _Files:
         self._config = config
         self._paths = tuple(map(Path, filter(None, (config.ca_file, config.cert_file, config.key_file))))
         self._lock = threading.Lock()
-        self._read = self._refused = signature(self._paths)  # before the reading: a change meanwhile counts
+        # compute this before reading, so that a change during the reading is noticed
+        self._read = self._refused = signature(self._paths)
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
-        """Return what a new connection uses."""
+        """Return the TLS context for a new connection."""
         from routekeeper.remoting.transport.tls import TlsError
 
         with self._lock:
             found = signature(self._paths)
             if found == self._read:
                 return self._context
-            # Files are replaced one after the other: a pair that does not fit yet may do so soon.
+            # Files are replaced one after the other: a certificate and key that do not fit yet may fit soon.
             try:
                 self._context = self._load()
             except TlsError as error:

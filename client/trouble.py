@@ -1,4 +1,7 @@
-"""Lines about trouble that goes on: one when it starts, one a minute, and one when it is over. Pure."""
+"""Log lines about failures that go on: one when they start, one a minute, and one when they are over.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ LINE_PERIOD_S: Final = 60.0
 
 
 class TroubleLog:
-    """Writes lines about one kind of trouble; those left out are written at DEBUG.
+    """Logs one kind of failure; omitted lines are logged at DEBUG.
 
-    Trouble is over when everything that failed works again. If it comes and goes, it gets one pair of lines
+    A failure is over when every part that failed works again. If it comes and goes, it gets one pair of lines
     in a period.
 
     Args:
         over: The line that says that it is over, with its values.
-        quiet_s: It is over only after so many seconds without a failure, for what works now and then.
+        quiet_s: Seconds without a failure after which it is over; for parts that work only now and then.
     """
 
     def __init__(self, logger: logging.Logger, over: str, *values: object, quiet_s: float = 0.0) -> None:
@@ -41,10 +44,10 @@ class TroubleLog:
         level: int = logging.WARNING,
         error: BaseException | None = None,
     ) -> None:
-        """Tell of a failure, or count it.
+        """Log a failure, or count it.
 
         Args:
-            source: The part that failed: :meth:`worked` is to name it, too.
+            source: The part that failed; :meth:`worked` must name the same part.
             error: Its traceback follows the line.
         """
         self._failing.add(source)
@@ -61,7 +64,7 @@ class TroubleLog:
         self._logger.log(level, line, *values, exc_info=error)
 
     def worked(self, now_s: float, *, source: Hashable = None) -> None:
-        """Tell that the trouble is over, if this was the last part that failed."""
+        """Log that the failure is over, if this was the last failed part."""
         if not self._failing or now_s - self._last_s < self._quiet_s:
             return
         self.forget(source)
@@ -70,5 +73,5 @@ class TroubleLog:
             self._told, self._failures, self._untold = False, 0, 0
 
     def forget(self, source: Hashable) -> None:
-        """Wait no more for a part to work: it is not used any longer."""
+        """Stop waiting for a part to work again, because it is not used any more."""
         self._failing.discard(source)

@@ -7,7 +7,7 @@ from typing import Final
 
 from routekeeper.remoting.message import unique_message_id
 
-#: Of a unique id: the millisecond of the month, and the counter.
+#: Format of a part of a unique id: the millisecond of the month, and the counter.
 _ID_TAIL_DIGITS: Final = 12
 
 
@@ -15,7 +15,7 @@ class UniqueIds:
     """Source of the unique ids of one client's messages."""
 
     def __init__(self, *, ip: str, pid: int, source_hash: int) -> None:
-        """Take what tells this client apart: address, process id, 32 bits for the client in the process."""
+        """Store this client's identity: address, process id, 32 bits for the client in the process."""
         identity = unique_message_id(ip=ip, pid=pid, source_hash=source_hash, ms_of_month=0, counter=0)
         self._prefix = identity[:-_ID_TAIL_DIGITS]
         self._counter = 0

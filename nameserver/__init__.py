@@ -1,15 +1,15 @@
 """A nameserver: which broker holds which queues of a topic, over RocketMQ's protocol and over HTTP.
 
-Here belongs what every part of it speaks of, values and decisions without IO, and the program itself; all
+Here belongs the program, and the values and decisions without IO that all parts share. Everything
 else has a folder.
 
-    __main__.py        the program: arguments, logging, signals, the parts put together
-    types.py           values that the parts hand to each other
+    __main__.py        the program: arguments, logging, signals; it builds all parts
+    types.py           values that several parts use
     registration.py    request 103, decoded
-    commands.py        what may be done to the route table, and its bytes in the log
-    verdicts.py        what that came to
-    handlers.py        a request and a table become an answer, a renewal or a command
-    liveness.py        which brokers this process has heard, and who is gone
+    commands.py        the commands that change the route table, and their bytes in the log
+    verdicts.py        the results of commands
+    handlers.py        turn a request and the table into an answer, a renewal or a command
+    liveness.py        when this process last saw each broker, and which brokers are gone
     disk/, settings/, routes/   files; what may be set; the table
     modes/, replicated/, raft/  what a mode is, with the independent one; the replicated one; its engine
     production/        another environment's nameservers, for clusterTest

@@ -10,7 +10,7 @@ from routekeeper.remoting.interrupt import (
     server_signals,
 )
 
-hangups = Hangups()  # before the other modules are loaded, which takes a while
+hangups = Hangups()  # These lines run before the other modules are loaded, because loading takes a while.
 hangups.hold()
 end_quietly_when_interrupted()
 # ruff: noqa: E402
@@ -64,18 +64,20 @@ log = logging.getLogger("routekeeper.nameserver")
 
 _EXIT_SETTING: Final = 2
 _EXIT_REMOVED: Final = 3
-_EXIT_FAILED: Final = 70  # EX_SOFTWARE, as a raft member that cannot go on
-#: What keeps the process from serving; the message is the one line printed before exit 2.
+_EXIT_FAILED: Final = 70  # EX_SOFTWARE: a raft member that cannot go on exits with it.
+#: An error that keeps the process from serving. Its message is the one line that is printed before exit 2.
 _REFUSALS: Final = (ConfigError, DirectoryError, FileError, RaftStartError, TlsSettingError)
-#: Allocations before the youngest generation is collected; how many of its collections before the older ones.
+#: The first number: allocations before the youngest generation is collected. The others: collections of a
+#: generation before the next older one is collected.
 _COLLECT_AFTER: Final = (10_000, 20, 20)
-#: Parameters of glibc's mallopt, and values: bytes from which on memory for one object comes from the kernel;
-#: freed bytes at the end of the heap above which they are given back.
+#: Parameters of glibc's mallopt with their values. The first is the size in bytes from which on an object
+#: gets memory of its own from the kernel. The second is the number of freed bytes at the end of the heap
+#: above which they are given back.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _FREED_KEPT_MAX: Final = 16 * 1024**2
 _FROM_KERNEL_FROM: Final = 32 * 1024**2
-#: Variables of the environment, and the settings that they name.
+#: Environment variables, and the setting that each one sets.
 _ENVIRONMENT: Final = {"MQNAMESRV_LOG_LEVEL": "logLevel", "MQNAMESRV_LOG_FORMAT": "logFormat"}
 
 
@@ -124,10 +126,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Ending:
-    """Waits for the end of this process: by a signal, or by the group that removes this member.
+    """Waits for the end of this process: by a signal, or because the group removed this member.
 
     Attributes:
-        begun: Set once it has come.
+        begun: Set once the end has begun.
     """
 
     def __init__(self) -> None:
@@ -137,11 +139,11 @@ class _Ending:
 
     @property
     def code(self) -> int:
-        """Exit code of an orderly end."""
+        """Return the exit code of an orderly end."""
         return _EXIT_REMOVED if self._removed else self._signals.code
 
     def signal(self, number: int) -> None:
-        """End in order; end at once at a second signal, unless it only repeats the first."""
+        """End in order at the first signal; end at once at a second one, unless it only repeats the first."""
         order = self._signals.take(number, asyncio.get_running_loop().time())
         if order is Order.AT_ONCE:
             log.warning("second signal, exiting at once signal=%s", number)
@@ -152,7 +154,7 @@ class _Ending:
             self.begun.set()
 
     def removed(self, line: str) -> None:
-        """End in order, as at a signal: clients still get the answers that are under way."""
+        """End in order, as at a signal: clients still get answers to their requests in flight."""
         print(f"mqnamesrv: {line}", file=sys.stderr, flush=True)
         self._removed = True
         self.begun.set()
@@ -165,11 +167,12 @@ async def serve(
     token: str | None = None,
     bind_unnamed: bool = False,
 ) -> int:
-    """Bind, say so, serve until a signal, stop in order; return the exit code.
+    """Bind the ports, log them, serve until a signal comes, stop in order; return the exit code.
 
     Args:
-        settings_file: Read again at SIGHUP.
-        token: What changes of the group over HTTP must prove they know; None leaves them off.
+        settings_file: The server reads it again at SIGHUP.
+        token: Content of ``--http-token-file``: changes of the group over HTTP need it. None refuses all of
+            them.
         bind_unnamed: As :attr:`.settings.ranking.Loaded.bind_unnamed`.
 
     Raises:
@@ -177,8 +180,8 @@ async def serve(
     """
     current = settings.current
     if current.http_listen is not None:
-        # loading aiohttp takes 0.15 s of CPU, a third of a start; --help, a bad setting and --http off need
-        # none
+        # Loading aiohttp takes 0.15 s of CPU, a third of a start. --help, a start with a bad setting, and
+        # --http off do not need it.
         from routekeeper.nameserver.http.app import HttpServer
     loop = asyncio.get_running_loop()
     ending = _Ending()
@@ -189,7 +192,7 @@ async def serve(
         loop.add_signal_handler(number, ending.signal, number)
     async with asyncio.TaskGroup() as group, contextlib.AsyncExitStack() as at_end:
         server = NameServer(settings=settings, group=group)
-        # JavaScript reads this number, too, and has no larger integers.
+        # JavaScript programs read this number, too, and JavaScript has no larger integers.
         boot_id = int.from_bytes(os.urandom(6), "big")
         consistency = await _open_mode(settings, server, boot_id=boot_id, ending=ending)
         at_end.push_async_callback(consistency.close)
@@ -228,8 +231,8 @@ async def serve(
 def _spare_collector() -> None:
     """Exclude loaded modules and tables from garbage collection, and collect less often.
 
-    A full collection of 70,000 objects of modules and tables took 33 ms of CPU, several times as long on a
-    busy machine, and nothing else runs meanwhile: heartbeats neither.
+    A full collection of 70,000 objects of modules and tables took 33 ms of CPU, and several times as long on
+    a busy machine. The process does nothing else meanwhile, so heartbeats wait too.
     """
     gc.collect()
     gc.freeze()
@@ -239,12 +242,14 @@ def _spare_collector() -> None:
 def _keep_freed_memory() -> None:
     """Let the C library keep memory that was freed, instead of giving it back to the kernel at once.
 
-    A registration of 10,000 topics has 1.7 MB, which are received, joined and cut. Each time the kernel
-    handed out some 1,300 empty pages for them: 7.4 ms of CPU for a repeated one, 2.8 ms without.
+    A registration of 10,000 topics has 1.7 MB, which are received, joined and cut. Without this setting the
+    kernel supplied some 1,300 empty pages for each such registration: a repeated one then cost 7.4 ms of CPU,
+    and 2.8 ms with it.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
-        return  # the operator has decided
-    # The C library may be another one. A service manager may forbid memory that is written and executed.
+        return  # The operator has set these parameters already.
+    # The C library may be another one than glibc. A service manager may forbid memory that is both writable
+    # and executable.
     with contextlib.suppress(AttributeError, ImportError, MemoryError, OSError):
         import ctypes
 
@@ -256,7 +261,7 @@ def _keep_freed_memory() -> None:
 async def _open_mode(
     settings: LiveSettings, server: NameServer, *, boot_id: int, ending: _Ending
 ) -> Consistency:
-    """Make the mode that the settings name, and start it; the only place that knows them by name."""
+    """Make the mode that the settings name, and start it. No other function knows the modes by name."""
     if settings.current.mode == "raft":
         replicated = Replicated(settings, server, boot_id=boot_id, on_removed=ending.removed)
         await replicated.start()
@@ -272,7 +277,7 @@ async def _bind(what: str, start: Coroutine[Any, Any, str]) -> str:
     try:
         return await start
     except OSError as error:
-        # asyncio's own text says the address once more.
+        # asyncio's own error text repeats the address, so only the reason is used.
         number = error.errno or 0
         reason = os.strerror(number) if number in errno.errorcode else error.strerror or error
         raise ConfigError(f"{what} cannot be bound: {reason}") from None
@@ -292,7 +297,10 @@ def _read_file(line: CommandLine) -> dict[str, str]:
 
 
 def _load(line: CommandLine, file: Mapping[str, str]) -> tuple[Loaded, dict[str, str]]:
-    """Merge flags, stored settings, the file and defaults; the file may say where the stored ones lie."""
+    """Merge flags, stored settings, the file and defaults.
+
+    The file may name the path of the stored settings.
+    """
     first = _merge(line, file, {})
     stored = load_settings_file(Path(first.settings.store_path))
     return _merge(line, file, stored), stored
@@ -307,7 +315,7 @@ def _merge(line: CommandLine, file: Mapping[str, str], stored: Mapping[str, str]
 
 def _run(body: Coroutine[Any, Any, int]) -> int:
     try:
-        import uvloop  # does not exist everywhere
+        import uvloop  # uvloop does not exist for every system.
     except ImportError:
         factory = None
     else:
@@ -315,7 +323,8 @@ def _run(body: Coroutine[Any, Any, int]) -> int:
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
             return runner.run(body)
-    except ExceptionGroup as group:  # what except* raises is a group again in Python 3.11.2
+    # In Python 3.11.2, an exception raised inside except* comes out wrapped in a group again.
+    except ExceptionGroup as group:
         refusals, others = group.split(_REFUSALS)
         if refusals is None or others is not None:
             raise
@@ -326,10 +335,10 @@ def _run(body: Coroutine[Any, Any, int]) -> int:
 
 
 def _read_environment() -> dict[str, str]:
-    """Return the settings that variables of the environment name.
+    """Return the settings that environment variables name.
 
     Raises:
-        ConfigError: If one is none of its words.
+        ConfigError: If a variable has a value that is not allowed.
     """
     found = {}
     for name, key in _ENVIRONMENT.items():

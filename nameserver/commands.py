@@ -1,13 +1,14 @@
 """The closed set of changes to the route table, and how they are written to a log.
 
-A command says what it was computed from: the revision of each thing it changes, or, for something absent, the
-table revision on which it was decided. :func:`bases` lists these; the table answers *moved* if one of them is
-younger by then. Commands hold resolved settings only: applying one reads no clock, no randomness, no setting.
+A command names the state that it was computed from: the revision of each thing it changes. For a thing that
+is absent it names the table's revision at the decision. :func:`bases` lists these; the table answers *moved*
+if one of these things has changed since. Commands hold resolved settings only: applying one reads no clock,
+no randomness, no setting.
 
 Log form of one command: one byte format version, one byte packing (0 plain, 1 zlib), then a msgpack array
-that starts with the command's kind. Fields may be added at the end with defaults; a new kind or a changed
-meaning needs a new format version, with which its log form starts, and members propose it only when every
-member understands it. Older kinds keep the version that they came with.
+that starts with the command's kind. A release may add fields at the end, with defaults. A new kind, or a
+changed meaning, needs a new format version, with which its log form starts. Members propose it only when
+every member understands it. Older kinds keep their version.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ FORMAT_VERSION: Final = 3
 """Newest format of commands that this program reads; it reads all older ones. 2 brought :class:`Update`."""
 
 FIRST_FORMAT: Final = 1
-"""Of the kinds of command that every release knows."""
+"""Format version of the kinds of command that every release knows."""
 
 UPDATE_FORMAT: Final = 2
-"""From which format on a member knows :class:`Update`."""
+"""First format in which a member knows :class:`Update`."""
 
 LIMITS_FORMAT: Final = 3
-"""From which format on a member obeys :class:`TableLimits`; an older one would apply what others reject."""
+"""First format in which a member obeys :class:`TableLimits`; older members would apply rejected commands."""
 
 BATCH_FORMAT: Final = 1
 """Format of batches, with any commands in them."""
@@ -45,20 +46,20 @@ ENTRY_BYTES_MAX: Final = 5 * 1024 * 1024
 INFLATED_BYTES_MAX: Final = 128 * 1024 * 1024
 """Largest command before it is compressed, in bytes; a registration of 200,000 topics needs some 20 MB.
 
-Writers and readers of commands both keep to it: text that repeats itself compresses to a
-thousandth.
+Writers and readers of commands both check it, because repetitive text compresses to a thousandth of its size.
 """
 
 _PLAIN: Final = 0
 _ZLIB: Final = 1
 _PACKED_WORK: Final = 40
-_LONG_BYTES: Final = 2048  # compressed, some 1,000 topics
-_PACK_FROM: Final = 1024  # below this, zlib costs the members more than the bytes that it saves
-_ZLIB_LEVEL: Final = 1  # topic lists repeat themselves: the highest level gains little and costs 10x
+_LONG_BYTES: Final = 2048  # Size of a command, in bytes, with some 1,000 topics, compressed.
+_PACK_FROM: Final = 1024  # Below this size, compression costs the members more time than it saves.
+# Topic lists repeat themselves: zlib's highest level saves few bytes more and costs ten times the time.
+_ZLIB_LEVEL: Final = 1
 
 
 class CommandFormatError(Exception):
-    """Bytes that are no command this program understands; the member that met them must stop."""
+    """Bytes that are no command this program understands. The member that read them must stop."""
 
 
 class CommandTooLarge(Exception):
@@ -76,7 +77,7 @@ class CommandTooLarge(Exception):
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Base of what travels: immutable, compared by value, written as arrays."""
+    """Base of the values in a log: immutable, compared by value, written as arrays."""
 
 
 class TopicQueues(_Wire, frozen=True, gc=False):
@@ -113,15 +114,16 @@ class QueueMapping(_Wire, frozen=True):
 
 
 class TableLimits(_Wire, frozen=True):
-    """Bounds of the table, from the proposer's settings: a command may not make the table grow beyond them.
+    """Bounds of the table, from the proposer's settings: a command must not make the table grow beyond them.
 
     Attributes:
         topics: Topics listed.
         pairs: Pairs of a topic and a broker name that has queue data of it.
         brokers: Records.
         size: Bytes of the texts of all of them.
-        host: Of the connection over which the request came; it is charged for what it brings. Empty: none is.
-        host_percent: How much of each bound one host may have.
+        host: The host that sent the request; what the command adds is counted against it. Empty: nothing is
+            counted.
+        host_percent: Percentage of each bound that one host may use.
     """
 
     topics: int
@@ -152,11 +154,12 @@ class RegisterBroker(_OfBroker, frozen=True, tag=1):
         incremental: The body has exactly one topic (5.x's own criterion).
         filter_servers: None leaves the stored list as it is, empty removes it.
         lease_ms: How long the broker may be silent; resolved from the request or the default of 120,000.
-        enable_acting_master: None if the broker did not say: one from before 5.0.
-        delete_absent: Setting ``deleteTopicWithBrokerRegistration``; never acts on an incremental one.
-        record_revision: Of the (cluster, address) record.
-        name_revision: Of the broker name.
-        limits: None: it is applied however large the table is.
+        enable_acting_master: None if the broker did not send it: brokers before 5.0 do not.
+        delete_absent: Setting ``deleteTopicWithBrokerRegistration``; has no effect on an incremental
+            registration.
+        record_revision: Revision of the (cluster, address) record.
+        name_revision: Revision of the broker name.
+        limits: None applies the command however large the table is.
     """
 
     broker_id: int
@@ -178,11 +181,11 @@ class RegisterBroker(_OfBroker, frozen=True, tag=1):
 class Touch(_OfBroker, frozen=True, tag=2):
     """A registration that changes nothing, without its topics: only the record's revision rises.
 
-    It names no revision; instead the record must still be as described, else it has moved.
+    It names no revision. Instead the record must still be as described here, else the answer is *moved*.
 
     Attributes:
-        data_version: The record's, which an incremental registration may be older than.
-        complete: The record's: no increment came after its last full registration.
+        data_version: The record's data version. That of an incremental registration may be older.
+        complete: The record's flag: no incremental registration came after its last full one.
     """
 
     broker_id: int
@@ -203,7 +206,7 @@ class UnregisterBroker(_OfBroker, frozen=True, tag=3):
 
 
 class Evict(_Wire, frozen=True, tag=4):
-    """Removes a broker judged gone; changes nothing unless its record is exactly at this revision."""
+    """Evict a broker that is gone; changes nothing unless its record is exactly at this revision."""
 
     cluster_name: ClusterName
     broker_addr: BrokerAddr
@@ -272,20 +275,20 @@ class ImportKv(_Wire, frozen=True, tag=11):
 class Update(_OfBroker, frozen=True, tag=12):
     """A registration as the difference that it makes, for a broker whose own facts have not changed.
 
-    Comes to what the whole registration would come to; made by :meth:`RouteTable.shortened`. That holds only
-    on the table that it was computed from, as far as this broker goes. So what it names is matched exactly:
-    both revisions, what a name may change without moving its revision, and how many topics it has. Of a name
-    whose revision stands no topic can have come or changed, but :class:`DeleteTopic` can have taken one
-    that the registration brings and the difference does not.
+    It has the same result as the whole registration; :meth:`RouteTable.shortened` makes it. The results are
+    equal only if the table still has the same state of this broker. So the table compares all that the
+    command names exactly: both revisions, the fields of a broker name that change without a new revision, and
+    its number of topics. While a name's revision is unchanged, no topic of it can have been added or changed.
+    But :class:`DeleteTopic` can have removed a topic that the registration names and the difference omits.
 
     Attributes:
-        topics: Those of which the queue data differ, as the table is to keep them.
-        incremental: As of the registration.
-        enable_acting_master, zone_name: As the name has them, and the registration said again.
-        topic_count: Of the broker name, before.
-        record_revision: Of the (cluster, address) record.
-        name_revision: Of the broker name.
-        limits: None if none of the topics is new to the broker name; else as of :class:`RegisterBroker`.
+        topics: The topics whose queue data differ, with the queue data that the table is to store.
+        incremental: Whether the registration was incremental.
+        enable_acting_master, zone_name: Values of the broker name, which the registration repeats.
+        topic_count: Number of topics of the broker name before this command.
+        record_revision: Revision of the (cluster, address) record.
+        name_revision: Revision of the broker name.
+        limits: None if none of the topics is new to the broker name; else as in :class:`RegisterBroker`.
     """
 
     data_version: DataVersion
@@ -325,7 +328,7 @@ class Base(msgspec.Struct, frozen=True):
 
     Attributes:
         key: BrokerKey for a record, the text for a broker name or topic, (namespace, key) for a KV key.
-        revision: Of the thing's last change, or of the table if it was absent.
+        revision: Revision of the thing's last change, or of the table if the thing was absent.
     """
 
     kind: BaseKind
@@ -334,9 +337,9 @@ class Base(msgspec.Struct, frozen=True):
 
 
 def bases(command: Command) -> tuple[Base, ...]:
-    """Return what a command was computed from; it has moved if one of these is younger by now.
+    """Return the things that a command was computed from; it has moved if one of them has changed since.
 
-    Also the scope in which two commands of one log conflict.
+    Two commands of one log conflict if they name the same thing.
     """
     match command:
         case RegisterBroker() | Update() | UnregisterBroker():
@@ -362,8 +365,9 @@ class Proposal(_Wire, frozen=True):
 
     Attributes:
         boot_id: Random number of the proposing process.
-        sequence: Number of the proposal within that process; the same for each time it is sent.
-        command: Its log form, so that who passes it on need not encode it again.
+        sequence: Number of the proposal within that process. It stays the same when the proposal is sent
+            again.
+        command: Its log form, so that a process that forwards it need not encode it again.
     """
 
     boot_id: int
@@ -372,7 +376,7 @@ class Proposal(_Wire, frozen=True):
 
 
 class Batch(_Wire, frozen=True):
-    """One log entry: proposals in the order in which they apply, each for itself."""
+    """One log entry: proposals, which are applied one by one in this order."""
 
     proposals: tuple[Proposal, ...]
 
@@ -407,10 +411,10 @@ def _format_for(command: Command) -> int:
 
 
 def written_and_read(command: Command) -> Steps[tuple[bytes, Command]]:
-    """Return the log form of a command, and what every member reads in it.
+    """Return the log form of a command, and the command as every member reads it.
 
-    What goes into a log is only what was read back: a member that could not read it would stop, and one that
-    read something else would differ from the others.
+    A proposer writes only a command that it could read back. A member that could not read it would stop, and
+    one that read another command would differ from the others.
 
     Raises:
         CommandTooLarge: As :func:`encode_command`.
@@ -428,20 +432,20 @@ def format_of(command: bytes) -> int:
 
 
 def work_of(command: bytes) -> int:
-    """Return what it takes to apply a command, given in its log form: bytes, 40 for each compressed one.
+    """Return the cost of applying a command, given in its log form: its bytes; 40 for each compressed byte.
 
-    Topics compress to two or three bytes each.
+    Compressed topics have two or three bytes each.
     """
     return len(command) * (_PACKED_WORK if command[1] == _ZLIB else 1)
 
 
 def decode_command(data: bytes) -> Command:
-    """Read the log form of a command at once, see :func:`decoding_command`."""
+    """Read the log form of a command in one step; see :func:`decoding_command`."""
     return finish(decoding_command(data))
 
 
 def decoding_command(data: bytes) -> Steps[Command]:
-    """Read the log form of a command; memory stays bounded.
+    """Read the log form of a command in steps, within a bound of memory.
 
     Raises:
         CommandFormatError: If it is of a newer format, an unknown kind, or damaged.
@@ -494,7 +498,7 @@ def decode_batch(data: bytes) -> Batch:
 def _inflate(data: bytes) -> bytes:
     stream = zlib.decompressobj()
     try:
-        # One byte more than allowed: at exactly the limit the end of the stream has yet to be looked at.
+        # Allow one byte more: at exactly the limit, zlib has not yet seen the end of its stream.
         plain = stream.decompress(data, INFLATED_BYTES_MAX + 1)
     except zlib.error as error:
         raise CommandFormatError(f"command's zlib stream of {len(data)} bytes: {error}") from None

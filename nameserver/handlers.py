@@ -1,9 +1,9 @@
 """Answers of a nameserver, as one pure function of the table, the request and the settings.
 
-:func:`decide` returns an answer, or what must happen first: a command for the table, a renewal of a lease, a
-change of settings. It knows neither the mode nor connections. :func:`answer_for` turns a command's verdict
-into the answer. Source of every rule: DefaultRequestProcessor and ClientRequestProcessor of RocketMQ 4.9 and
-5.3; where we differ on purpose, the comment says so.
+:func:`decide` returns an answer, or the action that must come first: a command for the table, a renewal of a
+lease, or a change of settings. It knows neither the mode nor connections. :func:`answer_for` turns a
+command's verdict into the answer. Source of every rule: DefaultRequestProcessor and ClientRequestProcessor of
+RocketMQ 4.9 and 5.3; where we differ on purpose, the comment says so.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         record: The broker's; it has the lease.
-        answer: What to answer if this process may vouch for the record.
-        otherwise: What to do if it may not: a command to propose, or another answer.
+        answer: Answer if this process may renew the record's lease.
+        otherwise: Action if it may not: a command to propose, or another answer.
         is_current: The sender stated the data version of the record.
     """
 
@@ -73,7 +73,7 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsChange:
-    """Request 318: put these settings in force and keep the changes in a file."""
+    """Request 318: apply these settings now, and write the changes to a file."""
 
     after: NamesrvSettings
     changes: Mapping[str, str]
@@ -86,9 +86,9 @@ def decide(view: RouteView, request: Request, settings: NamesrvSettings, *, upti
     """Decide a request on the table as it is.
 
     Args:
-        view: The table; what a command names as its base is read from it.
-        request: Of one of the codes :data:`SERVED`, as the wire refuses all others; no registration, for
-            which there is :func:`decide_registration`.
+        view: The table; a command's bases are read from it.
+        request: Its code is one of :data:`SERVED`, as the wire refuses all others. It is no registration:
+            :func:`decide_registration` is for those.
         uptime_s: Seconds since this process started to serve.
     """
     if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC and must_wait(settings, uptime_s):
@@ -96,14 +96,14 @@ def decide(view: RouteView, request: Request, settings: NamesrvSettings, *, upti
     try:
         return _HANDLERS[request.code](view, request, settings)
     except FieldError as error:
-        # Java fails later, or stores null, where a required argument is missing; we name the argument.
+        # If a required argument is missing, Java fails later or stores null; our error names the argument.
         return refusal(str(error))
     except RemoteProtocolError as error:
         return refusal(f"body of request {request.code} cannot be read: {error}")
 
 
 def answer_for(command: Command, verdict: Verdict, settings: NamesrvSettings) -> Answer:
-    """Build the answer to a request from what its command did. Never called with *moved*."""
+    """Build the answer to a request from its command's result. Never called with *moved*."""
     if isinstance(verdict, Rejected):
         return Answer(code=verdict.code, remark=verdict.remark)
     assert not isinstance(verdict, Moved), "a command that moved is decided again, not answered"
@@ -121,7 +121,7 @@ def table_limits(settings: NamesrvSettings, host: str) -> commands.TableLimits:
     """Return the bounds of the table, for a command that makes it grow.
 
     Args:
-        host: Of the connection, as :func:`routekeeper.remoting.addresses.charged_host` has it.
+        host: Host of the connection, in the form of :func:`routekeeper.remoting.addresses.charged_host`.
     """
     return commands.TableLimits(
         settings.table_topics_max,
@@ -148,7 +148,7 @@ def decide_registration(
     *,
     limits: commands.TableLimits | None = None,
 ) -> Renewal | commands.RegisterBroker:
-    """Decide a request 103 at once, see :func:`deciding_registration`."""
+    """Decide a request 103 in one step; see :func:`deciding_registration`."""
     return finish(deciding_registration(view, decoded, settings, limits=limits))
 
 
@@ -190,7 +190,8 @@ def deciding_registration(
         limits=limits,
     )
     command = msgspec.structs.replace(command, topics=(yield from decoded.topics()))
-    # Without a record, what changes nothing is fenced: there is no lease to renew, a log judges it again.
+    # Propose it although it changes nothing: without a record there is no lease to renew, and the log must
+    # check the proposal's bases again.
     if record is None or (yield from view.would_change(command)):
         return command
     return renewal_of(view, record, settings, is_current=record.data_version == decoded.data_version)
@@ -199,10 +200,10 @@ def deciding_registration(
 def renewal_of(
     view: RouteView, record: Record, settings: NamesrvSettings, *, is_current: bool = False
 ) -> Renewal:
-    """Return the answer to a registration that changes nothing: the record states the same already.
+    """Return the answer to a registration that changes nothing, because the record is the same already.
 
     Args:
-        is_current: It states the record's data version. A late copy does not, nor need it be of the record's
+        is_current: It has the record's data version. A late copy has another one, and may have another broker
             name or id.
     """
     entry = view.name(record.broker_name)
@@ -226,8 +227,8 @@ def renewal_of(
 def _registered(reply: RegisterReply, settings: NamesrvSettings) -> Answer:
     body = b""
     if reply.order_topics is not None and settings.return_order_topic_config_to_broker:
-        # An empty table is sent as such, as Apache does: a 4.9 broker then resets the order flags of all its
-        # topics, which it leaves alone when there is no body.
+        # Send an empty table, as Apache does. A 4.9 broker then resets the order flags of all its topics;
+        # without a body it would leave them alone.
         body = _kv_body({key: entry.value for key, entry in reply.order_topics.items()})
     elif reply.master_addr is None and reply.ha_server_addr is None:
         return DONE
@@ -248,7 +249,7 @@ def broker_of_farewell(request: Request) -> BrokerKey:
 
 
 def _farewell(request: Request) -> ext.UnregisterBrokerFields:
-    # brokerId is not looked at: 4.9 fails on one that is no number, 5.x does not, and it decides nothing.
+    # Ignore brokerId, because it decides nothing. 4.9 fails on one that is no number, 5.x does not.
     return ext.UnregisterBrokerFields.parse({**request.ext_fields, "brokerId": "0"})
 
 
@@ -300,7 +301,7 @@ def _member_group(view: RouteView, request: Request, settings: NamesrvSettings) 
         broker_name=fields.broker_name,
         broker_addrs={} if data is None else data.broker_addrs,
     )
-    # 5.x leaves this remark on the success; no reader may judge by it.
+    # 5.x leaves this remark on the success; no client may conclude anything from it.
     return Answer(remark="not set any response code", body=group.encode())
 
 
@@ -316,7 +317,7 @@ def _route(view: RouteView, request: Request, settings: NamesrvSettings) -> Deci
 
 
 def route_answer(route: TopicRouteData, request: Request, fields: ext.GetRouteFields) -> Answer:
-    """Return the answer to a 105 with this route, as its sender reads it."""
+    """Return the answer to a 105 with this route, in the encoding that its sender reads."""
     if fields.zone_mode and fields.zone_name:
         route = select_zone(route, fields.zone_name)
     dialect = dialect_for(request.version, accept_standard_json_only=fields.accept_standard_json_only)
@@ -331,7 +332,7 @@ def no_route(topic: str | None, *, is_5: bool) -> Answer:
 
 
 def route_of(view: RouteView, topic: str, settings: NamesrvSettings) -> TopicRouteData | None:
-    """Return where a topic lives, None if nowhere, as these settings want it shown."""
+    """Return a topic's route in the form that these settings ask for; None if it has no route."""
     return view.route(
         topic, acting_master=settings.support_acting_master, order_conf=settings.order_message_enable
     )
@@ -340,8 +341,8 @@ def route_of(view: RouteView, topic: str, settings: NamesrvSettings) -> TopicRou
 def select_zone(route: TopicRouteData, zone_name: str) -> TopicRouteData:
     """Keep the brokers of one zone, and broker names without a master; the result may be empty (5.x).
 
-    Source: ZoneRouteRPCHook. Unlike it, this leaves the dialect to the caller: number keys stay quoted for
-    those who asked for standard JSON.
+    Source: ZoneRouteRPCHook. Unlike that hook, this function leaves the JSON dialect to the caller: number
+    keys stay quoted for clients that asked for standard JSON.
     """
     kept = tuple(
         data
@@ -541,7 +542,7 @@ _HANDLERS: Final[Mapping[int, _Handler]] = {
 }
 
 READS: Final = frozenset(_READS)
-"""Requests that read the table and change nothing: they follow ``routeFreshness``."""
+"""Requests that only read the table; they follow ``routeFreshness``."""
 
 SERVED: Final = frozenset({*_HANDLERS, RequestCode.REGISTER_BROKER})
 """Request codes that are known here."""

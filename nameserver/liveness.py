@@ -1,23 +1,24 @@
 """Times at which brokers were last seen, by connection, and connections that closed.
 
 One small state machine for both modes. It decides nothing about routes: independent mode judges this
-process's evidence alone, raft mode reports it to the leader, which judges the evidence of all members.
+process's evidence alone. In raft mode each member reports its evidence to the leader, which judges the
+evidence of all members.
 
 Rules:
-    - A connection counts for every broker that registered over it. A broker belongs to the youngest
-      accepted connection over which it registered (ids grow); an older one never takes over, so a late
-      copy from a former process neither keeps a broker alive by its connection nor removes it.
+    - A connection counts for every broker that registered over it. A broker belongs to the youngest accepted
+      connection over which it registered (ids grow); an older connection never takes the broker over. So a
+      late copy from a former process neither keeps a broker alive by its connection nor removes it.
     - A close by the peer, an error or idleness is evidence that the broker is gone, if the connection owned
       the broker. A close that this process starts (shutdown, shedding) is none.
-    - What a former process sent may arrive when its successor is gone already, and list the broker anew. The
-      end of that older connection is evidence for the record it made.
+    - A message of a former process may arrive after its successor is gone, and list the broker anew. The end
+      of that older connection is evidence against the record that the message made.
     - An unregistration over the owning connection is evidence as a close is.
-    - A registration whose data version is contained in the listed one, and differs from it, is a late copy. A
-      broker that really went back (its store was restored from a backup) repeats it: see
+    - A registration is a late copy if its data version is contained in the listed one and differs from it. A
+      broker whose data version really went back (its store was restored from a backup) repeats it: see
       :meth:`Liveness.is_late`.
 
-The clock is this module's own, in seconds: it moves only in :meth:`Liveness.advance`, and one step counts
-at most :data:`CLOCK_STEP_MAX_S`, so a paused process does not expire everybody when it wakes.
+This module has its own clock, in seconds. It moves only in :meth:`Liveness.advance`, by at most
+:data:`CLOCK_STEP_MAX_S` a step. So a process that was paused does not expire all leases when it goes on.
 """
 
 from __future__ import annotations
@@ -38,24 +39,27 @@ CLOCK_PERIOD_S: Final = 0.25
 """How often the driver calls :meth:`Liveness.advance`."""
 
 CLOCK_STEP_MAX_S: Final = 1.0
-"""The most that one step of the clock counts, however long the process stood still."""
+"""Largest step of the clock in seconds, however long the process was paused."""
 
 LEASE_DEFAULT_S: Final = LEASE_MS / 1000
 """Lease of a broker that asks for none."""
 
 CLOSED_MAX: Final = 10_000
-"""Brokers without a connection of which something is remembered; of more, the longest unchanged go."""
+"""Bound of the remembered brokers without a connection; beyond it, the longest unchanged are forgotten."""
 
 SPARE_MAX: Final = 10_000
-"""Pairs of an open connection and a broker that registered over it, but for the youngest connection of each
-broker with a record; above that the oldest is forgotten. A stranger has no end of names."""
+"""Pairs of an open connection and a broker that registered over it, except the youngest connection of each
+broker with a record. Above it the oldest pair is forgotten: a stranger could register any number of names.
+"""
 
 REPEATED_AFTER_S: Final = 5.0
-"""A contained version that comes again after this time is the broker's own. Copies that lay in one socket
-buffer arrive within moments; the shortest heartbeat of registrations is 10 s."""
+"""A contained version that comes again after this time is the broker's own.
+
+Copies from one socket buffer arrive within moments, while brokers register every 10 s at most.
+"""
 
 NEVER: Final = float("-inf")
-"""Instant of a hearing that there was not."""
+"""Instant that stands for "never seen"."""
 
 
 class Ownership(Enum):
@@ -63,7 +67,7 @@ class Ownership(Enum):
 
     OWNER = "owner"
     OLDER = "older"
-    """The broker registered over it, and over a younger one since."""
+    """The broker registered over it, and later over a younger connection."""
     STRANGER = "stranger"
     """The broker never registered over it: an admin tool, or a broker that has not registered yet."""
 
@@ -75,14 +79,15 @@ class Closing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Instant on the liveness clock."""
     origin: ConnectionId
     revision: int | None
-    """Revision of the record applied here at that moment, or that a registration over this connection made
-    afterwards; None while there is no record."""
+    """Revision of the record at that moment; or the revision that a registration over this connection made
+    afterwards. None while there is no record.
+    """
     unregistered: bool = False
-    """The broker said goodbye, its connection did not close."""
+    """The broker unregistered; its connection did not close."""
 
 
 class _Contained(msgspec.Struct, frozen=True, gc=False):
-    """A data version that a broker stated, older than the listed one, and when it did so first."""
+    """A data version that a broker sent, older than the listed one, and the instant of the first time."""
 
     version: DataVersion
     listed: DataVersion
@@ -90,7 +95,7 @@ class _Contained(msgspec.Struct, frozen=True, gc=False):
 
 
 class Contact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One broker as this process sees it over its own connections."""
+    """Facts about one broker from this process's own connections."""
 
     heard_at: float
     """Instant on the liveness clock."""
@@ -98,7 +103,7 @@ class Contact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner: ConnectionId | None = None
     """The youngest connection over which the broker registered, remembered after its close."""
     connected: bool = False
-    """The owner is open, and the broker has not said goodbye over it."""
+    """The owner is open, and the broker has not unregistered over it."""
     confirmed: bool = False
     """A registration over the owner has succeeded."""
     closing: Closing | None = None
@@ -125,14 +130,14 @@ class Liveness:
         self._unconnected: dict[BrokerKey, None] = {}  # contacts, in the order of their last change
         # Open connections only; the value is the revision of the last registration that succeeded over it.
         self._registered_over: dict[ConnectionId, dict[BrokerKey, int | None]] = {}
-        # Of those pairs all but the owners of brokers with a record, the oldest first: no registration has
-        # succeeded yet, the record is gone since, or a younger connection owns the broker.
+        # All of those pairs except owners of brokers with a record, the oldest first. Either no registration
+        # has succeeded yet, or the record is gone, or a younger connection owns the broker.
         self._spare: dict[tuple[ConnectionId, BrokerKey], None] = {}
-        # At most one for each record; it goes with the record.
+        # At most one for each record; it is removed with the record.
         self._contained: dict[BrokerKey, _Contained] = {}
 
     def advance(self, now: float) -> None:
-        """Move the clock to the monotonic reading ``now`` (seconds), by one step at most."""
+        """Move the clock towards the monotonic time ``now`` (seconds), by at most one step."""
         if self._read_at is not None:
             self.clock += min(max(now - self._read_at, 0.0), CLOCK_STEP_MAX_S)
         self._read_at = now
@@ -169,8 +174,8 @@ class Liveness:
     def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
         """Note that a registration over ``origin`` succeeded and left the record at ``revision``.
 
-        It may come after the close of that connection, when the change had to travel: the evidence of the
-        close then speaks of this revision.
+        The call may come after the close of that connection, if the proposal took long. The evidence of the
+        close then refers to this revision.
         """
         contact = self._contacts.get(broker)
         if origin in self._registered_over:
@@ -188,7 +193,7 @@ class Liveness:
         closing = contact.closing
         if contact.connected:
             if not contact.confirmed:
-                # Not a change that is reported: no new place in the order.
+                # Reports do not contain this field, so the contact keeps its place in the order.
                 self._contacts[broker] = replace(contact, confirmed=True)
         elif closing is not None and closing.origin == origin and closing.revision != revision:
             self._put(broker, replace(contact, closing=replace(closing, revision=revision)))
@@ -199,11 +204,11 @@ class Liveness:
         """Note the data version of a registration; return whether it is a late copy, which is not applied.
 
         It is one if its version is contained in the listed one and differs from it. A broker whose store was
-        restored is believed when its youngest connection brings the same version again, long enough after the
-        first time, and the listed version did not come meanwhile.
+        restored repeats its version. The version is accepted when the broker's youngest connection sends it
+        again, long enough after the first time, and if the listed version did not come meanwhile.
 
         Args:
-            origin: Over which it came; :meth:`registering` was called with it.
+            origin: Its connection; :meth:`registering` was called with it.
             listed: Version of the broker's record as applied here.
         """
         if version.counter > listed.counter or not version.contained_in(listed) or version == listed:
@@ -218,14 +223,15 @@ class Liveness:
         return self.clock - first.at < REPEATED_AFTER_S
 
     def note_current(self, broker: BrokerKey) -> None:
-        """Note that a broker stated the listed data version or a newer one: an older one was a late copy."""
+        """Note that a broker sent the listed data version or a newer one, so an older one was a late copy."""
         self._contained.pop(broker, None)
 
     def heard(self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float | None = None) -> None:
-        """Renew the lease without a registration: a heartbeat, or a question for the data version."""
+        """Renew the lease without a registration: at a heartbeat, or at a query for the data version."""
         before = self._contacts.get(broker) or Contact(heard_at=NEVER, lease_s=LEASE_DEFAULT_S)
-        # After a close only a younger connection shows that the broker lives; an older one may carry what a
-        # former process sent. The owner itself speaks on after a goodbye only by registering again.
+        # After a close, only a younger connection shows that the broker lives: an older one may deliver
+        # messages of a former process. After an unregistration, the owner counts again only when it
+        # registers.
         lives = before.closing is None or (before.owner is not None and origin > before.owner)
         lease_s, closing = before.lease_s if lease_s is None else lease_s, None if lives else before.closing
         self._put(broker, replace(before, heard_at=self.clock, lease_s=lease_s, closing=closing))
@@ -236,7 +242,7 @@ class Liveness:
         """Note the end of a connection.
 
         Args:
-            by_us: This process closed it of its own will. Idleness is the peer's, not ours.
+            by_us: This process closed it by its own decision. A close for idleness does not count as one.
             revision_of: The revision of a broker's record as applied here, None if there is none.
 
         Returns:
@@ -281,9 +287,9 @@ class Liveness:
                 self._spare.pop((origin, broker), None)
 
     def removed(self, broker: BrokerKey) -> None:
-        """Note that the record is gone, by any change: what was heard before says nothing of a next one.
+        """Note that the record is gone, by any change: earlier messages say nothing about the next record.
 
-        Connections and evidence of closings stay; they speak of revisions.
+        Connections and evidence of closed connections stay, because they name revisions.
         """
         self._contained.pop(broker, None)
         contact = self._contacts.get(broker)
@@ -297,7 +303,7 @@ class Liveness:
         self._contained.clear()
 
     def prune(self) -> None:
-        """Forget brokers without a connection whose lease has passed since they were heard or closed."""
+        """Forget brokers without a connection whose lease has passed since they were last seen or closed."""
         for broker, contact in list(self._contacts.items()):
             last = contact.heard_at if contact.closing is None else max(contact.heard_at, contact.closing.at)
             if not contact.connected and self.clock - last > contact.lease_s:
@@ -313,14 +319,14 @@ class Liveness:
     def changes_since(self, version: int) -> tuple[tuple[BrokerKey, Contact], ...]:
         """Return the contacts that changed after ``version``, the latest change first.
 
-        What was forgotten is not among them: only unconnected contacts are, when their lease has passed, and
-        who holds a copy can date that himself.
+        Forgotten contacts are not among them. Only unconnected contacts are forgotten, after their lease; a
+        process with a copy can compute that time itself.
         """
         latest_first = reversed(self._contacts.items())
         return tuple(takewhile(lambda change: change[1].version > version, latest_first))
 
     def ownership(self, broker: BrokerKey, origin: ConnectionId) -> Ownership:
-        """Say what an open connection is to a broker."""
+        """Return the relation of an open connection to a broker."""
         contact = self._contacts.get(broker)
         if contact is not None and contact.owner == origin:
             return Ownership.OWNER
@@ -335,7 +341,7 @@ class Liveness:
     def connections_of(self, broker: BrokerKey, *, up_to_revision: int) -> tuple[ConnectionId, ...]:
         """Return the open connections over which this or an older revision of the record was registered.
 
-        These are closed when that revision is evicted, so that a broker which lives after all notices.
+        These are closed when that revision is evicted, so that a broker that still lives notices it.
         """
         return tuple(
             origin
@@ -364,7 +370,7 @@ class Liveness:
     def _add_spare(self, origin: ConnectionId, broker: BrokerKey) -> None:
         """Count a pair as spare if its connection is open; above the bound forget the oldest pair.
 
-        To others the connection of a broker that is forgotten counts as closed by us, which is no evidence.
+        For other members, the connection of a forgotten broker counts as closed by us, which is no evidence.
         """
         if broker not in self._registered_over.get(origin, ()):
             return
@@ -395,6 +401,7 @@ class Liveness:
         if not contact.connected:
             self._unconnected[broker] = None
             if len(self._unconnected) > CLOSED_MAX:
-                # Nothing more is known of the broker then; its lease decides, by the judge's clock.
+                # Without its contact nothing is known of the broker. Its lease then decides, by the clock of
+                # the process that judges.
                 oldest = next(iter(self._unconnected))
                 del self._unconnected[oldest], self._contacts[oldest]

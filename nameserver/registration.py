@@ -32,16 +32,16 @@ from routekeeper.remoting.route import DataVersion
 from routekeeper.remoting.steps import Steps, finish, in_chunks
 
 SHORT_BYTES: Final = 16 * 1024
-"""Size of a body that is read at once: for less than 0.1 ms."""
+"""Size in bytes up to which a body is read in one step, which takes less than 0.1 ms."""
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """A decoded request 103, so that deciding again does not decode again.
+    """A decoded request 103, so that a second decision needs no second decoding.
 
     Attributes:
-        lease_ms: How long the broker may be silent; one that asks for nothing sensible gets the default.
+        lease_ms: How long the broker may be silent; the default if the request has no sensible value.
         enable_acting_master, filter_servers, mappings: As in :class:`RegisterBroker`.
-        table: What its body says of each topic, by name; in the body's order.
+        table: Topics of the body by name, in the body's order.
     """
 
     broker: BrokerKey
@@ -57,7 +57,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     mappings: tuple[QueueMapping, ...]
 
     def topics(self) -> Steps[tuple[TopicQueues, ...]]:
-        """Make the topics as a command carries them."""
+        """Make the topics in the form of a command."""
         made: list[TopicQueues] = []
         for topics, said in zip(in_chunks(self.table), in_chunks(self.table.values()), strict=True):
             if made:
@@ -70,7 +70,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_registration(request: Request) -> Registration | Answer:
-    """Decode a request 103 at once, see :func:`decoding_registration`."""
+    """Decode a request 103 in one step; see :func:`decoding_registration`."""
     return finish(decoding_registration(request))
 
 
@@ -97,7 +97,7 @@ def decoding_registration(request: Request) -> Steps[Registration | Answer]:
         if crc32 != fields.body_crc32:
             return refusal("crc32 not match")
     try:
-        if is_short and not fields.compressed:  # the way of most, which need no steps
+        if is_short and not fields.compressed:  # Most requests end here, because they need no steps.
             body = read_plain_json(data)
         if body is None:
             body = yield from reading_registration(

@@ -1,4 +1,4 @@
-"""Values that the nameserver's parts hand to each other."""
+"""Values that several parts of the nameserver use."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     ClusterName = NewType("ClusterName", str)
     ConnectionId = NewType("ConnectionId", int)
     """Number of an accepted connection in this process; a younger connection has a greater one."""
-else:  # the call of a NewType takes four times as long, and a registration makes five
+else:  # a NewType's call takes four times as long, and each registration would make five of these calls
     BrokerName = BrokerAddr = ClusterName = str
     ConnectionId = int
 
 
 class BrokerKey(NamedTuple):
-    """Identity of one broker process, as in 5.x. 4.9 knows the address alone."""
+    """Identity of one broker process, as in 5.x. 4.9 uses the address alone."""
 
     cluster_name: ClusterName
     broker_addr: BrokerAddr
@@ -54,11 +54,11 @@ class LeaveReason(StrEnum):
 
 
 Request: TypeAlias = RemotingCommand
-"""One request, as it came. It is decided by its code, arguments, body and version, and by nothing else."""
+"""One received request. Only its code, arguments, body and version decide its answer."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to the sender; the wire adds opaque, flag, version and header codec."""
+    """The answer to the sender. The server adds opaque, flag, version and header codec."""
 
     code: int = ResponseCode.SUCCESS
     remark: str | None = None
@@ -67,23 +67,23 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 REMARK_MAX: Final = 1024
-"""Characters of a refusal: what it repeats of a request may be as long as that."""
+"""Longest remark of a refusal in characters: it may repeat parts of a request."""
 
 
 def refusal(remark: str, code: int = ResponseCode.SYSTEM_ERROR) -> Answer:
-    """Answer that nothing of a request was done, or that nobody knows."""
+    """Return the answer that a request was not applied, or that its outcome is unknown."""
     return Answer(code=code, remark=remark[:REMARK_MAX])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinBrokerChange:
-    """The smallest broker id behind a name changed; members may be told by request 905.
+    """The smallest broker id behind a name changed; the brokers may be notified by request 905.
 
     Attributes:
         min_broker_addr: None when no broker is left.
         offline_addr: The address that left, if one did.
-        ha_addr: Address for log replication of the new smallest id.
-        tell: Addresses of the brokers to tell, each dialled by the nameserver.
+        ha_addr: Replication address of the broker with the new smallest id.
+        tell: Addresses of the brokers to notify; the nameserver connects to each.
         Source: RouteInfoManager.notifyMinBrokerIdChanged, RocketMQ 5.3.
     """
 

@@ -14,9 +14,10 @@ class RegisterReply(msgspec.Struct, frozen=True, kw_only=True):
     """Content of the answer to a registration.
 
     Attributes:
-        master_addr, ha_server_addr: The master's, for a slave whose master is registered.
+        master_addr, ha_server_addr: Addresses of the master, for a slave whose master is registered.
         order_topics: KV namespace ``ORDER_TOPIC_CONFIG``, None if there is none.
-        revision: Of the broker's record after it; None if it was fenced and has none.
+        revision: Revision of the broker's record after the registration; None if the broker has no record,
+            because another holds its id.
     """
 
     master_addr: str | None = None
@@ -55,10 +56,10 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """The command changed the table.
 
     Attributes:
-        topics: Topics whose own entry changed, came or went.
-        names: Broker names of which something shows in the routes of all their topics.
-        joined: The broker that this change listed anew.
-        kv_changed: The KV configuration differs from before.
+        topics: Topics whose own entry was changed, added or removed.
+        names: Broker names whose change shows in the routes of all their topics.
+        joined: The broker that this change added.
+        kv_changed: The KV configuration has changed.
     """
 
     revision: int
@@ -96,20 +97,20 @@ class Facts(msgspec.Struct):
 
 
 class NoChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The table already is as the command wants it; nothing moved."""
+    """The command changes nothing, because the table has this state already."""
 
     revision: int
     reply: Reply = None
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """Something is younger than what the command was computed from; it must be decided again."""
+    """A thing has changed since the command was computed; the request must be decided again."""
 
     revision: int
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
-    """The command can never apply."""
+    """The command can never be applied."""
 
     code: int
     remark: str

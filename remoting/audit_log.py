@@ -1,6 +1,6 @@
 """The audit log: peer, change and outcome, one line for each change.
 
-Lines are a bounded number for each host and for all of them, and how many were left out is said.
+The number of lines is bounded, for each host and in all; a line reports how many were left out.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from routekeeper.remoting.line_limit import LineLimit
 from routekeeper.remoting.logs import Quoted
 
 LINES_PER_HOST: Final = 20
-"""Lines about one host in a window."""
+"""Bound of the lines about one host in a window of time."""
 LINES_OVERALL: Final = 200
-"""Lines about all hosts in a window."""
+"""Bound of the lines about all hosts in a window of time."""
 WINDOW_S: Final = 10.0
 
 _PLAIN: Final = re.compile(r"[^\s=\"\\]+")
@@ -31,7 +31,7 @@ class AuditLog:
     """The audit of one process.
 
     Args:
-        log: Its name ends in ``.audit``, so that the limit on repeated events passes it over.
+        log: Its name ends in ``.audit``, so that the limit on repeated events does not apply to it.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -41,7 +41,7 @@ class AuditLog:
         self._turn: asyncio.TimerHandle | None = None
 
     def note(self, peer: str, change: str, result: str, fields: Mapping[str, str]) -> None:
-        """Note a change; ``peer`` is the ``host:port`` of who asked."""
+        """Note a change; ``peer`` is the ``host:port`` of the client."""
         if self._turn is None:
             self._turn = self._loop.call_later(WINDOW_S, self.close)
         if self._limit.allow(peer.rpartition(":")[0] or peer):

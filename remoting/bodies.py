@@ -1,7 +1,7 @@
 """JSON bodies between clients, brokers and admin tools, except those of routes and registrations.
 
-Each type writes itself with ``encode`` and is read with ``decode``. Maps keyed by a queue are written with
-the raw object as key, because that is the only form which every reader takes; number keys are unquoted.
+Each type writes itself with ``encode`` and is read with ``decode``. Maps with queues as keys are written with
+the raw object as key, because only this form can be read by all programs; number keys are unquoted.
 Source: the ``body`` and ``heartbeat`` packages of RocketMQ 4.9 and 5.3.
 """
 
@@ -82,7 +82,7 @@ class MessageQueue:
     queue_id: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return the queue as requests and answers have it in JSON."""
+        """Return the queue in the JSON form of requests and answers."""
         return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
 
     @classmethod
@@ -101,7 +101,7 @@ class MessageQueue:
 
 
 def queue_keyed(values: Mapping[MessageQueue, Any]) -> bytes:
-    """Return a JSON object whose keys are queues, as objects: how Java writes such maps."""
+    """Return a JSON object whose keys are queues, as objects, in Java's form."""
     entries = (orjson.dumps(queue.to_json()) + b":" + orjson.dumps(value) for queue, value in values.items())
     return b"{" + b",".join(entries) + b"}"
 
@@ -217,7 +217,7 @@ class SubscriptionData:
 
     Attributes:
         sub_string: ``A || B``; ``*`` is everything.
-        tags: The tags named, empty for everything.
+        tags: The named tags; empty for all messages.
         codes: Their hashes, see ``routekeeper.remoting.message.tag_hash``; the broker filters by them.
         sub_version: Unix ms at which the subscription was made; newer replaces older.
     """
@@ -389,7 +389,7 @@ class SubscriptionGroupTable:
     """Answer to 201, and the content of ``subscriptionGroup.json``.
 
     Attributes:
-        journal: Whether changes since are in a journal beside the file.
+        journal: Later changes are in a journal beside the file.
     """
 
     data_version: DataVersion = field(default_factory=DataVersion)

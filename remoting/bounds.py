@@ -1,6 +1,6 @@
 """Bounds of names, addresses and counts on the wire: real peers stay far below.
 
-Each is checked where the request that carries it is decoded, so that nothing behind it meets anything larger.
+Each is checked when the request is decoded, so that later code never gets a larger value.
 Lengths are in characters.
 """
 
@@ -21,21 +21,24 @@ CLIENT_ID_MAX: Final = 1024
 ADDR_MAX: Final = NAME_MAX + 6
 ADDR_FORM: Final = f"host:port of at most {ADDR_MAX} characters, the port from 1 to 65535"
 PORT_MAX: Final = 65_535
-#: Queues that one broker may have of one topic, where something is made for each of them: at brokers and
-#: clients. A nameserver only carries the number.
+#: Bound of the queues of one topic at one broker, for brokers and clients, which make objects for each queue.
+#: A nameserver only passes the number on.
 QUEUE_NUMS_MAX: Final = 65_536
-#: Longest silence of a broker that asks for nothing, in ms.
-#: Source: DEFAULT_BROKER_CHANNEL_EXPIRED_TIME, RouteInfoManager.
+#: Longest silence of a broker whose request names no lease, in ms. Source:
+#: DEFAULT_BROKER_CHANNEL_EXPIRED_TIME, RouteInfoManager.
 LEASE_MS: Final = 120_000
 #: Longest silence that a broker may ask for, in ms: a day. 5.x brokers ask for 10 s unless set otherwise.
 LEASE_MS_MAX: Final = 24 * 60 * 60 * 1000
-#: Filter servers of one broker.
+#: Bound of the filter servers of one broker.
 FILTER_SERVERS_MAX: Final = 256
-#: Groups of consumers, and of producers, that one client may have. A broker creates those that it knows not.
+#: Bound of the consumer groups, and of the producer groups, of one client, because a broker creates unknown
+#: groups.
 GROUPS_MAX: Final = 1024
-#: Bytes of a request's header. The longest arguments are properties of messages (32 KiB) and KV values.
+#: Largest header of a request in bytes. The longest arguments are properties of messages (32 KiB) and KV
+#: values.
 REQUEST_HEADER_MAX: Final = 1024 * 1024
-#: Arguments of a request. Java's have 20 at most, and some more for access control and tracing.
+#: Bound of a request's arguments. Java's requests have at most 20, and some more for access control and
+#: tracing.
 ARGUMENTS_MAX: Final = 128
 
 # Also IPv6 without brackets, as Java's brokers spell it.
@@ -47,7 +50,7 @@ def is_address(text: str) -> bool:
     return len(text) <= ADDR_MAX and _has_form(text)
 
 
-@lru_cache(maxsize=4096)  # the same addresses come again and again
+@lru_cache(maxsize=4096)  # cache results, because the same addresses come again and again
 def _has_form(text: str) -> bool:
     match = _ADDRESS.fullmatch(text)
     return match is not None and 1 <= int(match[1]) <= PORT_MAX

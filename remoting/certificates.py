@@ -1,4 +1,4 @@
-"""Certificates that end: when, how a server says so in time, and files that are read again."""
+"""Expiry of certificates: its time, a server's warnings before it, and files that are read again."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ T = TypeVar("T")
 
 
 def thresholds_passed(left_s: float) -> int:
-    """Return how many of :data:`THRESHOLDS_S` are behind a certificate that ends in ``left_s`` seconds."""
+    """Return how many of :data:`THRESHOLDS_S` a certificate has passed that expires in ``left_s`` seconds."""
     return sum(left_s <= threshold for threshold in THRESHOLDS_S)
 
 
 def ends_of(pem: str) -> list[float]:
-    """Return when each certificate of a PEM text ends, in its order, in Unix s.
+    """Return the expiry times of the certificates in a PEM text, in order, in Unix s.
 
     Raises:
         ValueError: If one cannot be read, or there is none.
@@ -50,9 +50,10 @@ def _blocks(pem: str) -> Iterator[str]:
 
 
 def _not_after(der: bytes) -> float:
-    """Return when a certificate ends.
+    """Return the expiry time of a certificate.
 
-    Source: RFC 5280, 4.1: Certificate, TBSCertificate, Validity. The ssl module says it of peers only.
+    Source: RFC 5280, 4.1: Certificate, TBSCertificate, Validity. The ssl module returns it for peers'
+    certificates only.
     """
     try:
         _, certificate, _ = _element(der, 0)
@@ -85,17 +86,14 @@ def _element(der: bytes, at: int) -> tuple[int, bytes, int]:
 
 
 class CertificateFiles(Generic[T]):
-    """The files of one certificate: watched, read again, and said in time that it ends. Reads them at once.
+    """The files of one certificate: read, watched, read again, with warnings before it expires.
 
     Args:
-        what: As in log lines, such as "raft certificate".
-        paths: The certificate's own file is the first.
-        read: Reads the files, on a thread after the first time; its errors refuse them.
+        what: Name in log lines, such as "raft certificate".
+        paths: The first one is the certificate's own file.
+        read: Reads the files, after the first time in a thread; on an error, the former value stays.
         take: Called on the loop with each newer value.
-        ends_at: Returns when the certificate ends, Unix s.
-
-    Attributes:
-        files: For ``look``.
+        ends_at: Returns the certificate's expiry time, Unix s.
     """
 
     def __init__(
@@ -135,7 +133,7 @@ class CertificateFiles(Generic[T]):
         self._warned = 0
 
     def _warn(self) -> None:
-        """Say once at each threshold that the certificate ends."""
+        """Log once at each threshold that the certificate expires."""
         left_s = self.left_s
         passed = thresholds_passed(left_s)
         if passed <= self._warned:
@@ -152,5 +150,5 @@ class CertificateFiles(Generic[T]):
 
 
 def until(ends_at: float) -> str:
-    """Return an instant as log lines have it."""
+    """Return an instant in the form of log lines."""
     return f"{datetime.fromtimestamp(min(ends_at, 253_402_300_799.0), UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -35,14 +35,14 @@ _HEADER_WORD: Final = struct.Struct(">I")
 
 
 class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """One request or response; the unit in which peers talk.
+    """One request or response, the unit of communication between peers.
 
     Attributes:
         code: Request code in requests, response code in responses.
         opaque: Correlation id, int32, unique per connection at a time.
         ext_fields: Arguments, text to text. Never None here; absent and empty are the same to a receiver.
         body: Raw bytes; empty and absent are the same on the wire.
-        codec: Header codec it came in or goes out with.
+        codec: Codec of its header, received or to send.
     """
 
     code: int
@@ -125,9 +125,9 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_done(request: RemotingCommand) -> bytes:
-    """Return the frame of the answer that says success and nothing else: ``request.reply().encode()``.
+    """Return the frame of an answer with success and no content: ``request.reply().encode()``.
 
-    Most answers to brokers are like that; all of it but the opaque is encoded once.
+    Most answers to brokers are like that. Everything except the opaque is encoded once for all.
     """
     if request.codec is not _JSON:
         return request.reply().encode()
@@ -160,8 +160,8 @@ SUCCESS: Final = RemotingCommand(code=ResponseCode.SUCCESS, ext_fields={})
 def read_command(data: bytes, start: int, size: int) -> RemotingCommand:
     """Return the request in the frame whose length word lies at ``start`` and says ``size``.
 
-    The same as ``decode_command(split_frame(data, start, size))``, for most frames in a third of the time,
-    but that the header may have no more than :data:`~routekeeper.remoting.bounds.REQUEST_HEADER_MAX` bytes.
+    It equals ``decode_command(split_frame(data, start, size))``, in a third of the time for most frames. One
+    difference: the header may have at most :data:`~routekeeper.remoting.bounds.REQUEST_HEADER_MAX` bytes.
 
     Raises:
         RemoteProtocolError: As these do.
@@ -178,7 +178,7 @@ def read_command(data: bytes, start: int, size: int) -> RemotingCommand:
 
 
 def read_answer(data: bytes, start: int, size: int) -> RemotingCommand:
-    """As :func:`read_command`, for what comes from a peer that we dialled: its header may be of any size.
+    """As :func:`read_command`, for data of a peer to which we connected: its header may have any size.
 
     Raises:
         RemoteProtocolError: As there.
@@ -194,12 +194,13 @@ def _read_plain(data: bytes, start: int, size: int) -> RemotingCommand | None:
     (word,) = _HEADER_WORD.unpack_from(data, start + 4)
     stop = start + 4 + size
     body_at = start + _LENGTHS_SIZE + word
-    if word > REQUEST_HEADER_MAX or body_at > stop:  # no JSON header, if the word's first byte is not 0
+    # the header is not JSON if the word's first byte is not 0
+    if word > REQUEST_HEADER_MAX or body_at > stop:
         return None
     try:
         header = read_plain(data[start + _LENGTHS_SIZE : body_at])
     except UNUSUAL:
-        return None  # decode_header reads it, or says what is wrong
+        return None  # decode_header reads it, or raises the error
     return RemotingCommand(
         code=header.code,
         opaque=header.opaque,

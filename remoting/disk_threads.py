@@ -13,13 +13,13 @@ _Result = TypeVar("_Result")
 
 
 class DiskThreads(Executor):
-    """Threads for one kind of work with the disk; one of them does one thing after the other, in order.
+    """Threads for one kind of work with the disk; a single thread runs all work in order.
 
-    Nobody knows when a hung disk comes back. So no other work waits for these threads, and
-    neither does a process that ends, unlike for those of the usual executors.
+    A hung disk may never answer. So no other work waits for these threads, and neither does a process that
+    ends; it would wait for the threads of usual executors.
 
     Args:
-        count: Threads at most; one is made with each of the first pieces of work.
+        count: Bound of the threads; each of the first tasks starts one.
     """
 
     def __init__(self, name: str, *, count: int = 1) -> None:

@@ -1,14 +1,14 @@
-"""Exceptions of the wire layer, split by whose fault they are."""
+"""Exceptions of the wire layer, by the side at fault."""
 
 from __future__ import annotations
 
 
 class RemotingError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Root of the exceptions that this package raises on purpose."""
 
 
 class LocalProtocolError(RemotingError):
-    """We were asked to send something the protocol does not allow; nothing was sent."""
+    """Our caller wants to send something that the protocol does not allow; nothing was sent."""
 
 
 class RemoteProtocolError(RemotingError):
@@ -37,7 +37,7 @@ class TooManyRequests(RemotingError):
 
 
 class Withdrawn(RemotingError):
-    """The request no longer held when its turn came; nothing was sent."""
+    """The request was not needed any more when its turn came; nothing was sent."""
 
 
 class ResponseError(RemotingError):
@@ -80,8 +80,8 @@ class FieldError(RemotingError):
 
     Attributes:
         name: The argument's name on the wire.
-        value: What came; None if nothing did.
-        allowed: What is allowed, for people.
+        value: The received value; None if there was none.
+        allowed: The allowed values, for people.
     """
 
     def __init__(self, name: str, value: str | None, allowed: str) -> None:

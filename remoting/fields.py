@@ -36,7 +36,7 @@ ClientId = Annotated[str, Meta(max_length=CLIENT_ID_MAX)]
 Address = Annotated[str, Meta(max_length=ADDR_MAX, extra={"address": True})]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-#: Value to use where the text is no number in these bounds.
+#: Value to use if the text is no number in these bounds.
 Int32OrDefault = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, extra=_FORGIVING)]
 Int64OrDefault = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1, extra=_FORGIVING)]
 
@@ -55,10 +55,10 @@ class _Argument(NamedTuple):
     required: bool
 
     def read(self, text: str) -> Any:
-        """Return the value as Java reads it; None if the default is to be used.
+        """Return the value that Java would read; None if the default is to be used.
 
         Raises:
-            FieldError: If it is none.
+            FieldError: If it is invalid.
         """
         extra = self.meta.extra or {}
         if self.kind is bool:
@@ -114,7 +114,7 @@ class Fields(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     def parse(cls, ext: Mapping[str, str]) -> Self:
         """Read the arguments; those not declared are ignored.
 
-        msgspec reads them where Java would read them alike: a pull's in 2 us instead of 9.
+        msgspec reads texts that Java would read in the same way: a pull's arguments in 2 us instead of 9.
 
         Raises:
             FieldError: If a required one is missing, or one is of the wrong type.

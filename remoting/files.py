@@ -1,7 +1,7 @@
-"""Files that people name or can replace: only regular ones are opened, and only up to a size are they read.
+"""Files that people name or can replace: only regular files are opened, and read up to a bound.
 
-A FIFO in a file's place would hold a program up for as long as nobody writes to it, a device would be read
-without end. Who may be fooled that way is anyone who reads a file that it did not make in this life.
+A FIFO in a file's place would block a program until some process writes to it, and a read of a device would
+never end. This concerns every file that the present process did not make itself.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-#: Bytes of a file with settings, or of a secret, that are accepted.
+#: Largest file with settings, or with a secret, in bytes.
 SETTINGS_SIZE_MAX: Final = 1024 * 1024
-#: The same of a file with certificates or a key; a system's authorities take some 250 KiB.
+#: Largest file with certificates or a key, in bytes; a system's authorities have some 250 KiB.
 CERTIFICATES_SIZE_MAX: Final = 16 * 1024 * 1024
 
 
 def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
-    """Open a regular file, waiting for nobody; return its descriptor. An opener for :func:`open`, too.
+    """Open a regular file without waiting; return its descriptor. It can be the opener of :func:`open`.
 
     Raises:
-        OSError: It cannot be opened, or is something else; the text names the file then.
+        OSError: It cannot be opened, or is no regular file; the text names the file.
     """
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
     try:
@@ -36,7 +36,7 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: i
 
 
 def read_regular(path: str | os.PathLike[str], *, size_max: int) -> bytes:
-    """Return what a regular file holds.
+    """Return the content of a regular file.
 
     Raises:
         OSError: As for :func:`open_regular`; or it has more than ``size_max`` bytes.

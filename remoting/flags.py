@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 SHELLS: Final = ("bash", "zsh")
-#: A value that is one of some words.
+#: A value that must be one of some words.
 _WORDS: Final = re.compile(r"[A-Za-z_]+(\|[A-Za-z_]+)+")
 
 
@@ -49,7 +49,7 @@ def add_print_completion(parser: argparse.ArgumentParser | argparse._ArgumentGro
 
 
 def _script(parser: argparse.ArgumentParser, shell: str) -> str:
-    import shtab  # few command lines need it
+    import shtab  # import it only here, because few command lines need it
 
     for action in _actions(parser):
         if action.metavar == "FILE":

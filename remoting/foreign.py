@@ -8,9 +8,9 @@ _HTTP: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b
 
 
 def foreign(start: bytes) -> str:
-    """Return which other protocol a connection to the wire's port begins with, and a hint; empty if none.
+    """Return the other protocol with which a connection begins, and a hint; empty if there is none.
 
-    As the length word of a frame each of these is far above every limit.
+    Read as the length word of a frame, each of these beginnings is far above every limit.
     """
     if start[:2] == b"\x16\x03":
         return "this client speaks TLS; see --tls-mode"

@@ -20,7 +20,7 @@ _INT32: Final = struct.Struct(">i")
 _INT32_RANGE: Final = range(-(2**31), 2**31)
 _INT16_RANGE: Final = range(-(2**15), 2**15)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
-#: Languages by the names that JSON headers use.
+#: Languages by their names in JSON headers.
 LANGUAGES: Final = {language.name: language for language in LanguageCode}
 
 
@@ -33,13 +33,13 @@ class Header(msgspec.Struct, forbid_unknown_fields=True):
 
     Attributes:
         code: Request or response code, int32 (int16 in the binary form).
-        language: Name of the sender's language, no matter what it is; see :data:`LANGUAGES`.
+        language: Name of the sender's language; any name is accepted, see :data:`LANGUAGES`.
         version: Ordinal of the sender's release.
         opaque: Correlation id, int32; the response repeats the request's.
         flag: Bits, see ``FLAG_RESPONSE`` and ``FLAG_ONEWAY``.
         remark: Text for people, or None.
         ext_fields: Arguments, text to text; None and empty are different on the wire only.
-        serialize_type: What a JSON header says of itself; nobody asks.
+        serialize_type: A member of JSON headers that is never read.
     """
 
     code: _Int32 = 0
@@ -156,7 +156,7 @@ def _check_count(count: int) -> None:
 
 
 def _spelt(value: object) -> str:
-    """Spell a plain JSON value as text."""
+    """Return a plain JSON value as text."""
     if type(value) is str:
         return value
     if type(value) in (int, float, bool):
@@ -179,7 +179,7 @@ def _int32(members: Mapping[str, Any], name: str) -> int:
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Spell raw JSON values as text; a null is an argument left out."""
+    """Return raw JSON values as text; a null means an absent argument."""
     try:
         return {
             name: value if type(value) is str else orjson.dumps(value).decode()

@@ -1,7 +1,7 @@
-"""Compressed message bodies: zlib, LZ4 and Zstandard, each bounded in what comes out.
+"""Compressed message bodies: zlib, LZ4 and Zstandard, each with a bound of the decompressed size.
 
-What Java's producers write: a zlib stream, an LZ4 frame, a Zstandard frame whose header need not say how much
-it holds. Source: ZlibCompressor, Lz4Compressor and ZstdCompressor of RocketMQ 5.3.
+Java's producers write a zlib stream, an LZ4 frame, or a Zstandard frame whose header may lack the size.
+Source: ZlibCompressor, Lz4Compressor and ZstdCompressor of RocketMQ 5.3.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def deflate(body: bytes, method: int, *, level: int) -> bytes:
     Raises:
         LocalProtocolError: If the method is unknown.
     """
-    # Most programs never meet these two, and loading them takes longer than loading most of this package.
+    # Import these two only here: most programs never need them, and loading them takes longer than most of
+    # this package.
     match method:
         case 0 | 3:
             return zlib.compress(body, level)

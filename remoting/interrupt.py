@@ -12,16 +12,17 @@ from enum import Enum, auto
 from types import TracebackType
 from typing import Final
 
-#: Seconds within which a further signal only repeats the first one: supervisors signal a process and its
+#: Seconds within which a further signal counts as the first one: supervisors signal both a process and its
 #: group.
 REPEAT_S: Final = 1.0
 
 
 def end_quietly_when_interrupted() -> None:
-    """End at Ctrl-C without a traceback, also while a program still loads its modules.
+    """End at Ctrl-C without a traceback, even while a program still loads its modules.
 
-    That takes a second or two on a busy machine, so programs call this before they import the rest. What
-    nobody catches then prints nothing; the interpreter ends by the signal, which a shell shows as 130.
+    Loading takes a second or two on a busy machine, so programs call this before they import the rest. An
+    uncaught KeyboardInterrupt then prints nothing; the interpreter ends by the signal, which a shell shows as
+    130.
     """
     show = sys.excepthook
 
@@ -33,7 +34,7 @@ def end_quietly_when_interrupted() -> None:
 
 
 class Hangups:
-    """SIGHUP of a server without a terminal: it never kills, and one that comes early is remembered."""
+    """SIGHUP of a server without a terminal: it never ends the server, and an early one is remembered."""
 
     def __init__(self) -> None:
         self._came = False
@@ -83,7 +84,7 @@ def server_signals() -> tuple[tuple[signal.Signals, ...], tuple[signal.Signals, 
 
 
 class Order(Enum):
-    """The order that a signal gives."""
+    """The meaning of a signal."""
 
     END = auto()
     REPEATED = auto()
@@ -91,11 +92,11 @@ class Order(Enum):
 
 
 class Ending:
-    """Tells the signal that ends a server from repeats of it, and from an order to die at once. Pure.
+    """Distinguishes a signal that ends a server from its repeats, and from an order to end at once. Pure.
 
     Attributes:
-        code: Exit code of an orderly end. A closed terminal shows as 129, as a shell says it, so that nobody
-            takes it for a stop that was asked for.
+        code: Exit code of an orderly end. A closed terminal gives 129, as in a shell, so that it is not
+            mistaken for a requested stop.
     """
 
     def __init__(self) -> None:

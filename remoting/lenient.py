@@ -1,12 +1,12 @@
-"""Tolerant JSON reader: standard JSON, and what RocketMQ's fastjson really writes beside it, within bounds.
+"""Tolerant JSON reader: standard JSON and the dialect of RocketMQ's fastjson, within bounds.
 
-Bodies of RocketMQ are JSON only nearly: maps with number keys have them unquoted (``{0:"a"}``), maps with a
+Bodies of RocketMQ are not quite JSON: maps with number keys have them unquoted (``{0:"a"}``), maps with a
 queue as key carry the raw object as key (``{{"topic":"T"}:1}``). These keys are put in quotes; then the text
-is standard. Other spellings that fastjson would read (bare words, single quotes, empty members) are sent by
-nobody, and refused.
+is standard JSON. fastjson reads other forms, too (bare words, single quotes, empty members); no program sends
+these, so they are refused.
 
-What a text may cost is decided before it is read: its size, how many objects and arrays are in it, how deep
-they are nested. Each step is linear in the text and done by compiled code, a piece at a time.
+The cost of a text is checked before it is read: its size, the number of its objects and arrays, and their
+nesting. Each step is linear in the text and runs in compiled code.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from routekeeper.remoting.errors import RemoteProtocolError
 #: Deepest nesting of objects and arrays that is read. The deepest real body has six levels.
 DEPTH_MAX: Final = 64
 
-#: Exceptions that msgspec lets through: for bytes that are no UTF-8, and for nesting that is too deep, it
-#: raises no error of its own.
+#: Exceptions that are not msgspec's own: for bytes that are no UTF-8, and for too deep nesting.
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 INT32_MAX: Final = 2**31 - 1
@@ -39,8 +38,8 @@ class Limits(NamedTuple):
         size: Bytes.
         containers: Objects and arrays. Real bodies have one in 70 bytes or fewer.
         dialect_size: Bytes of a text that is no standard JSON.
-        dialect_keys: Keys of such a text that standard JSON does not know.
-        object_keys: Whether objects may be among them. No request of RocketMQ has any.
+        dialect_keys: Keys of such a text that standard JSON does not allow.
+        object_keys: Objects may be among these keys. No request of RocketMQ has such keys.
     """
 
     size: int
@@ -53,21 +52,21 @@ class Limits(NamedTuple):
 _KIB: Final = 1024
 _MIB: Final = 1024 * 1024
 
-#: Limits of a text that anybody may send to a server.
+#: Limits of a text that any client may send to a server.
 REQUEST: Final = Limits(size=_MIB, containers=8 * _KIB, dialect_size=64 * _KIB, dialect_keys=_KIB)
-#: Limits of a text in the answer of a server that we asked. A frame is no larger.
+#: Limits of a text in a server's answer to us; a frame is not larger.
 ANSWER: Final = Limits(
     size=16 * _MIB, containers=_MIB, dialect_size=4 * _MIB, dialect_keys=128 * _KIB, object_keys=True
 )
 #: Limits of a file that a broker has written.
 FILE: Final = Limits(size=1024 * _MIB, containers=64 * _MIB, dialect_size=1024 * _MIB, dialect_keys=64 * _MIB)
 
-# A whole string, or an unterminated one up to the end: so no character is scanned twice.
+# A complete string, or an unterminated one up to the end, so that no character is scanned twice.
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 # Text before a key, and a key that needs quotes. Apply it only to text outside strings.
 _BARE_KEY: Final = re.compile(rb"([{,][ \t\r\n]*+)(-?[0-9]++|\{[^{}]*+\})(?=[ \t\r\n]*+:)")
 _RESERVED: Final = re.compile(rb"[\0\1\2]")
-_HOLE: Final = b"\0"  # stands for a string while keys are looked for
+_HOLE: Final = b"\0"  # replaces a string while keys are searched
 _OPEN: Final = ord("{")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"{}[]"))
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
@@ -96,7 +95,7 @@ def loads(text: bytes | str, limits: Limits = REQUEST) -> Any:
 
 
 def check_shape(data: bytes, limits: Limits) -> None:
-    """Look at a text's size and brackets before anything reads it.
+    """Check a text's size and brackets before it is read.
 
     Raises:
         RemoteProtocolError: If it is too large, or has too many or too deeply nested objects and arrays.
@@ -125,7 +124,7 @@ def _depth(brackets: bytes) -> int:
 
 
 def as_standard(data: bytes, limits: Limits) -> bytes:
-    """Return a text with its number keys and raw object keys in quotes; the rest as it is, good or bad.
+    """Return a text with its number keys and raw object keys in quotes; the rest is unchanged, valid or not.
 
     Raises:
         RemoteProtocolError: If it is above a limit of the dialect, or a raw object key cannot be read.

@@ -1,4 +1,4 @@
-"""Limit of the log lines that strangers may cause: for each peer, for each event, and in all; pure."""
+"""Bounds of the log lines that strangers may cause: for each peer, for each event, and in all; pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ WINDOW_S: Final = 10.0
 EVENT_LINES: Final = 400
 """Lines of one event in a window of an :class:`EventLimit`: more brokers than this rarely start at once."""
 EVENT_LINES_PER_SUBJECT: Final = 40
-"""Of these, lines that begin with the same value, as that of one broker."""
+"""Bound of those lines that begin with the same value, such as one broker's."""
 EVENT_WINDOW_S: Final = 60.0
 EVENTS_MAX: Final = 1_000
-"""Events that are told apart; those beyond have one limit together."""
+"""Bound of the events with a limit of their own; all others share one limit."""
 
 
 class LineLimit:
@@ -40,7 +40,7 @@ class LineLimit:
         self._suppressed = 0
 
     def allow(self, peer: str) -> bool:
-        """Say whether one more line about a peer may be written in this window."""
+        """Return whether one more line about a peer may be written in this window."""
         if self._let_through >= self._overall or self._lines[peer] >= self._per_peer:
             self._suppressed += 1
             return False
@@ -51,7 +51,7 @@ class LineLimit:
     def turn(self, now: float) -> int:
         """Begin a new window if the last one is over; return how many lines the last one left out.
 
-        To be called before :meth:`allow`, and now and then without it, so that the count is told.
+        Call it before :meth:`allow`, and also from time to time, so that the count is logged.
 
         Args:
             now: Seconds.
@@ -66,11 +66,11 @@ class LineLimit:
 
 
 class LimitedLog:
-    """Writes lines that peers cause as far as a limit allows, and logs how many it left out.
+    """Writes lines that peers cause, within a limit, and logs how many it left out.
 
     Args:
-        clock: Seconds.
-        limit: None is :data:`LINES_PER_PEER` and :data:`LINES_OVERALL` in :data:`WINDOW_S`.
+        clock: Returns seconds.
+        limit: None means :data:`LINES_PER_PEER` and :data:`LINES_OVERALL` in :data:`WINDOW_S`.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class EventLimit:
         self._limits: dict[str, LineLimit] = {}
 
     def allow(self, event: str, subject: str, now: float) -> bool:
-        """Say whether one more line of an event may be written in this window.
+        """Return whether one more line of an event may be written in this window.
 
         Args:
             subject: The line's first value.
@@ -119,7 +119,7 @@ class EventLimit:
         return limit.allow(subject)
 
     def turn(self, now: float) -> list[tuple[str, int]]:
-        """Begin new windows where the last one is over; return events with how many lines were left out.
+        """Begin new windows where the last one is over; return events with the number of omitted lines.
 
         Args:
             now: Seconds; ``math.inf`` ends all windows.

@@ -1,7 +1,7 @@
-"""Log lines of every program: one line an event, UTC, as text or JSON; what a stranger sent cannot forge one.
+"""Log lines of every program: one line for each event, UTC, as text or JSON; strangers cannot forge a line.
 
-Pure: the instant is the record's. Names, addresses, remarks and paths come from any peer of a port, so
-everything that could end a line or steer a terminal is escaped, and a line has a bound.
+Pure: the record has the time. Names, addresses, remarks and paths come from any peer. So all characters that
+could end a line or control a terminal are escaped, and the length of a line is bounded.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ STYLES: Final[tuple[str, ...]] = get_args(Style)
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 LINE_CHARACTERS_MAX: Final = 4_096
-"""Characters of a message that are written; what is longer is cut, and the line says how much is missing."""
+"""Longest message in characters; a longer one is cut, and the line says how much is missing."""
 
 TEXT_CHARACTERS_MAX: Final = 200
-"""Characters of a text of a stranger's making that stand within a message."""
+"""Bound in characters of a stranger's text in a message."""
 
 FIELD_CHARACTERS_MAX: Final = 1_024
 """Characters of one field of a line in JSON."""
 
 ERROR_HEAD: Final = 900
 ERROR_TAIL: Final = 300
-"""Characters at the beginning and at the end of a program's last line that are written."""
+"""Number of characters at the beginning and at the end of a program's last line that are written."""
 
 TRACE_CHARACTERS_MAX: Final = 65_536
-"""The same for a traceback: its own lines are ours, but the error's text may be anybody's."""
+"""The same for a traceback: its lines are ours, but a stranger may have chosen the error's text."""
 
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -45,7 +45,7 @@ _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 def printable(text: str) -> str:
     """Return text with control characters, line ends and marks of writing direction as visible escapes.
 
-    For one line of a log or one cell of a table. Text that has none is returned as it is.
+    It is for one line of a log or one cell of a table. Text without such characters is returned unchanged.
     """
     return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_escape, text)
 
@@ -57,14 +57,14 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def shortened(text: str, limit: int = TEXT_CHARACTERS_MAX) -> str:
-    """Return text cut to ``limit`` characters; the number of the characters left out stands behind it."""
+    """Return text cut to ``limit`` characters, followed by the number of omitted characters."""
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text) - limit} more characters)"
 
 
 def in_one_line(error: object) -> str:
     """Return an error's text as the one line that ends a program, cut in its middle if it is far too long.
 
-    Its beginning says what was wrong, its end what is allowed; a value of somebody's making stands between.
+    Its beginning says what was wrong, and its end what is allowed; a stranger's value may be between them.
     """
     text = printable(str(error))
     left = len(text) - ERROR_HEAD - ERROR_TAIL
@@ -75,7 +75,7 @@ def apply_log_level(name: str) -> str:
     """Set the level from which on lines are written; return the former level.
 
     Raises:
-        ValueError: If there is no such level; nothing has changed then.
+        ValueError: If there is no such level; then nothing has changed.
     """
     if name not in LEVELS:
         raise ValueError(f"{name} is none of {', '.join(LEVELS)}")
@@ -95,7 +95,7 @@ class Quoted(str):
 
 _PLACEHOLDER: Final = re.compile(r"%[-#0 +]*\d*(?:\.\d+)?([diouxXeEfFgGcrsa%])")
 _FIELD: Final = re.compile(r"(?:^|(?<=[ (]))([A-Za-z_]\w*)=")
-#: Members that every line in JSON has; a field of such a name gets a line below behind it.
+#: Members of every line in JSON; a field with such a name gets an underscore after it.
 _OWN: Final = frozenset({"at", "level", "logger", "message", "event", "traceback"})
 
 
@@ -104,7 +104,7 @@ class _Field(NamedTuple):
 
     Attributes:
         value: Its part of the template.
-        first, taken: The first argument that it takes, and how many.
+        first, taken: Index of the first argument that it uses, and their number.
     """
 
     name: str
@@ -121,13 +121,13 @@ class _Template(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _read_template(template: str) -> _Template:
-    """Take ``event key=%s other=%d`` apart; the event ends where the first value stands."""
+    """Split ``event key=%s other=%d``; the event ends before the first value."""
     starts = list(_FIELD.finditer(template))
     ends = [start.start() for start in starts] + [len(template)]
     fields = []
     for start, end in zip(starts, ends[1:], strict=True):
         value = template[start.end() : end].strip()
-        if value.startswith("%"):  # words behind a value belong to the message, not to the value
+        if value.startswith("%"):  # words after a value belong to the message, not to the value
             value = value.split(" ", 1)[0].rstrip(":;,.)")
         first = _placeholders(template[: start.end()])
         fields.append(_Field(start[1] + "_" * (start[1] in _OWN), value, first, _placeholders(value)))
@@ -144,8 +144,8 @@ def _placeholders(text: str) -> int:
 def fields_of(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
     """Yield the event and the values of a line by their names.
 
-    Both come from the template, which is the program's own, and never from what was put into it: a stranger's
-    text is the value of one field, with any content. Numbers stay numbers.
+    Names come from the program's own template, never from inserted values: a stranger's text, with any
+    content, is the value of one field. Numbers stay numbers.
     """
     arguments = record.args or ()
     template = _read_template(shortened(str(record.msg)))

@@ -46,7 +46,7 @@ PROPERTY_RECONSUME_TIME: Final = "RECONSUME_TIME"
 PROPERTY_MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
 PROPERTY_CLUSTER: Final = "CLUSTER"
 
-#: Largest body in bytes that a broker takes by default, and to which a compressed one may inflate.
+#: Largest body in bytes that a broker accepts by default, and largest size of a decompressed body.
 BODY_SIZE_MAX: Final = 4 * 1024 * 1024
 PROPERTIES_SIZE_MAX: Final = 32767
 #: Characters that end a name and a value in the text of a message's properties.
@@ -54,13 +54,13 @@ NAME_END: Final = "\x01"
 PAIR_END: Final = "\x02"
 
 _HEAD: Final = struct.Struct(">iiiiiqqiq")  # size, magic, crc, queue id, flag, offsets, sys flag, born
-#: All up to the body, by the sizes of both hosts' addresses.
+#: Formats of a message up to the body, by the sizes of both hosts' addresses.
 _LAYOUTS: Final = {
     (born, store): struct.Struct(f">iiiiiqqiq{born}siq{store}siiqi") for born in (4, 16) for store in (4, 16)
 }
 _V4: Final = _LAYOUTS[4, 4]
-#: The same for reading, by the bits of the hosts' address families; each host's address and port are one
-#: field.
+#: The same formats for reading, by the bits of the hosts' address families; each host's address and port are
+#: one field.
 _HOSTS_TOGETHER: Final = {
     (SYS_BORN_HOST_V6 if born == 20 else 0) | (SYS_STORE_HOST_V6 if store == 20 else 0): struct.Struct(
         f">iiiiiqqiq{born}sq{store}siqi"
@@ -90,7 +90,7 @@ class Host(NamedTuple):
         return join_address(self.ip, self.port)
 
 
-#: Stands in place of a host that is not known.
+#: Stands for an unknown host.
 NO_HOST: Final = Host("127.0.0.1", 0)
 
 
@@ -98,7 +98,7 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message as the broker stores and delivers it.
 
     Attributes:
-        flag: The user's own, only carried.
+        flag: The user's own number, unused here.
         queue_offset: Index of this message in its queue.
         physical_offset: Position in the commit log, bytes.
         sys_flag: ``SYS_`` bits; those of the hosts' families are set by the encoder.
@@ -352,7 +352,7 @@ def decode_head(data: bytes, start: int) -> MessageHead:
     """Decode only the place and the end of a message, for messages that :func:`decode_message` refuses.
 
     Raises:
-        RemoteProtocolError: If not even this much can be read: what follows cannot be found either.
+        RemoteProtocolError: If even these cannot be read: then the next message cannot be found either.
     """
     try:
         size, magic, _, queue_id, _, queue_offset, physical_offset, _, _ = _HEAD.unpack_from(data, start)
@@ -379,7 +379,7 @@ def decode_messages(data: bytes) -> Iterator[StoredMessage]:
 
 @lru_cache(maxsize=4096)
 def _host_of(packed: bytes) -> Host:
-    """Return the host that these 8 or 20 bytes name; messages of one sender share it."""
+    """Return the host in these 8 or 20 bytes; messages of one sender share the object."""
     (port,) = _PORT.unpack_from(packed, len(packed) - 4)
     return Host(str(ipaddress.ip_address(packed[:-4])), port)
 
@@ -455,7 +455,7 @@ def decode_batch(data: bytes) -> list[BatchItem]:
 def encode_properties(properties: Mapping[str, str]) -> str:
     """Join properties to text, each pair closed, as 5.x writes them.
 
-    A value may hold ``NAME_END``: the first one of a pair ends the name.
+    A value may contain ``NAME_END``, because the first one in a pair ends the name.
 
     Raises:
         LocalProtocolError: If a name holds a separator, or a value the one between pairs.
@@ -471,12 +471,12 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 
 
 def is_separable(name: str, value: str) -> bool:
-    """Say whether a property is read back as it was written."""
+    """Return whether a property is read back unchanged."""
     return NAME_END not in name and PAIR_END not in name and PAIR_END not in value
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Split text into properties; the last of duplicates wins, halves and empty ones are dropped."""
+    """Split text into properties; the last duplicate wins, incomplete and empty ones are dropped."""
     properties = {}
     for pair in text.split(PAIR_END):
         name, mark, value = pair.partition(NAME_END)
@@ -496,7 +496,7 @@ def join_properties(first: str, second: str) -> str:
 
 
 def offset_message_id(host: Host, physical_offset: int) -> str:
-    """Return the id that says where a message is stored; tools dial the host in it."""
+    """Return the id with the place of a stored message; tools connect to the host in it."""
     return (_pack_ip(host) + _PORT.pack(host.port) + _TIMESTAMP.pack(physical_offset)).hex().upper()
 
 

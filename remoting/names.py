@@ -1,6 +1,6 @@
-"""Names of topics, groups and brokers as RocketMQ's own programs allow them. Pure.
+"""Rules of RocketMQ's programs for names of topics, groups and brokers. Pure.
 
-How long a name on the wire may be at all says :mod:`routekeeper.remoting.bounds`.
+:mod:`routekeeper.remoting.bounds` has the largest length of any name on the wire.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final
 #: Longest topic or group in UTF-16 units. Source: TopicValidator, Validators.
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 255
-#: Longest retry or dead letter topic of a group: file systems allow a directory no longer name.
-#: Source: HookUtils.MAX_TOPIC_LENGTH, RocketMQ 5.3.3.
+#: Longest retry or dead letter topic of a group: the longest name of a directory. Source:
+#: HookUtils.MAX_TOPIC_LENGTH, RocketMQ 5.3.3.
 GROUP_TOPIC_LENGTH_MAX: Final = 255
 CHARACTERS: Final = "%|a-zA-Z0-9_-"
 
@@ -21,7 +21,7 @@ _NAME: Final = re.compile(rf"[{CHARACTERS}]+")
 
 
 class NameFault(enum.Enum):
-    """A fault of a name; the module that refuses it has the words for it."""
+    """A fault of a name; the module that refuses the name has the text of the error."""
 
     BLANK = enum.auto()
     CHARACTERS = enum.auto()
@@ -29,7 +29,7 @@ class NameFault(enum.Enum):
 
 
 def fault_of(name: str, *, length_max: int = TOPIC_LENGTH_MAX) -> NameFault | None:
-    """Say what is wrong with a name; None if nothing.
+    """Return the fault of a name; None if it has none.
 
     Source: TopicValidator.validateTopic, RocketMQ 4.9 and 5.3.
     """

@@ -1,7 +1,7 @@
-"""Output of programs to stdout and stderr, written by threads, so that a hung reader holds up nobody.
+"""Output of programs to stdout and stderr, written by threads, so that a hung reader blocks no other work.
 
-Lines wait in a queue that is bounded in bytes. What does not fit is dropped and counted, and a line says how
-many were dropped once the output goes on.
+Lines wait in a queue that is bounded in bytes. Further lines are dropped and counted. When the output goes
+on, a line says how many were dropped.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from routekeeper.remoting.line_limit import EventLimit
 from routekeeper.remoting.logs import LineFormatter, Style, shortened
 
 BYTES_MAX: Final = 4 << 20
-"""Bytes that wait to be written, for each of stdout and stderr."""
+"""Bound of the bytes that wait to be written, for each of stdout and stderr."""
 DRAIN_S: Final = 1.0
-"""A program that ends waits so long for its last lines."""
+"""Longest time in seconds that an ending program waits for its last lines."""
 _TURN_S: Final = 1.0
-"""How often it is looked whether lines that were left out are to be told."""
+"""Interval in seconds between checks for omitted lines to report."""
 _PART_CHARACTERS_MAX: Final = 1 << 16
-"""Of a line that has not ended; what is longer is written in parts."""
+"""Bound of a line without an end; a longer one is written in parts."""
 
 
 def _start_deaf_to_signals(thread: threading.Thread) -> None:
@@ -51,14 +51,15 @@ def _start_deaf_to_signals(thread: threading.Thread) -> None:
 
 
 class OutputThread:
-    """Writes lines in a thread, which begins with the first one.
+    """Writes lines in a thread, which starts with the first line.
 
     Args:
-        write: Writes all of it, however long that takes. OSError: it is lost, and its lines count as dropped.
-        bytes_max: Bytes that may wait, those that are being written included.
+        write: Writes all bytes, however long that takes. After an OSError they are lost, and their lines
+            count as dropped.
+        bytes_max: Bound of the waiting bytes, including those being written.
 
     Attributes:
-        dropped: Lines that were not written, since the start.
+        dropped: Number of lines since the start that were not written.
         report: Makes the line that says how many were dropped.
     """
 
@@ -83,7 +84,7 @@ class OutputThread:
         return self._held >= self._bytes_max
 
     def put(self, data: bytes) -> None:
-        """Have whole lines written, or drop them; never waits."""
+        """Queue complete lines, or drop them; never wait."""
         with self._changed:
             if self._held + len(data) > self._bytes_max:
                 self._drop(data.count(b"\n"))
@@ -96,7 +97,7 @@ class OutputThread:
             self._changed.notify_all()
 
     def drop(self) -> None:
-        """Count a line that was not formatted, because there is no room for it."""
+        """Count a line that was not formatted because there is no room for it."""
         with self._changed:
             self._drop(1)
 
@@ -110,7 +111,7 @@ class OutputThread:
         self._changed.notify_all()
 
     def drain(self, longest_s: float = DRAIN_S) -> None:
-        """Return once everything is written, or after ``longest_s``; then nobody waits any more."""
+        """Return once everything is written, or after ``longest_s``; later calls do not wait any more."""
         with self._changed:
             if self._is_given_up or threading.current_thread() is self._thread:
                 return
@@ -134,7 +135,7 @@ class OutputThread:
             with self._changed:
                 self._held -= sum(map(len, lines))
                 self._untold = 0
-                if not is_written:  # the next line reports them
+                if not is_written:  # the next written line reports them
                     lost = sum(line.count(b"\n") for line in lines)
                     self.dropped += lost
                     self._untold = lost + sum(counts)
@@ -143,7 +144,7 @@ class OutputThread:
     def _try(self, data: bytes) -> bool:
         try:
             self._write(data)
-        except (OSError, ValueError):  # nobody reads it, the disk is full, or the stream is closed
+        except (OSError, ValueError):  # no process reads it, the disk is full, or the stream is closed
             return False
         return True
 
@@ -156,7 +157,7 @@ class OutputThread:
 
 
 class ThreadedText(io.TextIOBase):
-    """A text stream whose lines a thread writes; takes the place of ``sys.stderr``, so never waits."""
+    """A text stream whose lines a thread writes; it replaces ``sys.stderr``, so it must never wait."""
 
     def __init__(self, stream: TextIO) -> None:
         self.output = OutputThread(_writer(stream))
@@ -188,7 +189,7 @@ class ThreadedText(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Hand an unfinished line to the thread, too; return at once."""
+        """Pass an unfinished line to the thread, too; return at once."""
         with self._lock:
             part, self._part = self._part, ""
             if part:
@@ -201,11 +202,11 @@ class ThreadedText(io.TextIOBase):
 class ThreadedHandler(logging.Handler):
     """Gives log lines to an output thread; a line for which there is no room is not even formatted.
 
-    An event that is logged again and again is limited from INFO on, but for loggers named ``*.audit``, which
-    have limits of their own: what operators change must not be lost among others' lines.
+    The lines of a frequent event are limited, from INFO on. Loggers named ``*.audit`` have limits of their
+    own, so that operators' changes are not lost among other lines.
 
     Attributes:
-        left_out: Lines that the limit left out, since the start.
+        left_out: Number of lines that the limit left out since the start.
     """
 
     def __init__(self, text: ThreadedText, formatter: LineFormatter) -> None:
@@ -235,7 +236,7 @@ class ThreadedHandler(logging.Handler):
             return
         try:
             self._text.write(self.format(record) + "\n")
-        except Exception:  # as every handler does: a line that cannot be formatted must not end the program
+        except Exception:  # as in every handler, a line that cannot be formatted must not end the program
             self.handleError(record)
 
     def flush(self) -> None:
@@ -261,9 +262,9 @@ def _words(event: str) -> str:
 
 
 def write_stderr_in_thread() -> None:
-    """Have a thread write everything that goes to ``sys.stderr`` from now on: lines, warnings, tracebacks.
+    """Let a thread write everything for ``sys.stderr`` from now on: lines, warnings, tracebacks.
 
-    Does nothing where logging is set up already: then somebody else looks after stderr, as in a test.
+    It does nothing if logging is set up already, as in a test, where other code owns stderr.
     """
     if sys.stderr is not None and not logging.root.handlers and not isinstance(sys.stderr, ThreadedText):
         sys.stderr = ThreadedText(sys.stderr)
@@ -280,7 +281,7 @@ def write_stdout_in_thread() -> None:
 def set_up_logging(*, level: str | int, style: Style = "text") -> None:
     """Send every record of the process from ``level`` on to stderr, one line each, by a thread.
 
-    Does nothing where logging is set up already, as :func:`logging.basicConfig`.
+    It does nothing if logging is set up already, as :func:`logging.basicConfig`.
     """
     write_stderr_in_thread()
     if isinstance(sys.stderr, ThreadedText):
@@ -298,7 +299,7 @@ def lines_left_out() -> int:
 
 
 def _writer(stream: TextIO) -> Callable[[bytes], None]:
-    """Return the function that writes to a stream past its buffer, so that no byte stays there at the end."""
+    """Return a function that writes to a stream without its buffer, so that no byte stays there."""
     stream.flush()
     try:
         fd = stream.fileno()

@@ -6,7 +6,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-#: Bytes of a request's properties text at most: reading so many takes some ms, and all settings are shorter.
+#: Largest properties text of a request in bytes: to read this many takes some ms, and all settings are
+#: shorter.
 REQUEST_SIZE_MAX: Final = 16 * 1024
 _BLANKS: Final = " \t\f"
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -37,24 +38,24 @@ def parse_properties(text: str) -> dict[str, str]:
     return values
 
 
-#: Values that ask for authentication or encryption that the servers lack, or that other settings switch on.
+#: Values that request authentication or encryption which the servers lack, or which other settings turn on.
 _DOORS: Final = {
     "tls.server.mode": ("enforcing", "a line for the file of --tls-config, or use --tls-mode enforcing"),
     "authenticationEnabled": ("true", "ACL 2.0 of RocketMQ 5.3 is not served, allowed is false"),
     "authorizationEnabled": ("true", "ACL 2.0 of RocketMQ 5.3 is not served, allowed is false"),
     "useTLS": ("true", "connections to other servers are not encrypted, allowed is false"),
 }
-#: Most unknown settings that get a line each. More of them come from a dump of all settings.
+#: Bound of the unknown settings with a line each. More of them mean that the file is a dump of all settings.
 _LINES_MAX: Final = 10
 #: Names in one line if there are more.
 _NAMES_MAX: Final = 100
 
 
 def closed_door(key: str, value: str) -> str | None:
-    """Return why a setting must not be ignored: without it a door stands open; None for other settings.
+    """Return why a setting must not be ignored, because that would weaken security; None for other settings.
 
     Args:
-        value: In small letters, without blanks around it.
+        value: Value in lower case, without blanks around it.
     """
     closing, reason = _DOORS.get(key, (None, ""))
     return reason if _COMMENT.split(value)[0] == closing else None
@@ -66,7 +67,7 @@ def commented(values: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def explain_comments(refusal: str, values: Mapping[str, str]) -> str:
-    """Return why a value is refused; if a comment stands behind it in the file, with the rule on comments."""
+    """Return why a value is refused; if a comment follows it in the file, add the rule on comments."""
     if any(key in refusal for key in commented(values)):
         return f"{refusal}; a comment behind a value is part of the value: put it on a line of its own"
     return refusal
@@ -89,7 +90,7 @@ def format_properties(values: Mapping[str, str]) -> str:
 
 
 def split_properties(body: bytes) -> dict[str, str]:
-    """Return what :func:`format_properties` wrote, as far as nothing in it needed escapes."""
+    """Read the text of :func:`format_properties`, if it needed no escapes."""
     settings = {}
     for line in body.decode("utf-8", "replace").splitlines():
         name, mark, value = line.partition("=")

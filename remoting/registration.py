@@ -36,18 +36,18 @@ from routekeeper.remoting.lenient import (
 from routekeeper.remoting.route import DataVersion, TopicConfig
 from routekeeper.remoting.steps import STEP, Steps, finish, in_chunks
 
-#: Topics that one registration may carry. Real brokers have tens of thousands at most.
+#: Bound of the topics of one registration. Real brokers have tens of thousands at most.
 REGISTER_TOPICS_MAX: Final = 100_000
-#: Size in bytes to which a compressed registration may inflate: 100,000 topics with names of 300 characters.
+#: Largest decompressed size of a registration in bytes: 100,000 topics with names of 300 characters.
 REGISTER_INFLATED_MAX: Final = 32 * 1024 * 1024
-#: A compressed registration may inflate to this many times its size. Real ones reach 15 to 40.
+#: Largest ratio of a registration's decompressed to its compressed size. Real ones reach 15 to 40.
 REGISTER_RATIO_MAX: Final = 128
 #: Limits of a registration that only the tolerant reader can read: for example one with static topics, whose
 #: keys are not quoted.
 REGISTER_LIMITS: Final = Limits(
     size=2 * 1024 * 1024, containers=32 * 1024, dialect_size=2 * 1024 * 1024, dialect_keys=16 * 1024
 )
-#: Static topics of one registration.
+#: Bound of the static topics of one registration.
 MAPPING_INFOS_MAX: Final = 4096
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -61,7 +61,7 @@ _KNOWN_MAX: Final = 1000
 _USUAL_MAX: Final = 64
 #: Bytes of JSON that are read in one step, which takes 1 ms.
 _PIECE_MAX: Final = 128 * 1024
-#: Most bytes of one topic in a usual registration; real ones take 150 to 250.
+#: Largest size of one topic in a usual registration, in bytes; real ones have 150 to 250.
 _TOPIC_SIZE_MAX: Final = 512
 
 
@@ -93,10 +93,10 @@ _TopicName = Annotated[str, msgspec.Meta(max_length=TOPIC_NAME_MAX)]
 
 
 class TopicNumbers(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A topic's configuration as a nameserver keeps it.
+    """A topic's configuration in the form that a nameserver stores.
 
     Attributes:
-        topic_name: Empty if the object states none: the key counts then.
+        topic_name: Empty if the object has none; then the key is the name.
     """
 
     topic_name: _TopicName = ""
@@ -129,10 +129,10 @@ _version_decoder: Final = msgspec.json.Decoder(_PlainVersion)
 
 #: The text before the first topic of a registration in JSON.
 _TABLE_BEGINS: Final = re.compile(rb'[{,]\s*+"topicConfigTable"\s*+:\s*+\{\s*+(?=")')
-#: The text between two topics: inside of a topic no object follows another one.
+#: The text between two topics; it cannot occur inside a topic, where no object follows another one.
 _TOPIC_ENDS: Final = re.compile(rb'\}\s*+,\s*+(?="(?:[^"\\]|\\.)*+"\s*+:\s*+\{)', re.DOTALL)
 _ENDS_TRIED: Final = 3
-#: A key that stands where topics were taken out. No broker has a topic of that name.
+#: A key that replaces removed topics. No broker has a topic of that name.
 _MARK: Final = ("\0", TopicNumbers("\0", 0, 0, -INT32_MAX - 1))
 _MARK_JSON: Final = b'"\\u0000":{"topicName":"\\u0000","readQueueNums":0,"writeQueueNums":0,"perm":%d},' % -(
     INT32_MAX + 1
@@ -140,10 +140,10 @@ _MARK_JSON: Final = b'"\\u0000":{"topicName":"\\u0000","readQueueNums":0,"writeQ
 
 
 class PlainRegistration(msgspec.Struct, frozen=True):
-    """A registration as a nameserver needs it, see :func:`reading_registration`.
+    """The parts of a registration that a nameserver needs, see :func:`reading_registration`.
 
     Attributes:
-        topics: By name. Their own ``topic_name`` may be empty.
+        topics: Topics by name. Their own ``topic_name`` may be empty.
         filter_servers, mapping_infos: As in :class:`RegisterBody`.
     """
 
@@ -219,13 +219,13 @@ def reading_registration(
     topics_max: int = REGISTER_TOPICS_MAX,
     inflated_max: int = REGISTER_INFLATED_MAX,
 ) -> Steps[PlainRegistration]:
-    """Read what a nameserver needs of a registration from a sender of ``version``.
+    """Read the parts of a registration that a nameserver needs, from a sender of ``version``.
 
-    More tolerant than any release: a zlib stream is recognised although the header says that there is none
-    (5.x brokers mislabel it), topics have five or six parts, and the mapping section may be missing.
+    It is more tolerant than any release: it recognises a zlib stream even if the header says that there is
+    none (5.x brokers mislabel it), topics may have five or six parts, and the mapping section may be missing.
 
-    JSON is read by :func:`read_plain_json`, a long one by :func:`reading_long_json`, and by
-    :func:`read_any_json` where these do not read it.
+    :func:`read_plain_json` reads JSON, :func:`reading_long_json` long JSON, and :func:`read_any_json` all
+    JSON that these two cannot read.
 
     Raises:
         RemoteProtocolError: If it cannot be read, or is above a limit; memory stays within the limits.
@@ -283,11 +283,11 @@ def read_any_json(body: bytes, *, version: int, topics_max: int = REGISTER_TOPIC
 def read_plain_json(body: bytes, topics_max: int = REGISTER_TOPICS_MAX) -> PlainRegistration | None:
     """Read a registration that is standard JSON with numbers as numbers, without static topics.
 
-    Brokers without static topics send such ones. What this reads, :func:`read_any_json` reads alike, but
-    for members that a nameserver does not use: this skips them unchecked.
+    Brokers without static topics send such registrations. Its results equal those of :func:`read_any_json`,
+    except that it does not check members that a nameserver does not use.
 
     Returns:
-        None if the body is anything else, or wrong: :func:`read_any_json` tells which.
+        None if the body is anything else, or wrong: :func:`read_any_json` then reads it or raises the error.
     """
     try:
         found = _plain_decoder.decode(body)
@@ -307,10 +307,8 @@ def reading_long_json(
     """Read as :func:`read_plain_json`, but in steps: the topics in pieces, then the other members.
 
     Args:
-        piece_max: Bytes of a piece. What stands before the topics must be shorter, and what stands behind.
-
-    Returns:
-        None also if that is not so.
+        piece_max: Bytes of a piece. The text before the topics must be shorter, and so must the text after
+            them. ¶ Returns: None also if it is longer.
 
     Raises:
         RemoteProtocolError: If there are too many topics.
@@ -348,11 +346,11 @@ def reading_long_json(
 def _read_piece(body: bytes, at: int, piece_max: int) -> tuple[dict[str, TopicNumbers] | None, int]:
     """Read the topics from ``at`` on that fill at least half a piece.
 
-    It is cut where a topic seems to end. It ends there indeed if the piece can be read: within a text or an
-    inner object it would not be closed.
+    The piece is cut where a topic seems to end. If the piece can be read, the topic really ends there: a cut
+    within a text or an inner object would leave that open.
 
     Returns:
-        None if no such end is found; and where the next topic begins.
+        The topics, or None if no such end is found; and the position of the next topic.
     """
     ends = _TOPIC_ENDS.finditer(body, at + piece_max // 2, at + piece_max)
     for end in islice(ends, _ENDS_TRIED):
@@ -369,7 +367,7 @@ def _names_differ(topics: Mapping[str, TopicNumbers]) -> bool:
 
 
 def _named_as_stated(topics: Mapping[str, TopicNumbers]) -> Steps[dict[str, TopicNumbers]]:
-    """Return topics by the names that they state, else by their keys. Of equal names the last counts."""
+    """Return topics by their own names, or else by their keys. Of equal names the last counts."""
     named: dict[str, TopicNumbers] = {}
     for chunk in in_chunks(topics.items()):
         if named:
@@ -386,7 +384,7 @@ def _usable(
     if wrapper.topic_queue_mapping_info_map or len(topics) > topics_max or "" in topics:
         return None
     if size > _TOPIC_SIZE_MAX * (len(topics) + 1):
-        return None  # much was skipped, which may be nested too deeply
+        return None  # large parts were skipped, which may be nested too deeply
     filters = found.filter_server_list
     if filters and not _are_filter_servers(filters):
         return None
@@ -411,9 +409,9 @@ def _reading_words(data: bytes, topics_max: int) -> Steps[PlainRegistration]:
     count = reader.count()
     _check_topics(count, topics_max)
     topics: dict[str, TopicNumbers] = {}
-    # Most topics of a broker have equal configurations, so what follows their names is read once.
+    # Most topics of a broker have equal configurations, so equal texts after their names are read once.
     known: dict[bytes, TopicNumbers] = {}
-    # Sizes are read without a sign: a negative one becomes a size beyond the data, which is refused.
+    # Sizes are read as unsigned: a negative one becomes a size beyond the data, which is refused.
     position, end, size_at = reader.position, len(data), _SIZE.unpack_from
     try:
         for done in range(0, count, STEP):
@@ -493,7 +491,7 @@ def _mapping_info(value: object) -> dict[str, Any]:
 
 
 def _version(data: bytes) -> DataVersion:
-    """Read what :meth:`DataVersion.decode` reads."""
+    """Read a data version, as :meth:`DataVersion.decode` does."""
     try:
         read = _version_decoder.decode(data)
     except UNREADABLE:
@@ -502,7 +500,7 @@ def _version(data: bytes) -> DataVersion:
 
 
 def _words(rest: bytes) -> TopicNumbers:
-    """Read what follows a topic's name."""
+    """Read the text after a topic's name."""
     try:
         read_queues, write_queues, perm, _, *more = rest.decode().split(" ", 4)
     except ValueError:
@@ -522,7 +520,7 @@ def _words(rest: bytes) -> TopicNumbers:
     )
 
 
-#: Brokers repeat themselves, so short texts that came lately are kept.
+#: Brokers repeat their texts, so recent short ones are cached.
 _usual_words: Final = lru_cache(maxsize=1024)(_words)
 
 

@@ -14,7 +14,7 @@ from routekeeper.remoting.service_manager import ServiceManager
 
 logger = logging.getLogger(__name__)
 
-#: Longest wait for one file: a hung disk must not hold up the others.
+#: Longest wait for one file in seconds, because a hung disk must not delay the other files.
 LOOK_S: Final = 10.0
 _UNCHANGED: Final = "unchanged"
 _REFUSED: Final = "refused: "
@@ -39,7 +39,7 @@ class Reread:
     """Result of reading settings again.
 
     Attributes:
-        changed: Settings that are in force now, by key.
+        changed: Changed settings that are in force now, by key.
         refused: Reasons, each of which begins with the setting.
         restart: Keys of settings that have changed in the file, and need a restart.
     """
@@ -61,7 +61,7 @@ def compare_settings(
 
     Args:
         former_file, file: Content of the file, by key.
-        before, after: All settings that result from them, together with what wins over a file.
+        before, after: All resulting settings, including those that win over a file.
         reloadable: Keys of settings that can change while a server runs.
     """
     differing = [key for key in after if before[key] != after[key]]
@@ -84,14 +84,14 @@ def compare_settings(
 
 
 class SettingsFile:
-    """The settings file of a server, and its content as far as it is in force.
+    """The settings file of a server, and the content that is in force.
 
     Args:
-        content: As the server started with it.
+        content: The content at the server's start.
         read: Returns the present content, by key; blocking.
-        resolve: Returns all settings, by key, that a content and what wins over it result in; blocking.
+        resolve: Returns all resulting settings, by key, for a content of the file; blocking.
         reloadable: Keys of settings that can change while the server runs.
-        take: Called on the loop, also without any: puts changed settings in force.
+        take: Puts changed settings in force; called on the loop, even without changes.
         refusals: Exceptions of ``read`` and ``resolve`` that say why a content cannot be used.
     """
 
@@ -135,9 +135,9 @@ class SettingsFile:
 
 
 class Reload:
-    """Reads files and settings again at SIGHUP, and says in one line what came of it.
+    """Reads files and settings again at SIGHUP, and logs the result in one line.
 
-    A signal that comes while they are read has them read once more afterwards, however many there are.
+    If signals come while they are read, they are read once more afterwards.
 
     Args:
         watched: Returns the files.
@@ -168,7 +168,7 @@ class Reload:
             self._manager.reloading()
             try:
                 await self._reload()
-            except Exception:  # a defect here must not end a working server
+            except Exception:  # a defect in this code must not end a working server
                 logger.error("reload failed", exc_info=True)
             self._manager.reloaded()
 
@@ -189,7 +189,7 @@ class Reload:
         )
         level = logging.WARNING if refused else logging.INFO
         text = "reloaded changed=%s refused=%s needs_restart=%s"
-        # Written at every log level: the operator who asked must see it, also after a change to ERROR.
+        # Write this line at every log level: the operator must see it, even after a change to ERROR.
         logger.handle(logger.makeRecord(logger.name, level, __file__, 0, text, values, None))
 
     async def _reread(self) -> Reread:

@@ -36,7 +36,7 @@ from routekeeper.remoting.lenient import (
 class RouteDialect(Enum):
     """The spelling of number keys in a route body."""
 
-    UNQUOTED = "unquoted"  # {0:"addr"}: what every release reads, and no JSON
+    UNQUOTED = "unquoted"  # {0:"addr"}: the form that every release reads; it is not JSON
     QUOTED = "quoted"  # {"0":"addr"}, maps sorted, ASCII only: JSON
 
 
@@ -118,7 +118,7 @@ class TopicConfig:
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings as requests and answers have them in JSON."""
+        """Return the settings in the JSON form of requests and answers."""
         return {
             "attributes": dict(self.attributes),
             "order": self.order,
@@ -215,7 +215,7 @@ def dialect_for(version: int, *, accept_standard_json_only: bool = False) -> Rou
 def encode_route(route: TopicRouteData, dialect: RouteDialect) -> bytes:
     """Encode a route body.
 
-    Members that only 5.x knows are written for everybody; 4.9 skips them. The unquoted form also names
+    Members that only 5.x knows are written for all clients; 4.9 skips them. The unquoted form also names
     ``topicSynFlag``, as 4.8 and client-go call ``topicSysFlag``.
     """
     quoted = dialect is RouteDialect.QUOTED
@@ -352,7 +352,7 @@ def _decode_queues(value: object) -> QueueData:
 
 
 def decode_queue_datas(body: bytes) -> tuple[QueueData, ...]:
-    """Read only the queue data of a route body: what request 217 carries.
+    """Read only the queue data of a route body, as in request 217.
 
     Raises:
         RemoteProtocolError: If it is not a route.

@@ -11,7 +11,7 @@ from typing import Final, Self
 
 logger = logging.getLogger(__name__)
 
-#: The number of watchdog messages within the time that the service manager waits for one.
+#: Number of messages that are sent within the watchdog's time.
 _WATCHDOG_TIMES: Final = 3
 #: Shortest time between two messages of the watchdog: a wrong unit must not keep the loop busy.
 _PAUSE_MIN_S: Final = 0.01
@@ -23,12 +23,13 @@ _US: Final = 1e6
 class ServiceManager:
     """Tells the service manager when this server is ready, that its event loop runs, reloads, and stops.
 
-    Does nothing without a socket to write to. A message that cannot be sent is no reason to stop serving: the
-    first one is a WARNING.
+    It does nothing without a socket. If a message cannot be sent, the server goes on, and the first failure
+    is a WARNING.
 
     Args:
         socket_path: Path of the socket (``NOTIFY_SOCKET``); ``@`` begins a name without a file. Empty: none.
-        watchdog_s: The service manager restarts this server after so long without a message; 0: it does not.
+        watchdog_s: Seconds without a message after which the service manager restarts this server; 0: it does
+            not.
     """
 
     def __init__(self, socket_path: str, *, watchdog_s: float = 0.0) -> None:
@@ -59,15 +60,15 @@ class ServiceManager:
             self._alive(asyncio.get_running_loop())
 
     def reloading(self) -> None:
-        """Say that settings and files are being read again; see sd_notify(3) for the clock."""
+        """Send that settings and files are being read again; see sd_notify(3) for the clock."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}\n")
 
     def reloaded(self) -> None:
-        """Say that the reload has ended."""
+        """Send that the reload has ended."""
         self._send("READY=1\n")
 
     def stopping(self) -> None:
-        """Say that this server ends."""
+        """Send that this server ends."""
         self._send("STOPPING=1\n")
 
     def _alive(self, loop: asyncio.AbstractEventLoop) -> None:

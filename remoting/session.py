@@ -1,6 +1,6 @@
 """One connection's requests and answers, without IO: opaque matching, deadlines, limits.
 
-A driver gives bytes that arrived and clock readings, and sends the bytes it gets back. The same session
+A driver passes received bytes and clock readings, and sends the returned bytes. The same session
 serves the asyncio and the blocking driver. Instants are seconds on the driver's own monotonic clock.
 """
 
@@ -14,7 +14,8 @@ from routekeeper.remoting.command import RemotingCommand, read_answer
 from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError, TooManyRequests
 from routekeeper.remoting.frame import FRAME_SIZE_MAX, FrameDecoder
 
-#: Requests that may wait for their answers on one connection. Java allows 64 asynchronous ones per process.
+#: Bound of the requests that wait for answers on one connection. Java allows 64 asynchronous ones per
+#: process.
 OUTSTANDING_MAX: Final = 1024
 
 
@@ -32,7 +33,7 @@ class PeerRequest(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """The peer broke the protocol: the connection must be closed and the rest given up."""
+    """The peer broke the protocol: the connection must be closed, and further bytes are dropped."""
 
     error: RemoteProtocolError
 
@@ -68,7 +69,7 @@ class ClientSession:
 
     @property
     def outstanding(self) -> int:
-        """Requests that wait for their answers."""
+        """Number of requests that wait for answers."""
         return len(self._waiting)
 
     def start(self, request: RemotingCommand, *, now: float, timeout_s: float) -> tuple[int, bytes]:
@@ -87,7 +88,8 @@ class ClientSession:
         deadline = now + timeout_s
         self._waiting[opaque] = deadline
         heapq.heappush(self._deadlines, (deadline, opaque))
-        if len(self._deadlines) > 2 * len(self._waiting) + 64:  # mostly deadlines of answered requests
+        # most entries are deadlines of answered requests
+        if len(self._deadlines) > 2 * len(self._waiting) + 64:
             self._deadlines = [(until, waiting) for waiting, until in self._waiting.items()]
             heapq.heapify(self._deadlines)
         return opaque, frame
@@ -103,7 +105,7 @@ class ClientSession:
         return request.encode(self._take_opaque())
 
     def receive(self, data: bytes) -> list[Event]:
-        """Take bytes that arrived; return what they complete.
+        """Process received bytes; return the events that they complete.
 
         After :class:`Broken`, always the last event, the driver closes the connection and calls
         :meth:`lost`.
@@ -123,7 +125,7 @@ class ClientSession:
         return events
 
     def next_deadline(self) -> float | None:
-        """Return when :meth:`expire` has something to do, None if no request waits."""
+        """Return the next deadline for :meth:`expire`; None if no request waits."""
         deadlines = self._deadlines
         while deadlines and self._waiting.get(deadlines[0][1]) != deadlines[0][0]:
             heapq.heappop(deadlines)
@@ -139,7 +141,7 @@ class ClientSession:
         return expired
 
     def forget(self, opaque: int) -> None:
-        """Give up one request, if it still waits: its caller went away."""
+        """Give up one request, if it still waits, because its caller is gone."""
         self._waiting.pop(opaque, None)
 
     def lost(self) -> list[int]:
@@ -151,7 +153,7 @@ class ClientSession:
 
     def _take_opaque(self) -> int:
         opaque = self._next_opaque
-        # Only after the counter has wrapped round while old requests still wait.
+        # This happens only when the counter has wrapped around while old requests still wait.
         while opaque in self._waiting:
             opaque = _after(opaque)
         self._next_opaque = _after(opaque)

@@ -1,16 +1,16 @@
-"""Small state files with a checksum beside each and the version before, so that damage is noticed.
+"""Small state files, each with a checksum and its previous version, so that damage is noticed.
 
-``NAME`` keeps the format of its owner. ``NAME.bak`` is the version before. ``NAME.sha256`` lists the digests
-of both, in the format of sha256sum::
+``NAME`` has its owner's format. ``NAME.bak`` is the previous version. ``NAME.sha256`` lists the digests of
+both, in the format of sha256sum::
 
     9f86...  topics.json
     60303...  topics.json.bak
 
-The list is durable before a new content gets its name, and the old content is still in it. A process or a
-machine may therefore end at any step: the file that is found is one of the two. ``none`` in place of the
-second digest says that there was no file before.
+The list is durable before the new content gets the file's name, and the list then also has the old content's
+digest. So a process or a machine may end at any step: the file has one of the two contents. ``none`` in place
+of the second digest says that there was no file before.
 
-Nothing here opens a file itself: broker, nameserver and client each have their own way to the disk.
+This module opens no file itself: broker, nameserver and client pass their own access to the disk.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 
 BACKUP: Final = ".bak"
 CHECKSUM: Final = ".sha256"
-#: A file whose content could not be used, when another one takes its place.
+#: Suffix of a file with unusable content, after another one replaced it.
 DAMAGED: Final = ".damaged"
 _NONE: Final = "none"
 _LINE: Final = re.compile(r"([0-9a-f]{64}|none)  .+")
 _EMPTY: Final = "empty"
-#: Characters of a log line or refusal that say what is wrong with a content.
+#: Longest description of a content's fault in a log line or refusal, in characters.
 _DAMAGE_LENGTH_MAX: Final = 200
 
 T = TypeVar("T")
@@ -51,21 +51,21 @@ class Storage(Protocol):
         """Return all of a file.
 
         Raises:
-            FileNotFoundError: It is not there.
+            FileNotFoundError: It does not exist.
             ValueError: It is larger than its owner allows.
         """
 
     def write_new(self, path: Path, data: bytes) -> None:
-        """Make a file whose content is durable, in place of what is there; its name is not durable yet."""
+        """Make or replace a file whose content is durable; its name is not durable yet."""
 
     def link(self, path: Path, new: Path) -> None:
         """Give a file a second name, which must not exist."""
 
     def rename(self, path: Path, new: Path) -> None:
-        """Rename a file within its directory, over what is there."""
+        """Rename a file within its directory; replace a file of the new name."""
 
     def discard(self, path: Path) -> None:
-        """Remove a file; nothing if it is not there."""
+        """Remove a file; do nothing if it does not exist."""
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory durable."""
@@ -75,7 +75,7 @@ class Trust(Enum):
     """Trust in the content of a file."""
 
     CHECKED = "its checksum was right"
-    BACKUP = "the version before, whose checksum was right"
+    BACKUP = "the previous version, whose checksum was right"
     UNCHECKED = "it had no checksum"
     ABSENT = "there is none"
 
@@ -94,20 +94,20 @@ def beside(path: Path, suffix: str) -> Path:
 
 
 def load(storage: Storage, path: Path, parse: Callable[[bytes], T], *, adopt: bool = True) -> Loaded[T]:
-    """Return what a file holds; log what was wrong with it.
+    """Return the content of a file; log its faults.
 
-    A file that cannot be read gives way to its backup, with an ERROR. One that can be read, but is not what
-    was written, was edited or damaged: only its owner can tell which. One without a checksum is taken, with
-    a WARNING, and gets one.
+    If a file cannot be read, its backup is used, with an ERROR. If it can be read but its checksum differs,
+    it was edited or damaged: only the operator can know which. A file without a checksum is used, with a
+    WARNING, and gets one.
 
     Args:
-        parse: Raises ValueError if the content is none; it has changed nothing then.
-        adopt: Whether a file without checksum gets one at once. Its owner does without if it has to look
-            further first: until then another start must not take the file for checked.
+        parse: Raises ValueError if the content is invalid; then it has changed nothing.
+        adopt: Add a missing checksum now. False if the owner has to check the content first: until then
+            another start must not find a checksum.
 
     Raises:
-        StateFileError: If somebody has to decide, or neither file nor backup can be used.
-        OSError: If the disk refuses.
+        StateFileError: If an operator has to decide, or neither file nor backup can be used.
+        OSError: If the disk fails.
     """
     sums = beside(path, CHECKSUM)
     known = _listed(storage, sums)
@@ -157,7 +157,8 @@ def _load_backup(
                 logger.error("state file damaged file=%s damage=%s used=%s", path, damage, backup)
                 if known is not None:
                     return Loaded(value, Trust.BACKUP)
-                _adopt(storage, path, content)  # else the next write would keep the damaged content as backup
+                # otherwise the next write would keep the damaged content as backup
+                _adopt(storage, path, content)
                 return Loaded(value, Trust.UNCHECKED)
     if known is None and damage == _EMPTY and content is None and not why:
         logger.warning("state file without checksum taken file=%s holds=nothing", path)
@@ -172,18 +173,15 @@ def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = Fal
     """Write ``data`` durably into a file; the former content becomes the backup.
 
     Args:
-        backup_too: The backup shall hold the new content, too, and before the file does: then no file with
-            the new content has a backup with an older one.
-
-    Raises:
-        OSError: If it cannot be written; the old content is there then, unless only the last step failed,
-            which makes the new name durable.
+        backup_too: The backup gets the new content, too, and gets it before the file. So a file with the new
+            content never has an older backup. ¶ Raises: OSError: If it cannot be written. The old content
+            remains, unless only the last step failed, which makes the new name durable.
     """
     sums, backup, scratch = beside(path, CHECKSUM), beside(path, BACKUP), beside(path, ".tmp")
     try:
         known = _listed(storage, sums)
     except StateFileError:
-        known = (None, None)  # the list is damaged: nothing in it counts
+        known = (None, None)  # the list is damaged: ignore all of it
     content, why = _content(storage, path)
     before = None if content is None else _digest(content)
     is_good = content is not None and (known is None or before in known)
@@ -198,7 +196,8 @@ def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = Fal
             _keep_as(storage, path, beside(path, DAMAGED))
         if backup_too:
             other_scratch = beside(backup, ".tmp")
-            storage.write_new(other_scratch, data)  # a copy: a second name of one file would share its damage
+            # make a copy: a second name of the same file would share its damage
+            storage.write_new(other_scratch, data)
             storage.rename(other_scratch, backup)
             storage.sync_directory(path.parent)
         elif is_good:
@@ -214,7 +213,7 @@ def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = Fal
 
 
 def _write_sums(storage: Storage, path: Path, digest: str, before: str | None) -> None:
-    """Write durably into the list of digests that the file holds one of two contents."""
+    """Write the digests of two contents durably into the list, because the file may have either."""
     sums = beside(path, CHECKSUM)
     aside = beside(sums, ".tmp")
     storage.write_new(aside, f"{digest}  {path.name}\n{before or _NONE}  {path.name}{BACKUP}\n".encode())
@@ -223,7 +222,7 @@ def _write_sums(storage: Storage, path: Path, digest: str, before: str | None) -
 
 
 def _adopt(storage: Storage, path: Path, content: bytes) -> None:
-    """Write a list with the digest of a content, unless a list exists by now or the disk refuses."""
+    """Write a list with the digest of a content, unless a list exists already or the disk fails."""
     sums = beside(path, CHECKSUM)
     aside = beside(sums, ".new")
     backup, _ = _content(storage, beside(path, BACKUP))
@@ -236,7 +235,7 @@ def _adopt(storage: Storage, path: Path, content: bytes) -> None:
 
 
 def _keep_as(storage: Storage, path: Path, other: Path) -> None:
-    """Have ``other`` name what ``path`` names; at every instant there is a file under both names."""
+    """Make ``other`` a name of the file ``path``; at every instant, both names exist."""
     spare = beside(other, ".tmp")
     storage.discard(spare)
     storage.link(path, spare)
@@ -244,7 +243,7 @@ def _keep_as(storage: Storage, path: Path, other: Path) -> None:
 
 
 def _content(storage: Storage, path: Path) -> tuple[bytes | None, str]:
-    """Return what a file holds, and what is wrong if it may not be read; (None, "") if it is not there."""
+    """Return a file's content, and its fault if it cannot be read; (None, "") if it does not exist."""
     try:
         return storage.content(path), ""
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Work that is done in steps, so that its caller can do something else between two steps.
+"""Work in steps, so that its caller can do other work between two steps.
 
-A generator that yields nothing and returns what the work came to. It has no clock: its driver decides
-how many steps it makes at once.
+It is a generator that yields None and returns the result of the work. It has no clock: its driver decides how
+many steps to make at once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _Ts = TypeVarTuple("_Ts")
 Steps: TypeAlias = Generator[None, None, _T]
 
 STEP: Final = 1_000
-"""Names that one step deals with."""
+"""Number of names that one step handles."""
 
 
 def finish(steps: Steps[_T]) -> _T:
-    """Make all steps that are left, and return the result."""
+    """Make all remaining steps, and return the result."""
     while True:
         try:
             next(steps)
@@ -32,9 +32,9 @@ def finish(steps: Steps[_T]) -> _T:
 def in_steps(
     work: Callable[[Collection[_T], *_Ts], object], things: Collection[_T], *arguments: *_Ts
 ) -> Iterable[None]:
-    """Do work on things, :data:`STEP` of them at a time; return the steps that are left.
+    """Do work on things, :data:`STEP` of them in each step; return the remaining steps.
 
-    Few things are dealt with at once, and no step is left: a generator would cost more than the work.
+    A few things are handled at once, without remaining steps: a generator would cost more than the work.
     """
     if len(things) > STEP:
         return _in_steps(work, things, *arguments)

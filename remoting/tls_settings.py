@@ -49,11 +49,11 @@ class TlsSettingError(ValueError):
 class TlsFile:
     """A file of ``--tls-config``: the twelve keys of RocketMQ's, and ``tls.server.mode`` and ``tls.enable``.
 
-    Empty and None: the file does not have the key.
+    Empty or None means that the file does not have the key.
 
     Attributes:
         enable: Whether connections to other servers use TLS (``tls.enable``).
-        client_checks_servers: ``tls.client.authServer``; False: any certificate of a server will do.
+        client_checks_servers: ``tls.client.authServer``; False: any certificate of a server is accepted.
         server_checks_clients: ``tls.server.authClient``.
         unknown: Other keys of the file; for a warning.
     """
@@ -79,8 +79,7 @@ def parse_tls_file(text: str) -> TlsFile:
     """Read a properties text.
 
     Raises:
-        TlsSettingError: If a value is none of those that its key allows, or a setting is one that this server
-            would weaken by leaving it out.
+        TlsSettingError: If a key does not allow its value, or if ignoring a setting would weaken security.
 
     Source: TlsSystemConfig and TlsHelper.extractTlsConfigFromFile, RocketMQ 4.9.7 and 5.3.3. There an unknown
     word means ``permissive``, ``none`` or false.
@@ -130,12 +129,12 @@ class PortTls:
     """TLS of a port that this process serves.
 
     Attributes:
-        mode: One of :data:`MODES`; all others have a certificate.
+        mode: One of :data:`MODES`; all except ``disabled`` need a certificate.
         cert: PEM file with the certificate and its chain.
         key: PEM file with its key; empty if ``cert`` has it, too.
         ca: PEM file with the authorities of clients; empty if ``client_auth`` is none.
-        client_auth: One of :data:`CLIENT_AUTH`; a certificate that is shown is always checked.
-        warnings: What an operator should know of the file of ``--tls-config``.
+        client_auth: One of :data:`CLIENT_AUTH`; a presented certificate is always checked.
+        warnings: Warnings for the operator about the file of ``--tls-config``.
     """
 
     mode: str = DISABLED
@@ -173,7 +172,7 @@ def port_tls(
     if key and not cert:
         raise TlsSettingError("--tls-key needs --tls-cert")
     password = ""
-    if not cert:  # certificate and key come from one place, as a mixed pair cannot fit
+    if not cert:  # take certificate and key from the same source, because a mixed pair cannot fit
         cert, key, password = file.server_cert, file.server_key, file.server_key_password
         if key and not cert:
             raise TlsSettingError("tls.server.keyPath needs tls.server.certPath")
@@ -196,7 +195,7 @@ def port_tls(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFlags:
-    """The flags ``--tls-...`` of a server; an empty text is a flag that was not given."""
+    """The flags ``--tls-...`` of a server; an empty text means that the flag is absent."""
 
     mode: str = ""
     cert: str = ""
@@ -206,7 +205,7 @@ class TlsFlags:
     config: str = ""
 
     def check(self) -> None:
-        """Check that the flags fit together, without a look at files.
+        """Check that the flags fit together, without reading files.
 
         Raises:
             TlsSettingError: If they do not.
@@ -232,7 +231,7 @@ class TlsFlags:
 
 
 def http_tls(*, cert: str, key: str, ca: str) -> PortTls:
-    """Return TLS of an HTTP port; with an authority every client has to show a certificate.
+    """Return TLS of an HTTP port; with an authority, every client must present a certificate.
 
     Raises:
         TlsSettingError: If the flags do not fit together.
@@ -245,7 +244,7 @@ def http_tls(*, cert: str, key: str, ca: str) -> PortTls:
 
 
 def tls_warnings(file: TlsFile) -> tuple[str, ...]:
-    """Return what an operator should know of a file that can be used."""
+    """Return warnings for the operator about a usable file."""
     found = [f"{key}: unknown" for key in file.unknown[:10]]
     if file.server_checks_clients is False and file.server_client_auth not in ("", "none"):
         found.append("tls.server.authClient=false is not taken over: certificates of clients are checked")

@@ -1,4 +1,4 @@
-"""The wall clock, also beyond the year 2262, where Python's own functions raise OverflowError."""
+"""The wall clock, which works even after the year 2262, where Python's own functions raise OverflowError."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from functools import partial
 
 
 def now_ms() -> int:
-    """Return Unix ms."""
+    """Return the Unix time in ms."""
     return int(time.clock_gettime(time.CLOCK_REALTIME) * 1000)
 
 
 def bear_far_clocks() -> None:
     """Replace :func:`time.time`, which logging and libraries call, by one that works beyond 2262.
 
-    It counts ns in 64 bits. Programs call this first: already to import logging calls it.
+    Python's function counts ns in 64 bits. Programs call this first, because the import of logging already
+    calls that function.
     """
     setattr(time, "time", partial(time.clock_gettime, time.CLOCK_REALTIME))  # noqa: B010 - mypy allows no other way
 
 
 def calendar(seconds: float) -> datetime:
-    """Return an instant in UTC, the last one that the calendar has for those beyond it."""
+    """Return an instant in UTC; the calendar's last one for instants beyond it."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
@@ -29,7 +30,7 @@ def calendar(seconds: float) -> datetime:
 
 
 def local_text(wall_ms: int) -> str:
-    """Return local time as ``2026-11-21 12:01:10``; the number of ms itself beyond the calendar."""
+    """Return local time as ``2026-11-21 12:01:10``; beyond the calendar, the number of ms."""
     try:
         return f"{datetime.fromtimestamp(wall_ms // 1000):%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError, OSError):

@@ -13,29 +13,29 @@ from routekeeper.remoting.files import Signature, signature
 
 logger = logging.getLogger(__name__)
 
-#: Interval at which the files are looked at.
+#: Interval in seconds between checks of the files.
 CHECK_S: Final = 5.0
 
 T = TypeVar("T")
 
 
 class WatchedFiles(Generic[T]):
-    """Files that belong together, and the value that was read from them last.
+    """Files that belong together, and the value that was last read from them.
 
-    Reads them at once, in the constructor; this blocks, and its errors are the caller's. Later the files are
-    looked at and read on a thread of their own, so that a hung disk holds up nobody else. A new content that
-    cannot be used changes nothing: the former value stays, and one WARNING says why.
+    The constructor reads them, which blocks; its errors reach the caller. Later a thread checks and reads
+    them, so that a hung disk delays no other work. An unusable new content changes nothing: the former value
+    stays, and one WARNING says why.
 
     Args:
-        what: The files in log lines, such as "raft certificate".
-        paths: They may change with the content: set :attr:`paths` in ``take``.
-        read: Returns the value; any exception refuses the content, and its text is the reason.
-        take: Called on the loop with each newer value, but not with the first. It may refuse the value in the
-            same way, as long as it has changed nothing then.
-        each: Called on the loop after each look.
+        what: Name of the files in log lines, such as "raft certificate".
+        paths: Paths of the files. If they change with the content, ``take`` sets :attr:`paths`.
+        read: Returns the value; any exception refuses the content, with its text as the reason.
+        take: Called on the loop with each newer value, but not with the first. It may refuse the value by an
+            exception, if it has changed nothing by then.
+        each: Called on the loop after each check.
 
     Attributes:
-        value: As read last.
+        value: The value that was last read.
     """
 
     def __init__(
@@ -50,7 +50,8 @@ class WatchedFiles(Generic[T]):
         self.what = what
         self.paths = tuple(paths)
         self._read, self._take, self._each = read, take, each
-        self._taken = signature(self.paths)  # taken before the reading, so that a change meanwhile is noticed
+        # computed before the reading, so that a change meanwhile is noticed
+        self._taken = signature(self.paths)
         self._refused: tuple[Signature, str] | None = None
         self._thread = DiskThreads(what)
         self._looking = asyncio.Lock()
@@ -58,21 +59,21 @@ class WatchedFiles(Generic[T]):
         self.value = read()
 
     def watch(self) -> None:
-        """Look at the files every :data:`CHECK_S` from now on."""
+        """Check the files every :data:`CHECK_S` from now on."""
         self._watching = asyncio.get_running_loop().create_task(self._watch(), name=self.what)
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop the checks."""
         if self._watching is not None:
             self._watching.cancel()
         self._thread.shutdown()
 
     async def look(self) -> str:
-        """Look at the files now, and take them if they have changed.
+        """Check the files now, and read them if they have changed.
 
         Returns:
-            ``unchanged``, ``taken``, or ``refused: REASON``; refused also while a content that was refused
-            before is still there.
+            ``unchanged``, ``taken``, or ``refused: REASON``; also ``refused`` as long as a content that was
+                refused before is unchanged.
         """
         async with self._looking:
             outcome = await self._look()
@@ -90,7 +91,7 @@ class WatchedFiles(Generic[T]):
         found = await loop.run_in_executor(self._thread, signature, self.paths)
         if found == self._taken:
             return "unchanged"
-        # Files are replaced one after the other: a pair that does not fit yet may do so soon.
+        # Files are replaced one after the other: a certificate and key that do not fit yet may fit soon.
         try:
             value = await loop.run_in_executor(self._thread, self._read)
             self._take(value)

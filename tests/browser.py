@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from routekeeper.bench.report.picture import QUIET, browser
 
-#: Longest time in ms that a page gets to show something; long, because a busy machine is no failure.
+#: Longest time in ms for a page to show something; long, because a busy machine is no failure.
 WITHIN_MS: Final = 60_000
 expect.set_options(timeout=WITHIN_MS)
 _SERIOUS: Final = ("serious", "critical")
@@ -19,7 +19,7 @@ _SERIOUS: Final = ("serious", "critical")
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
-    """Run a browser that asks nobody but those whom its pages name."""
+    """Run a browser that sends requests only to addresses in its pages."""
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(
             executable_path=browser(), args=[*QUIET], chromium_sandbox=False, timeout=WITHIN_MS
@@ -34,7 +34,7 @@ def chromium() -> Iterator[Browser]:
 def page_of(
     opened: Browser, *, width: int = 1280, height: int = 900, dark: bool = False
 ) -> Iterator[tuple[Page, list[str]]]:
-    """Return a page with nothing in it, and a list of the errors that it will print."""
+    """Return an empty page, and a list for the errors that it will print."""
     context = opened.new_context(
         viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", locale="en-GB"
     )
@@ -50,7 +50,7 @@ def page_of(
 
 
 def faults(page: Page) -> list[str]:
-    """Return the serious faults of accessibility that axe-core finds, each with the elements it is about."""
+    """Return the serious faults of accessibility that axe-core finds, each with its elements."""
     found: list[dict[str, Any]] = Axe().run(page).response["violations"]
     return [
         f"{fault['id']} ({fault['impact']}): {[node['target'] for node in fault['nodes']][:5]}"

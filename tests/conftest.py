@@ -15,8 +15,8 @@ _LOOPBACK = "127.0.0.1,localhost,::1"
 for _name in ("no_proxy", "NO_PROXY"):
     os.environ[_name] = ",".join(filter(None, (os.environ.get(_name), _LOOPBACK)))
 
-# The same examples every time: a red run is the change's fault. ROUTEKEEPER_EXPLORE=1 looks for new ones.
-# No deadlines: how long an example takes says more about the machine than about the code.
+# Use the same examples every time, so that a failure is caused by the change. ROUTEKEEPER_EXPLORE=1 searches
+# new ones. There are no deadlines, because an example's time depends more on the machine than on the code.
 settings.register_profile(
     "routekeeper",
     deadline=None,
@@ -31,7 +31,7 @@ OURS: Final = tuple(
     f"tests/interop/test_{name}.py"
     for name in ("apache_brokers", "apache_mqadmin", "java_messages", "masters_and_slaves")
 )
-#: Files there that start what they need for themselves, and may be anybody's.
+#: Files there that start their own processes, so that any worker may run them.
 APART: Final = tuple(
     f"tests/interop/test_{name}.py"
     for name in (
@@ -46,7 +46,7 @@ APART: Final = tuple(
 )
 
 
-#: Files that take a minute or more: one that begins last keeps a worker busy while the others have nothing.
+#: Files that take a minute or more: if one begins last, the other workers wait for it.
 LONGEST: Final = (
     *(f"tests/bench/test_{name}.py" for name in ("every_scenario", "real", "kernel", "scale_live", "locust")),
     *("tests/bench/play_page/test_lessons.py", "tests/bench/play_page/test_page.py"),
@@ -68,7 +68,7 @@ ON_SPARK: Final = (
 def shared_by(nodeid: str) -> str | None:
     """Return a name for the expensive servers or session that a test shares with others, or None.
 
-    In a file that uses both kinds of deployment, the parameter says which one a test asks for.
+    In a file that uses both kinds of deployment, the parameter says which one a test needs.
     """
     file, _, test = nodeid.partition("::")
     if file in ON_SPARK:
@@ -79,12 +79,12 @@ def shared_by(nodeid: str) -> str | None:
 
 
 def pytest_collection() -> None:
-    """Make thousands of tests without looking for garbage among them, a quarter of the time that it takes."""
+    """Turn garbage collection off while thousands of tests are made: it would take a quarter of the time."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage again, among new objects alone: tests live until the end."""
+    """Turn garbage collection on again, for new objects only, because tests live until the end."""
     gc.freeze()
     gc.enable()
 
@@ -92,8 +92,8 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put tests that share servers, and the longest files, first where several workers run.
 
-    A single process keeps the order: what runs Apache's programs comes last, since they use the machine until
-    the end (tests/interop/conftest.py).
+    A single process keeps the order: tests with Apache's programs come last, because these use the machine
+    until the end (tests/interop/conftest.py).
     """
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: shared_by(item.nodeid) is None and item.location[0] not in LONGEST)
@@ -101,7 +101,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Keep tests together that share fixtures, when several workers run: by file, or by shared servers."""
-    config.option.loadscopereorder = False  # what comes first stays first
+    config.option.loadscopereorder = False  # keep the order of first appearance
     return ByFile(config, log)
 
 

@@ -1,1 +1,1 @@
-"""The designs that are compared, behind one interface: servers, brokers' sessions, clients' look-ups."""
+"""The compared designs behind one interface: servers, brokers' sessions, clients' look-ups."""

@@ -1,4 +1,4 @@
-"""RocketMQ's own nameservers, the control of the arm ``independent``: their jars come by Maven, once."""
+"""RocketMQ's own nameservers, the control of the arm ``independent``. Maven fetches their jars, once."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ LOGBACK: Final = """<configuration>
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jars:
-    """Programs of the release, and where their jars are kept.
+    """Programs of the release, and the folder of their jars.
 
     Attributes:
-        pom: Names them to Maven.
+        pom: Maven's file that names them.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Jars:
         return cache_home() / "routekeeper" / "bench" / self.name
 
     def missing(self) -> str | None:
-        """Return what this machine lacks to have them; None if nothing."""
+        """Return what this machine needs to get them; None if they can be had."""
         if self._kept.exists() or shutil.which("mvn") is not None:
             return None
         return "Maven (mvn on PATH), which fetches them once"
@@ -71,7 +71,7 @@ class Jars:
             partial = folder.with_name(f"{folder.name}.partial")
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
-            shutil.copy(self.pom, partial / "pom.xml")  # Maven builds in a folder beside it
+            shutil.copy(self.pom, partial / "pom.xml")  # Maven builds in a folder beside the target
             done = subprocess.run(
                 [maven, "-B", "-q", "dependency:copy-dependencies", f"-DoutputDirectory={partial / 'jars'}"],
                 cwd=partial,
@@ -87,7 +87,7 @@ class Jars:
         return folder
 
     def class_path(self) -> str:
-        """Return the class path of all of them."""
+        """Return the class path of all jars."""
         return os.pathsep.join(str(jar) for jar in sorted(self.folder().glob("*.jar")))
 
 
@@ -95,7 +95,7 @@ JARS: Final = Jars(name=f"apache-{RELEASE}", pom=Path(__file__).with_name("apach
 
 
 def missing() -> str | None:
-    """Return what this machine lacks to run RocketMQ's nameservers; None if nothing."""
+    """Return the thing that this machine lacks to run RocketMQ's nameservers; None if it lacks none."""
     return JARS.missing()
 
 
@@ -137,7 +137,7 @@ class ApacheNameservers(StartedServers):
         return documented_timers(self.given.divisor)
 
     def empty_disk(self, index: int) -> None:
-        """Routes are in memory only; the folder holds settings, which an operator keeps."""
+        """Keep the folder: routes are in memory only, and an operator keeps the settings in it."""
 
 
 def _listens(addr: str) -> bool:

@@ -1,4 +1,4 @@
-"""RocketMQ's own brokers and Java client, in place of ours: their jars come by Maven, once."""
+"""RocketMQ's own brokers and Java client, in place of ours. Maven fetches their jars, once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CLIENT: Final = "Sender"
 _SOURCE: Final = Path(__file__).parents[1] / "java" / f"{_CLIENT}.java"
 _COMPILE_S: Final = 120.0
 _FLAGS: Final = (
-    # few cores are shared by several of them: no optimising compiler, no parallel collector
+    # several brokers share few cores: use no optimising compiler and no parallel collector
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
@@ -61,7 +61,7 @@ _SETTINGS: Final[Mapping[str, object]] = {
 
 
 def missing() -> str | None:
-    """Return what this machine lacks to run RocketMQ's brokers and our Java program; None if nothing."""
+    """Return the thing that this machine lacks to run RocketMQ's brokers and our Java program, or None."""
     if _compiler() is None:
         return f"a Java development kit of version {JAVA_MAJOR_MIN} or newer (javac on PATH or in JAVA_HOME)"
     return JARS.missing()
@@ -122,7 +122,7 @@ def _classes() -> Path:
 
 
 def broker_addr() -> str:
-    """Return an address for a broker, which also takes the port two below (its fast one) and the next."""
+    """Return an address for a broker. It also binds the port two below (the fast one) and the next port."""
     while True:
         ports = free_ports(4)
         if ports[-1] - ports[0] == 3:

@@ -1,4 +1,4 @@
-"""The servers of a cluster that somebody else runs: asked, never started, struck or stopped."""
+"""The servers of a cluster that somebody else runs: the harness only sends queries to them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from routekeeper.bench.timers import Timers, documented_timers
 
 
 class GivenServers(Servers):
-    """Nameservers that answer at given addresses; none of their processes is ours."""
+    """Nameservers at given addresses; none of their processes is ours."""
 
     def __init__(self, given: Given, timers: Timers) -> None:
         super().__init__(given.arm, timers)
@@ -23,10 +23,10 @@ class GivenServers(Servers):
         return status_of(self.http[index]).get("role", "unknown") if self.http else "unknown"
 
     def modes(self) -> list[str]:
-        """Return the settings of mode of each nameserver that tells them."""
+        """Return the mode settings of each nameserver that reports them."""
         told = (status_of(http).get("mode") for http in self.http)
         return [mode for mode in told if mode is not None]
 
     def timers(self) -> dict[str, Timer]:
-        """Return the timers of our users; those of the servers are not known."""
+        """Return the timers of our users; the servers' timers are not known."""
         return documented_timers(self.given.divisor)

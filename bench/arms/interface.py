@@ -1,7 +1,7 @@
-"""The interface of every arm: sessions of brokers and clients, newcomers' look-ups, a producer's client.
+"""The interface of every arm: sessions of brokers and clients, new clients' look-ups, a producer's client.
 
-The servers behind it, which a fault may hit, are those of ``servers.py``; the links that it may cut, alike in
-every arm, those of ``bench/cuts.py``.
+``servers.py`` has the servers behind it, which a fault may hit. ``bench/cuts.py`` has the links that a fault
+may cut, the same in every arm.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from routekeeper.remoting.transport import RPCHook
 
 CLUSTER: Final = "Bench"
 _BROKER: Final = re.compile(r"broker-(\d{1,2})|sim-(\d{1,6})")
-#: Brokers that somebody else has named get numbers from here on.
+#: First number of brokers whose names do not come from the harness.
 FOREIGN_FROM: Final = 1_000_000
 FOREIGN_COUNT: Final = 1_000_000_000
 
@@ -31,7 +31,7 @@ ArmKind = Literal["remoting", "zookeeper"]
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """The addresses that one group of users dials; a fault may cut it off from some of them."""
+    """The addresses to which one group of users connects; a fault may cut it off from some of them."""
 
     name: str
     servers: list[str]
@@ -60,8 +60,8 @@ class Listing:
     """The announcement of one simulated broker.
 
     Attributes:
-        topics: Topic to queues.
-        version: Counts its changes; also the queues of its changing topic.
+        topics: Topic to number of queues.
+        version: Number of its changes; also the number of queues of its changing topic.
     """
 
     index: int
@@ -100,19 +100,19 @@ class Looked:
 
 
 class BrokerSession(Protocol):
-    """One simulated broker as its arm sees it. The arm keeps it listed as long as this object lives."""
+    """The session of one simulated broker; its arm lists the broker until the session is closed."""
 
     def announce(self, listing: Listing) -> list[Told]:
         """Announce a change; return when every server has answered or failed."""
 
     def heartbeat(self, listing: Listing) -> list[Told]:
-        """Repeat the last announcement, where the arm needs repeats."""
+        """Repeat the last announcement, if the arm needs repeats."""
 
     def withdraw(self) -> None:
-        """Say goodbye."""
+        """Unregister the broker."""
 
     def close(self) -> None:
-        """Close the connections, which is what a broker's death looks like."""
+        """Close the connections, as the death of a broker does."""
 
 
 class ClientSession(Protocol):
@@ -137,10 +137,10 @@ class Arm(Protocol):
         """Return a client that asks this server first, as one that starts may."""
 
     def newcomer(self, side: Side, target: int, topic: str) -> Looked:
-        """Ask one server for one topic as a new client, and leave."""
+        """Ask one server for one topic as a new client, and disconnect."""
 
     def producer_client(self, side: Side, user: int, *, seed: int, hooks: tuple[RPCHook, ...]) -> Client:
-        """Return a client of the product whose routes come from this arm; its routes are kept fresh."""
+        """Return a client of the product with routes from this arm, which it refreshes."""
 
 
 def broker_name(index: int) -> str:
@@ -148,7 +148,7 @@ def broker_name(index: int) -> str:
 
 
 def broker_index(name: str) -> int | None:
-    """Return the number of a broker: the one in its name, else one drawn from its name; None for no name."""
+    """Return the number of a broker: the one in its name, else one computed from it; None for no name."""
     found = _BROKER.fullmatch(name)
     if found:
         return int(found[1] or found[2])
@@ -173,7 +173,7 @@ def looked_at(route: TopicRouteData, *, target: int | None, attempts: int = 1) -
 
 
 def as_dialled(route: TopicRouteData, addrs: Mapping[str, str]) -> TopicRouteData:
-    """Return a route with the addresses that a side dials in place of those announced."""
+    """Return a route with the addresses for one side's connections in place of the announced ones."""
     return replace(
         route,
         broker_datas=tuple(

@@ -1,7 +1,7 @@
-"""Layout of brokers in ZooKeeper, as RocketMQ's predecessor MetaQ has it (pure).
+"""Layout of brokers in ZooKeeper, the same as in RocketMQ's predecessor MetaQ (pure).
 
 Ephemeral ``/meta/brokers/ids/ID/master`` holds the address of a broker, ephemeral
-``/meta/brokers/topics-pub/TOPIC/ID-m`` and ``topics-sub/TOPIC/ID-m`` how many queues it has of a topic.
+``/meta/brokers/topics-pub/TOPIC/ID-m`` and ``topics-sub/TOPIC/ID-m`` the number of its queues of a topic.
 
 Source: MetaZookeeper of metamorphosis (MetaQ 1.4): brokerIdsPath, brokerTopicsPubPath, brokerIdsPathOf.
 """
@@ -28,7 +28,7 @@ def master_path(index: int) -> str:
 
 
 def topic_path(topic: str) -> str:
-    """Return the node whose children are the brokers to which the topic can be sent."""
+    """Return the node whose children are the brokers that accept messages of the topic."""
     return f"{TOPICS_PUB}/{topic}"
 
 
@@ -50,7 +50,7 @@ def decode_addr(data: bytes) -> str:
     """Return ``host:port``.
 
     Raises:
-        ValueError: If it is something else than MetaQ's address.
+        ValueError: If it is no address in MetaQ's form.
     """
     text = data.decode()
     if not text.startswith(_SCHEME):
@@ -61,7 +61,7 @@ def decode_addr(data: bytes) -> str:
 def nodes_of(index: int, addr: str, topics: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
     """Yield path and data of every ephemeral node of a broker.
 
-    Topics come first: who finds a broker's address finds its topics, too.
+    Topics come first, so that a client that finds a broker's address also finds its topics.
     """
     for topic, queues in topics.items():
         for root in (TOPICS_PUB, TOPICS_SUB):

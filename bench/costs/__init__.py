@@ -1,1 +1,1 @@
-"""Unit costs: the price of one broker, topic, client, change or lookup, and the arithmetic made of them."""
+"""Unit costs: the price of one broker, topic, client, change or lookup, and the arithmetic with them."""

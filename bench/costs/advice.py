@@ -1,6 +1,6 @@
 """Arithmetic of an installation: published unit costs times its numbers, and answers that are wrong (pure).
 
-Every product is made of the rounded numbers that are printed, so that a reader gets the same totals.
+Every product uses the rounded numbers that are printed, so that a reader gets the same totals.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ SERVERS: Final = 3
 #: RocketMQ's pollNameServerInterval, and the lease of a broker.
 POLL_S: Final = 30.0
 LEASE_S: Final = 120.0
-#: Time in s from one server's restart until a new client has right routes, with RocketMQ's own timers.
-#: Source: docs/why-not-zookeeper.md, predicted there from runs with shorter timers, and measured once.
+#: Time in s from a server's restart until a new client has right routes, with RocketMQ's own timers. Source:
+#: docs/why-not-zookeeper.md, which predicts it from runs with shorter timers, and has one measurement.
 RESTART_S: Final[dict[Design, float]] = {"independent": 20.0, "raft": 0.9, "zookeeper": 2.1}
 #: The way in which a design's clients at rest learn of changes.
 CLIENTS: Final[dict[Design, Unit]] = {
@@ -62,7 +62,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the arithmetic: ``unit_cost`` times ``number``, and times ``minutes`` if that is not 0.
 
     Attributes:
-        beyond: The numbers up to which the cost was measured, if this one is larger.
+        beyond: The largest measured number, if this one is larger.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
     """Products of one quantity, and their sum.
 
     Attributes:
-        nothing: Units whose cost could not be told from the residuals, so that it counts as nothing.
+        nothing: Units whose cost was not larger than the residuals, so that it counts as 0.
     """
 
     name: str
@@ -101,8 +101,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         costs, answers: By design; costs by quantity, answers in minutes a year.
         decides: For the cost in CPU and for the answers, the line in which designs differ most.
-        mixture: Words on the mixture that was predicted.
-        beyond: Inputs that are larger than anything that was measured.
+        mixture: Text about the predicted mixture.
+        beyond: Inputs above the largest measured numbers.
     """
 
     made: str
@@ -183,7 +183,7 @@ def _assumptions(of: Installation, in_an_answer: int) -> list[str]:
 
 
 def _products(costs: Costs, design: Design, of: Installation, quantity: Quantity) -> Iterator[Product]:
-    """Yield the lines of one design and quantity; a part whose cost was not counted is left out."""
+    """Yield the lines of one design and quantity; leave out a part whose cost was not counted."""
     found = costs.designs[design]
     _, scale, unit = QUANTITY_WORDS[quantity]
     held = quantity == STANDING
@@ -226,7 +226,7 @@ def _products(costs: Costs, design: Design, of: Installation, quantity: Quantity
 def _product(
     name: str, unit_cost: float, per: str, number: float, minutes: int, *, beyond: str = ""
 ) -> Product:
-    """Return a line whose product is that of the numbers as they are printed."""
+    """Return a line whose product uses the printed numbers."""
     rounded, times = float(f"{unit_cost:.4g}"), float(_number(number).replace(",", ""))
     return Product(
         name=name,
@@ -248,7 +248,7 @@ def _beyond(number: float, sizes: Sequence[float]) -> str:
 
 
 def _answers(design: Design, of: Installation) -> Total:
-    """Return the minutes a year in which a client that a fault hits has a wrong answer, or none."""
+    """Return the minutes a year in which a client has a wrong answer, or none, because of a fault."""
     rtt_s = of.rtt_ms / 1000
     changes = of.changes_a_day * DAYS_A_YEAR
     if CLIENTS[design] == "watching":

@@ -28,7 +28,8 @@ SIZES_MIN: Final = 4
 """A slope needs so many sizes."""
 WITHIN: Final = 0.15
 """A prediction that is off by more than this share is said to be."""
-#: The cost of each is taken out of the slopes of the units behind it: a broker comes with a few topics.
+#: The cost of each unit is subtracted from the slopes of the later ones: a broker, for example, has a few
+#: topics.
 _ORDER: Final[tuple[Unit, ...]] = ("topic", *(unit for unit in UNITS if unit != "topic"))
 
 
@@ -108,7 +109,7 @@ def _point(
 ) -> tuple[float, float] | None:
     """Return size and use: of a minute for units at rest, of the window for events; None if not counted.
 
-    The use of what is there anyway is taken out as far as it is not the same in each window.
+    The use of the other units is subtracted if it differs between windows.
     """
     use, base = row.use(quantity), alone.use(quantity)
     if use is None or base is None:
@@ -122,7 +123,7 @@ def _point(
 
 
 def lookups_after_changes(*, changes: float, watching: float, topics: float) -> float:
-    """Return the lookups that changes cause: each watching client of a changed topic reads it again.
+    """Return how many lookups changes cause: each watching client of a changed topic reads it again.
 
     Clients are spread evenly over the topics, one topic each.
     """
@@ -139,7 +140,7 @@ def counts_of(row: Row) -> dict[Unit, float]:
 
 
 def predicted(costs: DesignCosts, counts: Mapping[Unit, float], quantity: Quantity) -> float | None:
-    """Return the use of a mixture, a minute or held; None if a part of it was not counted."""
+    """Return the use of a mixture, for a minute or held; None if a part of it was not counted."""
     if quantity not in costs.alone:
         return None
     total = costs.alone[quantity]
@@ -165,7 +166,7 @@ def held_out(costs: DesignCosts, row: Row) -> dict[Quantity, HeldOut]:
 
 
 def told_of_the_mixture(costs: Costs) -> list[str]:
-    """Return in words how well the mixtures were predicted; predictions that are far off are named."""
+    """Return a text on how well the mixtures were predicted; it names predictions that are far off."""
     far = [
         f"{design}, {QUANTITY_WORDS[quantity][0]}: {found.error:+.0%}"
         for design, of_design in costs.designs.items()

@@ -1,4 +1,4 @@
-"""Servers whose cost is measured, and the readings; between two readings no program reads the servers."""
+"""Servers whose cost is measured, and readings of it; between two readings no program reads the servers."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from routekeeper.bench.micro.raft.systems import RouteKeeper, System, ZooKeeper
 from routekeeper.bench.micro.raft.timers import SERIES
 from routekeeper.bench.micro.storm.servers import Independent, factory_of
 
-#: More pairs than are measured; our bound ``tablePairsMax`` need not be raised.
+#: Bound of the pairs: more than are measured, and below our bound ``tablePairsMax``.
 PAIRS_MAX: Final = 100_000
 _CHUNK: Final = 1 << 16
+#: A busy server says its number of syncs within so many seconds.
+_ANSWER_S: Final = 30.0
 _JOURNAL_WRITES: Final = re.compile(r"^mqnamesrv_raft_fsync_seconds_count ([0-9.e+]+)$", re.M)
 _SYNCS: Final = re.compile(r"^zk_cnt_fsynctime\t([0-9.]+)$", re.M)
 
 
 class CostsZooKeeper(ZooKeeper):
-    """ZooKeeper with local sessions for clients, which is what its manual advises for many of them."""
+    """ZooKeeper with local sessions for clients, as its manual advises for many clients."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, SERIES["defaults"])
@@ -42,7 +44,7 @@ class CostsZooKeeper(ZooKeeper):
 
 
 def servers_of(design: Design, folder: Path) -> System:
-    """Return three servers of a design, not yet started."""
+    """Return three servers of a design, without starting them."""
     if design == "zookeeper":
         return CostsZooKeeper(folder)
     return factory_of(design, tree=None, python="")(folder, PAIRS_MAX)
@@ -54,9 +56,9 @@ def watch_addresses(system: System) -> list[str]:
 
 
 def written_end(path: Path, beyond: int) -> int:
-    """Return the offset behind a file's last non-zero byte; the search begins at an earlier offset.
+    """Return the offset after a file's last non-zero byte; the search begins at an earlier offset.
 
-    ZooKeeper makes its log 64 MiB long at once, so its length says nothing.
+    ZooKeeper makes its log 64 MiB long at once, so the file's length has no meaning.
     """
     end = beyond
     with path.open("rb") as file:
@@ -74,8 +76,8 @@ def written_end(path: Path, beyond: int) -> int:
 class Disk:
     """Bytes that servers have written to their files, and their syncs.
 
-    Bytes are the growth of files, each as far as it is filled; a file that was deleted counts as it was seen
-    last, one that is written in place only once.
+    Bytes are the growth of the filled parts of files. A deleted file counts with its last known size; a file
+    that is written in place counts only once.
     """
 
     def __init__(self, system: System) -> None:
@@ -97,6 +99,13 @@ class Disk:
         return found
 
     def _syncs(self, index: int) -> int | None:
+        """Return the syncs of a server so far; a busy one is asked again."""
+        deadline = time.monotonic() + _ANSWER_S
+        while (count := self._said_syncs(index)) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return count
+
+    def _said_syncs(self, index: int) -> int | None:
         """Return the syncs of a server so far, by its own count; independent nameservers make none."""
         system = self._system
         if isinstance(system, ZooKeeper):
@@ -120,7 +129,7 @@ class Reading:
 
 
 def kernel_payloads() -> dict[Connection, int] | None:
-    """Return the payload of each connection by the kernel's count; None without iproute2's ``ss``."""
+    """Return the payload bytes of each connection by the kernel's count; None without iproute2's ``ss``."""
     if shutil.which("ss") is None:
         return None
     lines = subprocess.run(["ss", "-tinpOH"], capture_output=True, text=True, check=False).stdout
@@ -128,13 +137,13 @@ def kernel_payloads() -> dict[Connection, int] | None:
 
 
 def busy_s() -> float:
-    """Return the seconds for which all processors together have worked since the machine's start."""
+    """Return the busy seconds of all processors together since the machine's start."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 
 
 def read_before(system: System, disk: Disk) -> Reading:
-    """Read everything; CPU comes last, so that the other readings are not in it."""
+    """Read everything; read CPU last, so that it does not contain the other readings."""
     written, connections = disk.read(), kernel_payloads()
     return Reading(
         disk=written,
@@ -146,7 +155,7 @@ def read_before(system: System, disk: Disk) -> Reading:
 
 
 def read_after(system: System, disk: Disk) -> Reading:
-    """Read everything; CPU comes first."""
+    """Read everything; read CPU first."""
     t, used, machine = time.monotonic(), [cpu_s(pid) for pid in system.pids], busy_s()
     connections = kernel_payloads()
     return Reading(t=t, cpu_s=used, machine_s=machine, connections=connections, disk=disk.read())

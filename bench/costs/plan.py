@@ -14,14 +14,14 @@ from routekeeper.bench.costs.units import Design
 PERIOD_S: Final = 30.0
 #: Topics of each broker in the series of brokers. A registration of one topic would count as an increment.
 TOPICS_OF_A_BROKER: Final = 2
-#: Pause in s between a step and its window, in which servers clear away what the step left.
+#: Pause in s between a step and its window, in which servers clean up after the step.
 SETTLE_S: Final = 4.0
-#: Start and end of a design's servers, and the load that has a JVM compile what it runs often.
+#: Time in s for start and end of a design's servers, and for the load that makes a JVM compile.
 LIFE_S: Final[dict[Design, float]] = {"independent": 6.0, "raft": 7.0, "zookeeper": 13.0}
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """Brokers that are there throughout a series, and topics of each."""
+    """Number of brokers during a whole series, and topics of each."""
 
     brokers: int
     topics: int
@@ -45,12 +45,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         period_s: Period of heartbeats and polls.
         alone_s, rest_s, rest_many_s: Windows at rest: of the servers alone, of few and of many units.
-        rate_s: Window in which events happen.
-        warm_s: Load before the first window of a life; a JVM compiles what it runs often, in its time.
-        reads_heaps: Whether a JVM collects its garbage after each window, and its heap is read.
-        lives: Series by life of the servers; a life begins with fresh servers.
-        base: Of the series of clients and events.
-        topic_brokers: Brokers of the series of topics.
+        rate_s: Window with events.
+        warm_s: Time of load before the first window of a run, in which a JVM compiles its code.
+        reads_heaps: After each window, a JVM collects garbage and its heap is read.
+        lives: Series in each run of the servers; a run begins with new servers.
+        base: Base of the series of clients and events.
+        topic_brokers: Number of brokers in the series of topics.
         brokers, topics, polling, watching: Sizes; topics of each broker.
         changes, newcomers, lookups: Events a second.
         mixtures: Each has the brokers of the base, because an answer costs more with more brokers in it.
@@ -157,7 +157,7 @@ QUICK: Final = Plan(
 
 
 def steps(plan: Plan, life: str) -> list[Step]:
-    """Return the windows of a life, in order."""
+    """Return the windows of a run, in order."""
     return [step for series in plan.lives[life] for step in _steps(plan, series)]
 
 
@@ -217,7 +217,7 @@ def _steps(plan: Plan, series: str) -> list[Step]:
 
 
 def minutes(plan: Plan, designs: Sequence[Design]) -> float:
-    """Return the expected time of all lives."""
+    """Return the expected time of all runs."""
     windows = sum(
         plan.settle_s + (1.0 if step.comes_back else step.seconds)
         for life in plan.lives

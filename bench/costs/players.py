@@ -1,4 +1,4 @@
-"""The process that plays all brokers and clients while costs are measured; its own cost is no server's.
+"""The process that simulates all brokers and clients while costs are measured.
 
 Reads a :class:`Plan` and then one :class:`Command` a line as JSON from standard input, and answers each with
 one line. Ends with its input. Brokers repeat their registrations, clients poll or watch, all at phases that
@@ -46,28 +46,28 @@ from routekeeper.remoting.route import DataVersion
 
 ANSWER_S: Final = 30.0
 CONNECT_S: Final = 10.0
-#: Tries of a registration in all, and the pause after one that failed.
+#: Bound of the tries of a registration, and the pause in s after a failed one.
 REGISTER_TRIES: Final = 5
 AGAIN_S: Final = 1.0
-#: Connections that are made, and brokers that register, at the same time.
+#: Bounds of the connections that are made, and of the brokers that register, at the same time.
 AT_ONCE: Final = 20
-#: Connections over which lookups go that belong to no client at rest.
+#: Number of connections for lookups that belong to no client at rest.
 LOOKUP_LINES: Final = 12
 _CREATED_MS: Final = 1_700_000_000_000
 _GOLDEN: Final = 0.6180339887498949
 
 
 class Failed(Exception):
-    """A server refused or did not answer, so that the window says nothing."""
+    """A server refused or did not answer, so the window is void."""
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """The servers that the players ask.
+    """The servers to which the players send requests.
 
     Attributes:
         servers: ``host:port`` for brokers and clients.
-        watched: ``host:port`` where clients watch.
-        period_s: Of registrations and polls.
+        watched: ``host:port`` at which clients watch.
+        period_s: Period of registrations and polls.
     """
 
     kind: Kind
@@ -101,7 +101,7 @@ class Counts(msgspec.Struct, kw_only=True):
 
 
 class Counting:
-    """A transport that counts the bytes which it sends."""
+    """A transport that counts the bytes that it sends."""
 
     def __init__(self, transport: asyncio.Transport, count: Callable[[int], None]) -> None:
         self._transport = transport
@@ -122,7 +122,7 @@ class Counting:
 
 
 class Line(Client[Any]):
-    """One connection with one server; requests are asked one after the other or many at a time."""
+    """One connection with one server; requests are sent one after the other, or many at the same time."""
 
     def __init__(self, players: Players, server: int, wire: Any) -> None:
         super().__init__(wire, self._answer, self._end)
@@ -145,7 +145,7 @@ class Line(Client[Any]):
 
     def _answer(self, client: Client[Any], answer: Answer) -> None:
         waiting = self._waiting.pop(answer.tag, None)
-        if waiting is None:  # a ping's answer, or a watched topic's
+        if waiting is None:  # the answer to a ping, or an event of a watched topic
             if answer.error is not None:
                 self._players.fail(f"server {self.server}: {answer.error}")
         elif not waiting.done():
@@ -192,7 +192,7 @@ class Line(Client[Any]):
 
 
 class Routes(ABC):
-    """Requests of one protocol: a broker's, and a client's."""
+    """Requests of brokers and clients in one protocol."""
 
     def __init__(self, players: Players) -> None:
         self.players = players
@@ -217,7 +217,7 @@ class Routes(ABC):
     async def leave(self, line: Line) -> None: ...
 
     async def keep(self, line: Line) -> None:  # noqa: B027  (nameservers need nothing)
-        """Keep a connection of a client that asks nothing alive."""
+        """Keep the connection of a client alive that sends no requests."""
 
     @abstractmethod
     def periodic(self, broker: Broker) -> tuple[float, Callable[[], Awaitable[None]]]:
@@ -249,7 +249,8 @@ class Remoting(Routes):
             self._tables[broker.topics] = make_topics(names, compressed=False)
         broker.frame = self._frame(broker, self._tables[broker.topics])
         await self._tell(broker, broker.frame)
-        await self._tell(broker, broker.frame)  # our servers decode the first repeat, and know later ones
+        # our servers decode the first repeat, and recognise later ones
+        await self._tell(broker, broker.frame)
 
     async def _tell(self, broker: Broker, frame: tuple[bytes, ...]) -> None:
         await asyncio.gather(*(self._tell_one(line, frame) for line in broker.lines))
@@ -292,7 +293,7 @@ class Jute(Routes):
         return [key % len(self.players.plan.servers)]
 
     async def register(self, broker: Broker) -> None:
-        """Make the nodes that are not there yet: the last one is the broker's own."""
+        """Make the missing nodes; the last one is the broker's own."""
         (line,) = broker.lines
         names = [topic_name(number) for number in range(broker.topics)]
         new = nodes_of(broker.key, names)[broker.made : None if broker.made == 0 else -1]
@@ -310,7 +311,7 @@ class Jute(Routes):
         await line.ask(line.wire.request(SetData(path, b"%d" % queues, -1)))
 
     async def look_up(self, line: Line, topic: int, *, watch: bool = False) -> None:
-        """Read a route as the comparison's clients do: the children, then queues and address of each."""
+        """Read a route like the comparison's clients: the children, then queues and address of each."""
         parent = topic_path(topic_name(topic))
         body = await line.ask(line.wire.request(GetChildren(parent, watch)))
         asked = []
@@ -368,7 +369,7 @@ class TopicWatcher(HttpWatcher):
 
 
 class SessionWatcher(Session):
-    """A session whose owner is called when a watch fires."""
+    """A session that calls its owner when a watch fires."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -382,7 +383,7 @@ class Players:
     """All brokers and clients.
 
     Attributes:
-        counts: Since :meth:`begin`.
+        counts: Counts since :meth:`begin`.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -407,7 +408,7 @@ class Players:
     # -- commands ------------------------------------------------------------------------------------
 
     async def clear(self, command: Command) -> None:
-        """Have all brokers and clients leave."""
+        """Disconnect all brokers and clients."""
         for task in self._tasks:
             task.cancel()
         self._tasks = []
@@ -417,7 +418,7 @@ class Players:
         self._polling, self._watching, self._asking = [], [], []
 
     async def bring(self, command: Command) -> None:
-        """Reach the numbers of a step: add brokers and clients, or have all brokers come anew."""
+        """Reach the numbers of a step: add brokers and clients, or restart all brokers."""
         if command.topics < self._topics or command.brokers < len(self._brokers):
             await self._leave_brokers()
         self._topics = command.topics
@@ -448,7 +449,7 @@ class Players:
         """Answer with the counts."""
 
     async def run(self, command: Command) -> None:
-        """Cause events for a time, evenly spread; return when all are answered."""
+        """Cause evenly spread events for a time; return when all are answered."""
         ends = asyncio.create_task(asyncio.sleep(command.seconds))
         await asyncio.gather(
             self._at(command.changes, command.seconds, self._change),
@@ -458,7 +459,7 @@ class Players:
         await ends
 
     async def come_back(self, command: Command) -> None:
-        """Have every broker leave and come back at once."""
+        """Disconnect every broker and register it again at once."""
         count = len(self._brokers)
         await self._leave_brokers()
         await self._add_brokers(count)
@@ -482,7 +483,7 @@ class Players:
         broker.task = asyncio.create_task(self._repeat(period_s, broker.key, act))
 
     async def _register(self, broker: Broker) -> None:
-        """Register a broker, as often as it takes: a real one tries again, too."""
+        """Register a broker, with retries, as a real one does."""
         for tries_left in reversed(range(REGISTER_TRIES)):
             try:
                 await self._routes.register(broker)
@@ -505,7 +506,8 @@ class Players:
         self._changed += 1
         broker = self._brokers[turn % len(self._brokers)]
         topic = turn * 7 % self._topics
-        self._raised ^= {(broker.key, topic)}  # so that each change of a topic really changes it
+        # a new number, so that each change of a topic really changes it
+        self._raised ^= {(broker.key, topic)}
         queues = QUEUES + ((broker.key, topic) in self._raised)
         await self._routes.change(broker, topic, queues)
         self.counts.changes += 1
@@ -556,7 +558,7 @@ class Players:
         await self._routes.look_up(line, key % self._topics, watch=True)
 
     def _reader(self, line: Line, key: int) -> Callable[[], None]:
-        """Return the function that reads a route again, once for all watches that fire at a time."""
+        """Return a function that reads a route again, once for all watches that fire at the same time."""
         reading = False
 
         async def read() -> None:
@@ -583,7 +585,7 @@ class Players:
         return line
 
     async def _connect(self, wires: list[tuple[int, Any]], addresses: list[str] | None = None) -> list[Line]:
-        """Connect clients, each with the server whose turn it is."""
+        """Connect clients to the servers in turn."""
         addresses = addresses or self.plan.servers
         lines: list[Line] = []
         for first in range(0, len(wires), AT_ONCE):

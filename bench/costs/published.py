@@ -1,4 +1,4 @@
-"""The unit costs that were published last, which are installed with the program (pure)."""
+"""The last published unit costs, which are installed with the program (pure)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of ``mqbench costs``: lives of servers, windows in them, rows, and the result made of the rows."""
+"""A run of ``mqbench costs``: runs of servers, windows in them, rows, and the result from the rows."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ _NUMBERS: Final = (
 
 
 class Failure(Exception):
-    """Servers or players failed; finished lives are kept."""
+    """Servers or players failed; finished runs of servers are kept."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it was begun."""
+    """The parameters of a run."""
 
     command: list[str]
     date: str
@@ -68,7 +68,7 @@ def begin(folder: Path, run: Run) -> None:
 
 
 def load(folder: Path) -> Run:
-    """Return the run that was begun in a folder.
+    """Return the parameters of a run in a folder.
 
     Raises:
         PlanError: If there is none.
@@ -80,14 +80,14 @@ def load(folder: Path) -> Run:
 
 
 def complete_rows(folder: Path, run: Run) -> list[Row]:
-    """Return the rows of lives all of whose windows were measured."""
+    """Return the rows of those runs of servers in which all windows were measured."""
     path = folder / ROWS
     found: dict[tuple[Design, str], list[Row]] = {}
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
             row = msgspec.json.decode(line, type=Row)
         except msgspec.MsgspecError:
-            continue  # cut by an interrupt; its life is not complete
+            continue  # an interrupt cut this line; its run of servers is not complete
         found.setdefault((row.design, row.life), []).append(row)
     return [
         row for (_, life), rows in found.items() if len(rows) == len(steps(run.plan, life)) for row in rows
@@ -116,7 +116,7 @@ def announce(run: Run, *, done: int = 0) -> None:
 
 
 def make_rows(folder: Path, run: Run) -> list[Row]:
-    """Make the rows that are missing; a life that was interrupted is made anew.
+    """Make the missing rows; make an interrupted run of servers anew.
 
     Raises:
         Unhealthy: If servers or players failed.
@@ -139,10 +139,10 @@ def make_rows(folder: Path, run: Run) -> list[Row]:
 
 
 def _complete_life(plan: Plan, design: Design, life: str) -> list[Row]:
-    """Return the rows of a life; repeat it if servers or players fail: a busy machine may delay an answer.
+    """Return the rows of a run of servers; repeat it after a failure: a busy machine may delay an answer.
 
     Raises:
-        Unhealthy: If that is so each time.
+        Unhealthy: If every try fails.
     """
     for tries_left in reversed(range(TRIES)):
         rows: list[Row] = []
@@ -190,7 +190,7 @@ def life_rows(plan: Plan, design: Design, life: str) -> Iterator[Row]:
 
 
 class Windows:
-    """The windows of one life: the numbers of each are reached, then its use is measured."""
+    """The windows of one run of servers: for each, reach its numbers, then measure the use of resources."""
 
     def __init__(self, plan: Plan, design: Design, life: str, system: System, child: Child) -> None:
         self._plan = plan
@@ -203,7 +203,7 @@ class Windows:
         self._lasting: set[str] = set()
 
     def _bring(self, **numbers: Any) -> None:
-        """Reach these numbers; ZooKeeper's lasting nodes, which installations have, come first."""
+        """Reach these numbers; first make ZooKeeper's persistent nodes, which installations have."""
         if self._system.kind == "jute":
             names = [topic_name(number) for number in range(numbers["topics"])]
             new = [
@@ -216,7 +216,7 @@ class Windows:
         self._do("bring", **numbers)
 
     def warm(self) -> None:
-        """Cause all kinds of events for a while: a JVM compiles the code that it runs often."""
+        """Cause all kinds of events for a while, so that a JVM compiles its code."""
         plan = self._plan
         self._bring(brokers=plan.base.brokers, topics=plan.base.topics, changes=1.0)
         self._do(
@@ -335,8 +335,7 @@ def measure(
     """Measure unit costs; return the path of the result.
 
     Raises:
-        PlanError: If what is asked for cannot be.
-        Failure: If servers or players failed.
+        PlanError: If the request cannot be fulfilled. Failure: If servers or players failed.
     """
     if resume is not None:
         folder, run = resume, load(resume)

@@ -50,7 +50,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         series: The unit whose number varies, ``alone``, or ``held-out``.
         seconds: Length of the window.
-        brokers, pairs, polling, watching: Numbers that were there throughout; a pair is a topic at a broker.
+        brokers, pairs, polling, watching: Numbers during the whole window; a pair is a topic at a broker.
         registrations, changes, newcomers, lookups: Events in the window.
         topics: Topics in all; changes and clients are spread evenly over them.
         cpu_s: CPU that each server's process used in the window.
@@ -62,7 +62,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         memory_bytes: Memory of each server after the window; of a JVM, of its heap after a collection.
         resident_bytes: Resident memory of each server after the window.
         others_cores: Processor cores that all other programs of the machine used.
-        generator_cores: The same of the generator.
+        generator_cores: Processor cores that the generator used.
     """
 
     design: Design
@@ -89,7 +89,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     generator_cores: float
 
     def count(self, unit: Unit) -> float:
-        """Return the number of a unit: those that were there, or events a minute."""
+        """Return the number of a unit: at rest, or events a minute."""
         match unit:
             case "broker":
                 return self.brokers
@@ -109,7 +109,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
                 return self._a_minute(self.lookups)
 
     def use(self, quantity: Quantity) -> float | None:
-        """Return the use of all servers: a minute's, or the memory held; None if it was not counted."""
+        """Return the use of all servers: of a minute, or the memory held; None if it was not counted."""
         match quantity:
             case "cpu_s":
                 return self._a_minute(sum(self.cpu_s))
@@ -133,11 +133,11 @@ class Slope(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         sizes, uses: The points.
-        slope: The cost of one unit at rest a minute, or of one event, or the memory of one unit; without
-            that of the units which come with it.
+        slope: The cost of one unit at rest for a minute, or of one event, or the memory of one unit; without
+            the units that come with it.
         residuals: Use minus line, by point.
-        told: Whether the slope is more than the residuals may pretend: over the range of the sizes it is
-            more than twice the largest residual. If not, it counts as nothing.
+        told: The slope is significant: over the range of sizes, it is more than twice the largest residual.
+            If not, it counts as 0.
     """
 
     sizes: list[float]
@@ -154,14 +154,14 @@ class Slope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A mixture of units that no slope was computed from, with its predicted and its measured use."""
+    """A mixture of units that was not used for any slope, with its predicted and its measured use."""
 
     predicted: float
     measured: float
 
     @property
     def error(self) -> float:
-        """Return by which share the prediction is off; infinite where nothing was measured."""
+        """Return the relative error of the prediction; infinite if nothing was measured."""
         if self.measured == 0:
             return 0.0 if self.predicted == 0 else float("inf")
         return self.predicted / self.measured - 1.0
@@ -189,9 +189,9 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """Result of one run of ``mqbench costs``.
 
     Attributes:
-        quick: Whether it was made with short timers, to try the program: its figures say nothing.
+        quick: It was made with short timers, to try the program: its figures have no meaning.
         held_out_counts: Numbers of each mixture.
-        brokers_in_an_answer: Brokers of each topic where clients and lookups were measured.
+        brokers_in_an_answer: Number of brokers of each topic when clients and lookups were measured.
         changes_a_minute_max: The most changes that were measured.
     """
 

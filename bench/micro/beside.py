@@ -2,13 +2,13 @@
 
     python -m routekeeper.bench.micro.beside TREE [--mode raft] [--pairs 24] [--turns 60]
 
-TREE is a checkout of another commit; with this tree's own path it says what is noise. Both run as
-processes, asked in turn for some ms each over 16 connections, 1 and 16 requests in flight on each, so that
-anything else the machine does meets both. A turn's figure is the CPU time of the server's main thread by the
-kernel's clock, for one request. Of a pair of processes the medians count, and their ratio, other tree by this
-one, is one value: where a process has its memory makes a difference of some percent, so that pairs of
-processes are what is repeated. Printed are the median of these ratios and the interval that holds it
-with 95 % (order statistics). By command only.
+TREE is a checkout of another commit; with this tree's own path, the result shows the noise. Both run as
+processes. They are queried in turn for some ms each over 16 connections, with 1 and 16 requests in flight on
+each, so that other work of the machine hits both. A turn's figure is the CPU time of the server's main thread
+by the kernel's clock, for one request. For a pair of processes, the ratio of the medians, other tree by this
+one, is one value. The place of a process in memory changes its time by some percent, so the measurement is
+repeated with new pairs. It prints the median of these ratios and the interval that holds it with 95 % (order
+statistics). By command only.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from routekeeper.remoting.transport.blocking import BlockingClient
 
 #: Rounds over all connections in a turn, by requests in flight on each: some ms of CPU.
 ROUNDS: Final = {1: 16, 16: 3}
-#: All opaques have nine digits, as those of a client that runs for long.
+#: All opaques have nine digits, like those of a long-running client.
 FIRST_OPAQUE: Final = 100_000_000
 _LENGTH_SIZE: Final = 4
 
@@ -68,11 +68,11 @@ class Asked:
             connection.close()
 
     def turn(self, requests: list[bytes], depth: int, order: random.Random) -> float:
-        """Return the us of CPU that one of some requests, chosen at random, has cost."""
+        """Return the CPU time in us of one request; the requests are chosen at random."""
         return self.turn_of(order.choices(requests, k=ROUNDS[depth] * CONNECTIONS * depth), depth)
 
     def turn_of(self, requests: list[bytes], depth: int) -> float:
-        """Return the us of CPU that one of these requests has cost; they are as many as a turn has."""
+        """Return the CPU time in us of one of these requests, which are one turn."""
         rounds = iter([b"".join(requests[at : at + depth]) for at in range(0, len(requests), depth)])
         before = self._cpu_ns()
         for _ in range(ROUNDS[depth]):
@@ -88,12 +88,12 @@ class Asked:
 
     def _cpu_ns(self) -> int:
         while (self._task / "stat").read_text().rpartition(")")[2].split()[0] != "S":
-            pass  # while the thread runs, the count is some ms behind
+            pass  # wait: while the thread runs, the count is some ms behind
         return int((self._task / "schedstat").read_text().split()[0])
 
 
 def _read(connection: socket.socket, answers: int) -> Frame:
-    """Read so many answers; return the last one."""
+    """Read this number of answers; return the last one."""
     data, position, last = b"", 0, 0
     while answers:
         received = connection.recv(1 << 20)
@@ -109,7 +109,7 @@ def _read(connection: socket.socket, answers: int) -> Frame:
 
 
 def route_requests(workload: Workload, seed: int) -> list[bytes]:
-    """Return route queries as a client that runs for long sends them: opaque 0 is no such request."""
+    """Return route queries in the form of a long-running client: its opaque is never 0."""
     topics = random.Random(seed).choices(workload.topics, k=256)
     return [
         RemotingCommand(
@@ -120,7 +120,7 @@ def route_requests(workload: Workload, seed: int) -> list[bytes]:
 
 
 def _pair(trees: tuple[Path, Path], mode: str, number: int) -> Iterator[tuple[str, tuple[Target, Target]]]:
-    """Start a server, or a group, of each tree; yield what each pair is called and the two."""
+    """Start a server, or a group, of each tree; yield the name of each pair, and the pair."""
     with Stack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         started: dict[int, list[Target]] = {}
@@ -153,7 +153,7 @@ def compare(other: Path, *, mode: str, pairs: int, turns: int) -> None:
                     for turn in range(-4, turns):
                         for side in (0, 1) if turn % 2 else (1, 0):
                             figure = (this, that)[side].turn(requests, depth, order)
-                            if turn >= 0:  # those before fill caches
+                            if turn >= 0:  # the turns before these fill caches
                                 figures[side].append(figure)
                     medians = statistics.median(figures[0]), statistics.median(figures[1])
                     took.setdefault((name, workload.name, depth), []).append(medians)

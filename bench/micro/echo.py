@@ -1,7 +1,7 @@
-"""An echo server: the least work of a Python server on this loop for a frame.
+"""An echo server: the least work for a frame of a Python server on this loop.
 
-It finds where each frame ends and answers with bytes it has at hand: the frame itself, or, with ``--answer
-FILE``, the content of a file, such as a recorded route answer. No header is read, nothing is looked up.
+It finds the end of each frame and answers with the frame itself, or, with ``--answer FILE``, with the content
+of a file, such as a recorded route answer. It reads no header and looks nothing up.
 """
 
 from __future__ import annotations

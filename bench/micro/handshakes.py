@@ -1,16 +1,16 @@
-"""TLS on a nameserver's wire: CPU of route queries beside plain, and a bystander's wait beside handshakes.
+"""TLS at a nameserver: CPU of route queries, and waits of other clients during handshakes.
 
     python -m routekeeper.bench.micro.handshakes [--turns 60] [--seconds 10] [--storm 64]
 
 First part: route queries (request 105) over 16 connections, 1 and 16 in flight on each, at three processes in
-turn: TLS off; ``permissive`` and a plain client; ``permissive`` and TLS 1.3. Printed is the CPU time of the
+turn: TLS off; ``permissive`` and a plain client; ``permissive`` and TLS 1.3. It prints the CPU time of the
 server's main thread for one request, the median of the turns.
 
-Second part: clients that each connect, send a hello, read the server's answer and leave, so many at a time,
-as fast as they can; they do no arithmetic of their own. Beside them a bystander asks for a route twenty times
-a second over a plain connection, and another one over TLS. Printed are their waits, first alone. By command
-only. The certificate has an elliptic key (P-256); with an RSA key of 2,048 bits a handshake costs 2 to 3
-times as much.
+Second part: clients each connect, send a hello, read the server's answer and disconnect, a given number at
+the same time, as fast as they can; they compute no keys themselves. Meanwhile one bystander asks for a route
+twenty times a second over a plain connection, and another one over TLS. It prints their waits, first without
+the other clients. By command only. The certificate has an elliptic key (P-256); with an RSA key of 2,048 bits
+a handshake costs 2 to 3 times as much.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from routekeeper.bench.micro.beside import Asked, route_requests
 from routekeeper.bench.micro.route_query import CONNECTIONS, DEPTHS, WORKLOADS, Stack, Target, register
 from routekeeper.remoting.transport.blocking import BlockingClient
 
-#: Questions of a bystander in a second.
+#: Requests of a bystander in a second.
 _ASKS_PER_S: Final = 20
 _LENGTH_SIZE: Final = 4
 
 
 def make_certificate(folder: Path, *, key: str = "ec") -> tuple[Path, Path]:
-    """Return the files of a certificate of its own making, and of its key."""
+    """Return the files of a self-signed certificate and of its key."""
     cert, its_key = folder / "cert.pem", folder / "key.pem"
     kind = ("ec", "-pkeyopt", "ec_paramgen_curve:P-256") if key == "ec" else (key,)
     command = ["openssl", "req", "-x509", "-newkey", *kind, "-nodes", "-days", "7", "-subj", "/CN=bench"]
@@ -65,7 +65,7 @@ def start(stack: Stack, folder: Path, name: str, *flags: str) -> Target:
 
 
 class Secured(Asked):
-    """One server, asked over TLS."""
+    """One server, queried over TLS."""
 
     def __init__(self, target: Target, context: ssl.SSLContext) -> None:
         super().__init__(target)
@@ -104,7 +104,7 @@ class Bystander:
         self._question = route_requests(WORKLOADS[0], 1)[0]
 
     def wait_s(self) -> float:
-        """Return how long one answer took."""
+        """Return the time of one answer."""
         began = time.perf_counter()
         self._link.sendall(self._question)
         data = b""
@@ -148,7 +148,7 @@ async def storm(addr: str, *, seconds: float, at_a_time: int, stays: bool) -> in
     """Begin handshakes for some seconds; return how many the server has answered.
 
     Args:
-        stays: Leave each one half done and open for as long as the server lets it be.
+        stays: Leave each one unfinished and open until the server closes it.
     """
     host, _, port = addr.rpartition(":")
     first, until = hello(), time.monotonic() + seconds
@@ -206,7 +206,7 @@ def main() -> None:
         pair = ("--tls-cert", str(cert), "--tls-key", str(key))
         off = start(stack, root / "off", "TLS off")
         permissive = start(stack, root / "permissive", "permissive", *pair)
-        # Open to the end: brokers leave with the connection over which they registered.
+        # Stay open to the end: a nameserver drops brokers when the connection of their registration closes.
         client = stack.enter_context(BlockingClient())
         register(client, [off.addr, permissive.addr], unlike=False)
         print(f"{interpreter.said()}, {ssl.OPENSSL_VERSION}, key {arguments.key}")

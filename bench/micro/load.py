@@ -27,7 +27,7 @@ from routekeeper.remoting.header import Header, encode_header
 from routekeeper.remoting.route import decode_route
 
 _LENGTH: Final = struct.Struct(">I")
-#: All opaques have nine digits, as those of a long-running client do.
+#: All opaques have nine digits, like those of a long-running client.
 _FIRST_OPAQUE: Final = 100_000_000
 _ORDER: Final = 1 << 16
 _QUOTED_VERSION: Final = 479
@@ -35,15 +35,15 @@ _UNQUOTED_VERSION: Final = 317
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """Requests to send, and the process to account them to.
+    """Requests to send, and the process whose CPU time is measured.
 
     Attributes:
-        topics: Asked for at random.
-        mixed: Connections take turns in three dialects: quoted keys, unquoted keys, and quoted keys with
-            binary headers; as with real clients, each connection keeps to its own.
+        topics: Topics of the queries, in random order.
+        mixed: Connections use three dialects in turn: quoted keys, unquoted keys, and quoted keys with binary
+            headers. As with real clients, each connection always uses the same one.
         pid: Process whose CPU time is read.
         check: Compare the answers of the warm-up with their requests; off for an echo.
-        fresh: A number that no other request has takes the place of :data:`PLACE` in each request.
+        fresh: In each request, a number that no other request has replaces :data:`PLACE`.
     """
 
     host: str
@@ -60,12 +60,12 @@ class Plan(msgspec.Struct, kw_only=True):
     seed: int
 
 
-#: Stands in a topic's name where a number goes that no other request has, see :attr:`Plan.fresh`.
+#: Placeholder in a topic's name for a number that no other request has, see :attr:`Plan.fresh`.
 PLACE: Final = b"0123456789"
 
 
 class Template(msgspec.Struct):
-    """One request, cut where the opaque stands."""
+    """One request, in two parts: before and after the opaque."""
 
     before: bytes
     after: bytes
@@ -77,7 +77,7 @@ class Template(msgspec.Struct):
 
 
 def template(topic: str, *, version: int, codec: HeaderCodec) -> Template:
-    """Write the request as a Java or Go client of that release writes it."""
+    """Encode the request in the form of a Java or Go client of that release."""
     language = LanguageCode.JAVA if version == _QUOTED_VERSION else LanguageCode.GO
     header = Header(
         RequestCode.GET_ROUTEINFO_BY_TOPIC, language.name, version, _FIRST_OPAQUE, 0, None, {"topic": topic}
@@ -90,7 +90,7 @@ def template(topic: str, *, version: int, codec: HeaderCodec) -> Template:
 
 
 def templates(plan: Plan) -> list[list[Template]]:
-    """Return, by dialect, the requests in the random order in which they are sent, over and over."""
+    """Return, by dialect, the requests in a random order, in which they are sent again and again."""
     chooser = random.Random(plan.seed)
     kinds = [(_QUOTED_VERSION, HeaderCodec.JSON)]
     if plan.mixed:

@@ -1,13 +1,13 @@
-"""CPU time a message costs broker and client: sends, batches, a lingering producer, pulls, a consumer.
+"""CPU time of broker and client for a message: sends, batches, a lingering producer, pulls, a consumer.
 
     python -m routekeeper.bench.micro.messages [--count 20000] [--size 1024] [--in-flight 64] [--rounds 3]
         [CASE ...]
     python -m routekeeper.bench.micro.messages --served NAMESRV BROKER PID [CASE ...]
 
-A nameserver and a broker of their own on loopback; this process is the client (asyncio, uvloop). CPU is the
-kernel's clock of each process, user and system: neighbours on the machine disturb it less than the wall's.
-Printed are the smallest and the largest of the rounds. In the end the broker is killed and what it stored is
-recovered from the log alone, in this process. ``--served`` names servers that run already, Apache's say.
+A nameserver and a broker of their own on loopback; this process is the client (asyncio, uvloop). CPU time is
+the kernel's clock of each process, user and system: other programs disturb it less than wall time. It prints
+the smallest and the largest value of the rounds. At the end the broker is killed, and this process recovers
+its messages from the log alone. ``--served`` names servers that run already, such as Apache's.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TOPIC: Final = "Bench"
 _QUEUES: Final = 8
 _BATCH: Final = 32
 _RECOVERY: Final = "recovery"
-#: Apache's broker registers a new topic some time after it has made it.
+#: Apache's broker registers a new topic some time after its creation.
 _ROUTED_S: Final = 60.0
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
@@ -55,7 +55,7 @@ class Cost:
     """Cost of one round of a case.
 
     Attributes:
-        wall_s: From the first to the last message.
+        wall_s: Time from the first to the last message.
     """
 
     messages: int
@@ -90,7 +90,7 @@ def cpu_s(pid: int) -> float:
 
 
 async def measure(work: Callable[[], Awaitable[int]], broker: int) -> Cost:
-    """Do ``work``, which returns how many messages it moved."""
+    """Run ``work``, which returns the number of its messages."""
     before, own, wall = cpu_s(broker), time.process_time(), time.perf_counter()
     messages = await work()
     wall, own = time.perf_counter() - wall, time.process_time() - own
@@ -98,10 +98,10 @@ async def measure(work: Callable[[], Awaitable[int]], broker: int) -> Cost:
 
 
 async def await_route(client: Client) -> None:
-    """Return when the nameserver routes the topic.
+    """Wait until the nameserver has a route of the topic.
 
     Raises:
-        ResponseError: If it does not within a minute.
+        ResponseError: If there is none within a minute.
     """
     deadline = time.monotonic() + _ROUTED_S
     while True:
@@ -199,7 +199,7 @@ async def run(arguments: argparse.Namespace, namesrv: str, broker_addr: str, bro
 
 
 def recover(store: Path, rounds: int) -> None:
-    """Time how long a start takes that reads and indexes the whole log."""
+    """Measure the time of a start that reads and indexes the whole log."""
     for _ in range(rounds):
         (store / "checkpoint").unlink(missing_ok=True)
         shutil.rmtree(store / "consumequeue", ignore_errors=True)

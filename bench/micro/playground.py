@@ -1,9 +1,9 @@
-"""Memory, processor time and age of the picture of the playground, at rest and after faults.
+"""Memory and processor time of the playground, and the age of its picture, at rest and after faults.
 
 ``python -m routekeeper.bench.micro.playground [--designs ...] [--divisor 10] [--rest 20] [--after 10]``
 starts ``mqbench play``, watches its stream as a page does, and prints one line at rest and one after each
-fault: memory of all its processes (their own pages and their share of those in common), cores in use, and the
-age of the oldest reading of a server that answers, at each tick.
+fault: memory of all its processes (their own pages and their share of common pages), cores in use, and, at
+each tick, the age of the oldest reading of an answering server.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Watch(threading.Thread):
                 yield kind, json.loads(value)
 
     def ages(self) -> list[float]:
-        """Return the ages in seconds that ticks have shown since the last call."""
+        """Return the ages in seconds of the ticks since the last call."""
         found, self._ages = self._ages, []
         return found
 
@@ -93,7 +93,7 @@ def ask(addr: str, method: str, path: str, body: object = None) -> Any:
 
 
 def used(process: psutil.Process) -> tuple[int, float]:
-    """Return memory in bytes and processor time in seconds of a process and all below it."""
+    """Return memory in bytes and processor time in seconds of a process and all its descendants."""
     memory, cpu_s = 0, 0.0
     for each in [process, *process.children(recursive=True)]:
         try:
@@ -107,7 +107,7 @@ def used(process: psutil.Process) -> tuple[int, float]:
 
 
 def measure(name: str, process: psutil.Process, watch: Watch, seconds: float) -> None:
-    """Print one line about so many seconds from now."""
+    """Print one line about this number of seconds from now."""
     _, before_s = used(process)
     begun_s = time.monotonic()
     watch.ages()

@@ -2,13 +2,13 @@
 
     python -m routekeeper.bench.micro.registration [--against TREE] [--pairs 40] [--processes 4]
 
-What is timed is ``decode_registration``: arguments and body of a request whose frame has just been read, so
-that all its texts are new. Alone it prints us of CPU for one registration. With ``--against`` (a checkout of
-another commit) each tree gets a process of its own, both are asked in turn, the smaller of two batches
-counts, and the ratio of CPU times, other tree by this one, is taken pair by pair: neighbours on the machine
-slow both. Printed are the median of all pairs and the interval that holds it with 95 % (order statistics).
-Processes are replaced now and then: where one has its memory makes a difference of some percent. By command
-only.
+It times ``decode_registration`` on arguments and body of a request whose frame was just read, so that all its
+texts are new. Without ``--against`` it prints the CPU time in us of one registration. With ``--against`` (a
+checkout of another commit) each tree gets a process of its own. Both work in turn, and the smaller of two
+batches counts. The ratio of CPU times, other tree by this one, is computed for each pair, because other
+programs slow both. It prints the median of all pairs and the interval that holds it with 95 % (order
+statistics). Processes are replaced from time to time, because the place of a process in memory changes its
+time by some percent. By command only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any, Final, Self
 
 from routekeeper.bench import interpreter
 
-#: Topics, compressed, registrations timed at a time: some ms of CPU.
+#: Cases: number of topics, compressed or not, and registrations in one batch, which takes some ms of CPU.
 CASES: Final = {
     f"{topics:,} topic{'s' * (topics > 1)}{', compressed' * compressed}": (topics, compressed, count)
     for topics, count in ((1, 1000), (10, 400), (100, 100), (1000, 15))
@@ -41,7 +41,7 @@ _LENGTH_SIZE: Final = 4
 
 
 def frames(topics: int, *, compressed: bool) -> list[bytes]:
-    """Return what connections would receive: one registration of each broker."""
+    """Return the bytes that connections would receive: one registration of each broker."""
     from routekeeper.remoting.codes import RequestCode
     from routekeeper.remoting.command import RemotingCommand
     from routekeeper.remoting.fields import RegisterBrokerFields
@@ -74,7 +74,7 @@ def frames(topics: int, *, compressed: bool) -> list[bytes]:
 
 
 def work() -> None:
-    """Serve one tree's process: read the frames, then answer each case with us of CPU a registration."""
+    """Run one tree's process: read the frames, then answer each case with its CPU time in us."""
     import gc
 
     tree = Path(sys.argv[3])
@@ -84,7 +84,7 @@ def work() -> None:
     )
     # Older trees have this function in the handlers.
     decode = imported(tree, "nameserver/registration.py", "nameserver/handlers.py").decode_registration
-    # A tree may have taken over what it wanted of a command into a value of its own.
+    # In some trees, the decoded registration is a value of its own, not a command.
     as_asked = getattr(types.Request, "of", lambda command: command)
 
     cases: dict[str, tuple[list[str], int]] = json.loads(Path(sys.argv[2]).read_text())
@@ -97,8 +97,8 @@ def work() -> None:
 def imported(tree: Path, *files: str) -> Any:
     """Import the first of these files that lies in the tree, as a module; older trees have it at the top.
 
-    The file decides, and the module must come from it: an editable install of this tree supplies modules that
-    the other tree's package lacks.
+    The module must come from this file: an editable install of this tree supplies modules that the other
+    tree's package lacks.
     """
     below = "routekeeper." if "from routekeeper." in (tree / "nameserver" / "__main__.py").read_text() else ""
     for file in files:

@@ -1,9 +1,9 @@
 """Growth of the report's time with the events: ``python -m routekeeper.bench.micro.report_scale --rows
 5000000``.
 
-Writes run folders of invented operations, changes and views, as many rows as were asked for, and makes their
-report as ``mqbench report`` does. Six blocks of three arms with five scenarios each, a minute long, no matter
-the number of rows: only the load grows. By command only.
+It writes run folders with a given number of rows of invented operations, changes and views, and makes their
+report as ``mqbench report`` does. There are always six rounds of three arms with five scenarios of a minute
+each: more rows mean only more load. By command only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECOND: Final = 10**9
 MEASURED_S: Final = 60
 FAULT_S: Final = (20, 40)
 OUTAGE_S: Final = {"independent": 0.4, "raft": 0.8, "zookeeper": 1.6}
-#: Of a hundred rows so many are changes, each of which is two rows of truth and one view of each observer.
+#: Number of changes in a hundred rows; each change has two rows of truth and one view of each observer.
 CHANGES_PERCENT: Final = 1
 OBSERVERS: Final = (
     ("nameserver", 0),
@@ -224,13 +224,13 @@ _CLEARED: Final = re.compile(r"\b([0-9]+)M->[0-9]+M\(([0-9]+)M\)")
 
 
 def heap_of(log: str) -> tuple[int, int]:
-    """Return the most MiB that lay in a heap before it was cleared, and its largest size, by a JVM's log."""
+    """Return a heap's largest use before a collection, and its largest size, in MiB, from a JVM's log."""
     found = [(int(before), int(size)) for before, size in _CLEARED.findall(log)]
     return max((before for before, _ in found), default=0), max((size for _, size in found), default=0)
 
 
 def make_report(runs: Path, out: Path) -> Cost:
-    """Make the report in a process of its own; return what it took."""
+    """Make the report in a process of its own; return its cost."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as logs:
         # One file per process: Spark's launcher is a JVM, too.

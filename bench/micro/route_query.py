@@ -2,14 +2,14 @@
 
     python -m routekeeper.bench.micro.route_query [--rounds 3] [--seconds 3] [--apache-jars DIR] [--json FILE]
 
-All servers run at the same time and idle but for the one that is asked; each round asks them all in turn, in
-another order each time. Closed loop, 16 connections, 1 and 16 requests in flight on each. Two workloads:
-100 topics, each on 10 brokers; and 1,000 topics on 10 brokers asked at random in three dialects (quoted keys,
+All servers run at the same time, and only one gets requests; each round queries all of them in turn, in
+another order each time. Closed loop, 16 connections, 1 and 16 requests in flight on each. Two workloads: 100
+topics, each on 10 brokers; and 1,000 topics on 10 brokers asked at random in three dialects (quoted keys,
 unquoted keys, quoted keys with binary headers), a third of the connections in each. Metrics are on. In raft
-mode the leader of three and a follower are asked.
+mode, the leader of three and a follower are queried.
 
-Two yardsticks: ``echo`` answers each frame with the frame, ``echo-route`` with the bytes of a route answer,
-so that both sides move the same number of bytes. README.md beside this file has the figures.
+There are two references: ``echo`` answers each frame with the frame, ``echo-route`` with the bytes of a route
+answer, so that both sides move the same number of bytes. README.md beside this file has the figures.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ JVM_FLAGS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Which topics are asked for, and how."""
+    """The topics and the form of the queries."""
 
     name: str
     topics: tuple[str, ...]
@@ -93,8 +93,8 @@ class Stack(contextlib.ExitStack):
     """Starts processes and ends them again.
 
     Attributes:
-        env: What their environment has besides.
-        program: Module of the nameserver that is started; other trees may have it elsewhere.
+        env: Additional environment variables.
+        program: Module of the nameserver to start; other trees may have it elsewhere.
     """
 
     def __init__(self) -> None:
@@ -204,7 +204,7 @@ def start_apache(stack: Stack, folder: Path, jars: Path) -> Target:
 
 
 def apache_jars() -> Path | None:
-    """Find the jars that the interop tests keep in the user's cache."""
+    """Find the jars of the interop tests in the user's cache."""
     base = os.environ.get("ROUTEKEEPER_INTEROP_CACHE")
     cache = Path(base) if base else cache_home()
     root = cache if base else cache / "routekeeper" / "apache"
@@ -230,7 +230,7 @@ def register(client: BlockingClient, addrs: list[str], *, unlike: bool) -> None:
     """Register all brokers with all topics, as brokers of 5.3.3 do, over the client's connections.
 
     Args:
-        unlike: Give each topic queue numbers of its own, so that no two routes are the same bytes.
+        unlike: Give each topic its own numbers of queues, so that no two routes have the same bytes.
     """
     topics = [topic for workload in WORKLOADS for topic in workload.topics]
     queues = [(10 + n // 40, 10 + n % 40) if unlike else (8, 8) for n in range(len(topics))]
@@ -381,13 +381,13 @@ def main() -> None:
         for number in range(arguments.rounds):
             for workload, depth in cases:
                 for target in order.sample(targets, len(targets)):
-                    # A JVM compiles what it runs often: it gets its time before it is measured first.
+                    # A JVM compiles code that runs often, so it gets this time before its first measurement.
                     warm_s = 0.4 if number else 12.0 if target.name.startswith("Apache") else 1.0
                     figures = load(
                         target, workload, depth, warm_s=warm_s, measure_s=arguments.seconds, seed=number
                     )
                     target.samples.setdefault((workload.name, depth), []).append(figures)
-                    # Heartbeats: nobody may expire meanwhile.
+                    # Send heartbeats, so that no broker expires meanwhile.
                     register(client, addrs, unlike=arguments.unlike)
         for line in table(targets):
             print(line)

@@ -1,15 +1,15 @@
-"""A large route table: what changes and images cost, and what a group does meanwhile.
+"""A large route table: cost of changes and snapshots, and behaviour of a group meanwhile.
 
     python -m routekeeper.bench.micro.scale [--topics 100000] [--brokers 10] [--unlike] [--json FILE]
     python -m routekeeper.bench.micro.scale --group [--durability fsync]
 
-The first form works in this process, without sockets: CPU time of each step of the path that a registration
-takes, of an eviction, of an image; how long a loop stood still at most while a thread encoded or prepared
-one, and how much CPU time that thread used at most without letting the loop on. The second starts three
-members as users do, registers every broker with all topics over the wire, and then, one after the other:
-stores a snapshot on the leader, restarts a member, and brings back one without data. Route queries for random
-topics are sent to all members at fixed times all along; a response time runs from the intended send. By
-command only; README.md in this folder has the figures.
+The first form works in this process, without sockets. It measures the CPU time of each step of a
+registration, of an eviction, and of a snapshot; the longest pause of a loop while a thread encodes or
+prepares a snapshot; and the longest CPU time for which that thread blocks the loop. The second form starts
+three members as users do, and registers every broker with all topics. Then it stores a snapshot on the
+leader, restarts a member, and restarts one without data. During all of this, route queries for random topics
+are sent to all members at fixed times; a response time runs from the intended send. By command only;
+README.md in this folder has the figures.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ from routekeeper.remoting.transport.blocking import BlockingClient
 
 CLUSTER: Final = "scale"
 VERSION: Final = 479
-#: A route query is sent to each member this often.
+#: Interval in s of route queries to each member.
 QUERY_EVERY_S: Final = 0.01
 STEP_S: Final = 60.0
-#: A thread repeats its work for so long while the loop's turns are timed.
+#: Time in s for which a thread repeats its work while the loop's turns are timed.
 PAUSES_S: Final = 2.0
-#: So often it does so while its largest table is looked for.
+#: Number of repetitions in the search for the largest table.
 HOLD_TIMES: Final = 3
 _Result = TypeVar("_Result")
 
@@ -117,7 +117,7 @@ class Steps:
 
 
 def register(steps: Steps, table: RouteTable, request: Request, step: str) -> None:
-    """Take a registration the way it goes through a group; members other than its receiver decode too."""
+    """Pass a registration through all steps of a group; members other than its receiver decode it, too."""
     decoded = steps.time("decode body" + step, lambda: decode_registration(request))
     assert not isinstance(decoded, Answer), decoded
     settings = NamesrvSettings()
@@ -143,7 +143,7 @@ def evict(steps: Steps, table: RouteTable, broker: int, step: str) -> None:
 
 
 async def longest_pause_ms(work: Callable[[], object], table: RouteTable, topics: int) -> tuple[float, float]:
-    """Return how long the loop stood still at most while a thread worked, and the p99 of a late turn."""
+    """Return the longest pause of the loop while a thread worked, and the p99 of a turn's lateness."""
     loop = asyncio.get_running_loop()
     late: list[float] = []
 
@@ -166,9 +166,9 @@ async def longest_pause_ms(work: Callable[[], object], table: RouteTable, topics
 
 
 def longest_hold_ms(work: Callable[[], object]) -> float:
-    """Return how much CPU time a thread used at most between two turns of another thread that asked for one.
+    """Return the largest CPU time of a thread between two turns for which another thread waited.
 
-    That is what it held the interpreter for; how long the machine made either of them wait is left out.
+    For this time it held the interpreter. Waits of either thread for a processor do not count.
     """
     longest = 0.0
     for _ in range(HOLD_TIMES):
@@ -204,7 +204,7 @@ def in_process(arguments: argparse.Namespace) -> dict[str, Any]:
     target = RouteTable()
     steps.time("restore: install", lambda: target.adopt(again))
     steps.time("garbage collection, full", gc.collect)
-    sys.setswitchinterval(TURN_S)  # as the nameserver does for such work
+    sys.setswitchinterval(TURN_S)  # in steps, as in the nameserver
     pauses = {
         name: uvloop.run(longest_pause_ms(work, table, topics))
         for name, work in (
@@ -272,7 +272,7 @@ class Group(RouteKeeper):
 
 
 class Queries:
-    """Route queries for random topics at fixed times, one thread per member; one that is down is left."""
+    """Route queries for random topics at fixed times, one thread for each member that is up."""
 
     def __init__(self, group: Group, topics: int) -> None:
         self._group = group
@@ -350,7 +350,7 @@ def in_group(arguments: argparse.Namespace) -> dict[str, Any]:
             term, began = group.term(), time.perf_counter()
             yield
             seconds = time.perf_counter() - began
-            time.sleep(0.5)  # what comes late counts too
+            time.sleep(0.5)  # late answers count, too
             took, failed = queries.take()
             found[name] = {
                 "seconds": seconds,
@@ -368,7 +368,7 @@ def in_group(arguments: argparse.Namespace) -> dict[str, Any]:
             )
             command = RemotingCommand.request(request.code, request.ext_fields, request.body)
             deadline = time.monotonic() + STEP_S
-            while True:  # a broker sends again what it was not told to be registered
+            while True:  # like a broker, repeat a registration that was not confirmed
                 answer = client.invoke(group.clients[broker % MEMBERS], command, timeout_s=STEP_S)
                 if answer.code == 0:
                     return

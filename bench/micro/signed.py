@@ -2,14 +2,14 @@
 
     python -m routekeeper.bench.micro.signed [--pairs 12] [--turns 60]
 
-Two processes, one without accounts and one with ``--acl all``, are asked in turn over 16 connections, 1 and
-16 requests in flight on each, so that anything else the machine does meets both. Two kinds of requests: those
-that were asked before (a client asks for its topics again and again with the same bytes), and new ones, each
-with an argument that no other has, which both servers have to read and one has to check. All are made before
-the clock starts. A turn's figure is the CPU time of the server's main thread for one request, by the kernel's
-clock. The medians of a pair of processes are one value: where a process has its memory makes a difference of
-some percent. Printed are the medians, and of the ratio the interval that holds it with 95 % (order
-statistics). By command only.
+Two processes, one without accounts and one with ``--acl all``, are queried in turn over 16 connections, with
+1 and 16 requests in flight on each, so that other work of the machine hits both. There are two kinds of
+requests: repeated ones (a client asks for its topics again and again with the same bytes), and new ones, each
+with an argument that no other has; both servers have to read these, and one has to check them. All are made
+before the clock starts. A turn's figure is the CPU time of the server's main thread for one request, by the
+kernel's clock. The medians of a pair of processes are one value, because the place of a process in memory
+changes its time by some percent. It prints the medians, and for the ratio the interval that holds it with 95
+% (order statistics). By command only.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ACCOUNTS: Final = """accounts:
   secretKey: "12345678"
   admin: true
 """
-#: Turns that fill caches before those that count.
+#: Number of turns that fill caches, before the turns that count.
 _WARM: Final = 4
 
 
@@ -58,7 +58,7 @@ class Requests:
         self._known = [self._encoded({"topic": topic}) for topic in WORKLOADS[0].topics]
 
     def take(self, count: int) -> list[bytes]:
-        """Return the next ones; new ones are made now, which is not a part of what is measured."""
+        """Return the next requests; new ones are made now, outside the measured time."""
         if not self._new:
             return self._topics.choices(self._known, k=count)
         topics = self._topics.choices(WORKLOADS[0].topics, k=count)
@@ -72,7 +72,7 @@ class Requests:
 
 
 def pair(number: int, turns: int) -> Iterator[tuple[str, int, float, float]]:
-    """Ask one pair of processes; yield kind, requests in flight, and the us of CPU plain and signed."""
+    """Query one pair of processes; yield kind, requests in flight, CPU times in us, plain and signed."""
     with Stack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (root / "plain_acl.yml").write_text(ACCOUNTS)
@@ -82,7 +82,7 @@ def pair(number: int, turns: int) -> Iterator[tuple[str, int, float, float]]:
             for signed in ((False, True) if number % 2 else (True, False))
         }
         hook = Credentials(access_key=ADMIN.access_key, secret_key=ADMIN.secret_key)
-        # Open to the end: brokers leave with the connection over which they registered.
+        # Stay open to the end: a nameserver drops brokers when the connection of their registration closes.
         client = stack.enter_context(BlockingClient(hooks=(hook,)))
         register(client, [server.addr for server in servers.values()], unlike=False)
         order = random.Random(number)

@@ -1,8 +1,8 @@
 """Cost of one sync, by the file's former content: ``python -m routekeeper.bench.micro.sync --folder DIR``.
 
-Appends blocks to a file and syncs each (fdatasync), as the journal of a raft group does: to a file that
-grows, to one whose blocks are allocated, to one in which zeros were made durable ahead, as the journal has
-them, and to one that held other data before, as a segment would that is used again. By command only.
+It appends blocks to a file and syncs each (fdatasync), like the journal of a raft group. There are four kinds
+of files: a growing file; a file with allocated blocks; a file of durable zeros, as the journal has; and a
+file that held other data before, like a reused segment. By command only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 from routekeeper.bench import interpreter
 
 KINDS: Final = ("grows", "allocated", "zeros", "used before")
-BLOCK: Final = 2048  # about a registration of ten topics
+BLOCK: Final = 2048  # about the size of a registration of ten topics
 
 
 def prepared(path: Path, kind: str, size: int) -> int:
@@ -35,7 +35,7 @@ def prepared(path: Path, kind: str, size: int) -> int:
 
 
 def median_us(file: int, blocks: int) -> float:
-    """Write so many blocks from the start, syncing each; return the median of what one takes."""
+    """Write this number of blocks from the start, syncing each; return the median time of one."""
     block = os.urandom(BLOCK)
     taken = []
     for number in range(blocks):

@@ -1,16 +1,15 @@
-"""One registration on its way through a member, step by step and as a whole, in this process without sockets.
+"""One registration's path through a member, step by step and as a whole, in this process without sockets.
 
     python -m routekeeper.bench.micro.write_path [--topics 10] [--brokers 32] [--rounds 100] [--cold]
 
-Brokers register with one topic changed, as ``routekeeper.bench.micro.raft`` has them do it. First each step
-is timed on its own. Then a raft group of one, ``--durability memory``, gets what connections would receive:
-one broker at a time, with the steps around the mode, then all at the same time, and one alone; the thread's
-CPU time runs from the bytes to the last answer. Figures are the smallest fifth and the median, in us for each
-write: neighbours on the machine lengthen a step, nothing shortens it.
+Brokers register with one changed topic, as in ``routekeeper.bench.micro.raft``. First each step is timed
+separately. Then a raft group of one, ``--durability memory``, gets the bytes that connections would receive:
+from one broker at a time, with the steps around the mode; then from all at the same time; and from one alone.
+The thread's CPU time runs from the bytes to the last answer. Figures are the smallest fifth and the median,
+in us for each write, because other programs only lengthen a step.
 
-With ``--cold`` the processor's caches are emptied before each step: a member that has a write now and then,
-among other processes, finds little of its code there. Such figures say how much code a step touches. By
-command only.
+With ``--cold`` the processor's caches are emptied before each step: a member with rare writes, among other
+processes, finds little of its code there. Such figures show how much code a step uses. By command only.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ _STARTED_MS: Final = 1_700_000_000_000
 _LEADS_S: Final = 10.0
 _LOOK_S: Final = 0.01
 _LENGTH_SIZE: Final = 4
-#: Above the caches of one core; what cores share may be larger.
+#: Size in bytes above the caches of one core; shared caches may be larger.
 _CACHES_SIZE: Final = 8 * 1024 * 1024
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -69,7 +68,7 @@ class Steps:
     """Time of each step, in us.
 
     Args:
-        cold: Steps are to find the processor's caches without their code and data.
+        cold: Remove code and data of the steps from the processor's caches first.
     """
 
     def __init__(self, *, cold: bool) -> None:
@@ -84,7 +83,7 @@ class Steps:
         return result
 
     def cool(self) -> None:
-        """Fill the caches with something else, if steps are to be cold."""
+        """Fill the caches with other data, if ``cold`` is set."""
         self._other.count(b"x")
 
     def note(self, step: str, began_ns: int, ended_ns: int) -> None:
@@ -172,7 +171,7 @@ class _Peer(asyncio.Transport):
 
 
 class Clocked(Replicated):
-    """A mode that notes when a registration passes from a connection to it, and its answer back."""
+    """A mode that notes the instants at which a registration reaches it and its answer leaves it."""
 
     def __init__(self, *args: Any, **others: Any) -> None:
         super().__init__(*args, **others)
@@ -226,7 +225,7 @@ class Group:
             self._all.set_result(None)
 
     async def write(self, frames: Sequence[bytes]) -> float:
-        """Let the first connections receive one frame each; return the CPU time in us for each of them."""
+        """Let the first connections receive one frame each; return the CPU time in us for one of them."""
         self._all = asyncio.get_running_loop().create_future()
         self._left = len(frames)
         began = time.thread_time_ns()
@@ -236,7 +235,7 @@ class Group:
         return (time.thread_time_ns() - began) / 1e3 / len(frames)
 
     async def steps(self, mode: Clocked, steps: Steps, count: int) -> None:
-        """Let connections receive a frame in turn, each alone; note the steps around the mode."""
+        """Let connections receive a frame one after the other; note the steps around the mode."""
         mode.steps = steps
         for number in range(1, 1 + count):
             for connection, wire in zip(self._connections, self._wires, strict=True):

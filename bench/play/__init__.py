@@ -1,6 +1,6 @@
-"""The playground: three designs side by side, drawn live, for a person who breaks them and watches.
+"""The playground: three designs side by side, shown live, for a person who causes faults and watches.
 
-Here belongs the program; its page lies in ``web/``.
+Here belongs the program; its page is in ``web/``.
 
     model.py      everything that crosses HTTP, and the protocol
     picture.py    the picture, how a change alters it, and the log of changes (pure)

@@ -1,10 +1,10 @@
 """The clients of one design, in one process: ``python -m routekeeper.bench.play.clients CONFIG``.
 
-Each client asks for the route of a topic in fixed intervals, over connections of its own, and goes to the
-next server by itself. Beside that it keeps a route as clients of its design do: read again each period, or
-when a watch says so. Each answer and each change of a kept route is one line on stdout. A line on stdin
-names the topic to ask for from then on, or a client that connects anew and its first server; the process
-ends when stdin does.
+Each client asks for the route of a topic at fixed intervals, over its own connections, and changes to the
+next server by itself. It also keeps a route, as clients of its design do: it reads the route again each
+period, or when a watch fires. Each answer and each change of a kept route is one line on stdout. A line on
+stdin names the topic for later requests, or a client that connects anew and its first server; the process
+ends when stdin ends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def arm_of(config: ArmConfig) -> Arm:
 
 
 class Teller:
-    """Writes lines to stdout, each one whole."""
+    """Writes lines to stdout, each in one piece."""
 
     def __init__(self) -> None:
         self._writing = threading.Lock()
@@ -53,10 +53,10 @@ class Teller:
 
 
 class Asker(threading.Thread):
-    """One client: asks when it is due, and keeps a route.
+    """One client: sends a query when one is due, and keeps a route.
 
     Attributes:
-        topic: Asked for from the next question on.
+        topic: Topic of the next queries.
     """
 
     def __init__(self, number: int, arm: Arm, side: Side, config: ClientsConfig, teller: Teller) -> None:
@@ -77,9 +77,9 @@ class Asker(threading.Thread):
         self._kept.core.directory.watchers.append(self.look)
 
     def run(self) -> None:
-        """Ask without an end."""
+        """Send queries for ever."""
         every_ns = round(self._config.every_s * _NS)
-        # Clients begin one after the other, so that their questions do not coincide.
+        # Clients begin one after the other, so that their queries do not coincide.
         due_ns = time.monotonic_ns() + every_ns * self._number // len(self._config.arm.sides)
         threading.Thread(target=self._keep, daemon=True).start()
         while True:
@@ -93,7 +93,7 @@ class Asker(threading.Thread):
             due_ns = max(due_ns + every_ns, time.monotonic_ns())
 
     def _keep(self) -> None:
-        """Read the route that is kept, and once each period from then on, at an instant of its own."""
+        """Read the kept route, and again once each period, at an instant of its own."""
         phase = stream(self._config.seed, f"phase of client {self._number}").random()
         time.sleep(phase * self._config.arm.refresh_ms / 1000)
         self._kept.run(self._kept.core.directory.refresh_quietly(self.topic))
@@ -165,7 +165,7 @@ def serve(config: ClientsConfig) -> None:
                 threading.Thread(target=asker.use, args=(line.strip(),), daemon=True).start()
             elif asker.name == anew[0]:
                 asker.reconnect(anew[1])
-    os._exit(0)  # threads wait for answers that nobody needs any more
+    os._exit(0)  # threads wait for answers that are not needed any more
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Served(Protocol):
-    """A session that is shown: one that is played, or one that was saved."""
+    """A session to show: a running or a saved one."""
 
     hub: Hub
     log: ChangeLog
@@ -172,7 +172,7 @@ class Pages:
                 await asyncio.wait_for(response.write(message), TAKES_S)
         except (TimeoutError, ConnectionError):
             if request.transport is not None:
-                request.transport.abort()  # the page does not read, and an orderly close would wait for it
+                request.transport.abort()  # the page does not read, so an orderly close would wait for it
         finally:
             hub.leave(watcher)
         return response

@@ -1,4 +1,4 @@
-"""Tells pages of changes and ticks: bounded in number, and in what waits for each of them."""
+"""Sends changes and ticks to pages: the number of pages, and of waiting messages for each, is bounded."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from routekeeper.bench.play.model import Change, State, Tick
 from routekeeper.bench.play.picture import ChangeLog
 
 WATCHERS_MAX: Final = 16
-#: Messages that may wait for a page; one that reads more slowly is closed.
+#: Bound of the messages that wait for a page; a slower page is closed.
 WAITING_MAX: Final = 2_000
 
 
 class Full(Exception):
-    """The largest number of pages watches already."""
+    """The bound of watching pages is reached."""
 
 
 class Watcher:
-    """One page that watches; ``next`` returns what it is sent, None when it is closed."""
+    """One page that watches; ``next`` returns the next message, None when the page is closed."""
 
     def __init__(self) -> None:
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -36,7 +36,7 @@ class Watcher:
         self._waiting.put_nowait(message)
 
     def close(self) -> None:
-        """End the watcher after the waiting messages, or at once if they are too many."""
+        """End the watcher after the waiting messages, or at once if there are too many."""
         if not self._closed:
             self._closed = True
             self._waiting.put_nowait(None)

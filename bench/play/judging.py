@@ -1,4 +1,4 @@
-"""The worth of an answer: judged against what was true, by the definitions of the comparison (pure).
+"""Judgement of an answer against the truth, by the definitions of the comparison (pure).
 
 They are those of :func:`routekeeper.bench.report.requests.judged`, with additions that a session without an
 end needs. An answer lists brokers of a topic. For each broker that holds the topic:
@@ -15,8 +15,8 @@ end needs. An answer lists brokers of a topic. For each broker that holds the to
 
 An answer that is no route is ``refused`` if the server said that it does not answer, else ``none``.
 
-Every change is known from two looks: one that did not show it yet and the one that did. Between the two looks
-nobody knows, so an answer that overlaps that time counts as one that overlaps the change.
+The time of every change lies between two looks: the last one without it and the first one with it. The exact
+instant is unknown, so an answer that overlaps this time counts as one that overlaps the change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from routekeeper.bench.events import Outcome
 from routekeeper.bench.links import Direction
 from routekeeper.bench.play.model import Verdict
 
-#: Intervals that are kept of each broker and each direction; answers are judged at once.
+#: Bound of the stored intervals of each broker and each direction, because answers are judged soon.
 KEPT_MAX: Final = 64
 
 Reach = Literal["there", "gone", "changing"]
@@ -42,8 +42,8 @@ class Gap:
     Attributes:
         unseen_ns: The last look before it.
         from_ns: The first look that showed it.
-        ending_ns: From when on it may have been over: the last look that showed it whole. None as long as it
-            lasts.
+        ending_ns: Instant from which on it may have been over: the last look that still showed it. None as
+            long as it lasts.
         to_ns: The first look that showed that it was over.
     """
 
@@ -67,7 +67,7 @@ class _Gaps:
         """Note a look at the state; return whether it shows a change.
 
         Args:
-            before_ns: When the look before was taken.
+            before_ns: Instant of the previous look.
         """
         last = self.kept[-1] if self.kept and self.kept[-1].to_ns is None else None
         if gone and last is None:
@@ -143,7 +143,7 @@ class Truth:
     # -- judging ------------------------------------------------------------------------------------------
 
     def reach(self, client: str, broker: str, sent_ns: int, done_ns: int) -> tuple[Reach, str]:
-        """Return whether a client could reach a broker from question to answer, and why not."""
+        """Return whether a client could reach a broker from query to answer, and why not."""
         found: tuple[Reach, str] = "there", ""
         for gaps, why in (
             (self._brokers.get(broker), "does not run"),
@@ -215,7 +215,7 @@ class Truth:
         return "right", ""
 
     def judge_cached(self, client: str, topic: str, brokers: Sequence[str] | None, now_ns: int) -> Verdict:
-        """Return the verdict on a route that a client keeps: ``stale`` where a right answer would differ."""
+        """Return the judgement of a client's kept route: ``stale`` if a right answer would differ."""
         holders = [
             broker for (held, broker), made in self._held.items() if held == topic and made.acked_ns <= now_ns
         ]

@@ -1,4 +1,4 @@
-"""The meaning of an order: whether it is possible, its target, the directions that it cuts (pure)."""
+"""Interpretation of an order: whether it is possible, its target, the directions that it cuts (pure)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _OF_LINKS: Final = ("cut", "slow")
 
 
 def problem_of(order: Order) -> str | None:
-    """Return in one line why an order makes no sense in any design; None if it does."""
+    """Return in one line why an order is impossible in every design; None if it is possible."""
     known = f"allowed are {', '.join(NAMES)} and {LEADER}"
     if twice := [name for name in DESIGNS if order.designs.count(name) > 1]:
         return f"designs has {twice[0]} twice"
@@ -82,7 +82,7 @@ def problem_of(order: Order) -> str | None:
 
 
 def named(target: str, design: Design) -> str | None:
-    """Return the server that a target means in a design; None if no such server runs."""
+    """Return the server of a target in a design; None if no such server runs."""
     if target != LEADER:
         return target
     running = [server for server in design.servers if server.life == "up"]
@@ -106,7 +106,7 @@ def directions(order: Order, target: str, to: str) -> list[Direction]:
 
 
 def in_words(order: Order, target: str = "") -> str:
-    """Say an order in a few words."""
+    """Describe an order in a few words."""
     name = target or order.target
     match order.do:
         case "cut" | "slow":

@@ -1,6 +1,6 @@
-"""The picture, and how a change alters it; the log of changes, which is bounded (pure).
+"""The picture, the effect of a change on it, and the bounded log of changes (pure).
 
-The page does the same with the same changes: so a picture of any instant of the log can be had again.
+The page applies the same changes in the same way, so it can make the picture of any instant in the log.
 """
 
 from __future__ import annotations

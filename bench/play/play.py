@@ -1,6 +1,6 @@
 """The playground: all designs, the log of changes, orders, saving; on one event loop.
 
-Threads of the stages hand over what they see by :class:`_Seen`; everything here runs on the loop.
+Threads of the stages pass their observations on by :class:`_Seen`; all code here runs on the loop.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from routekeeper.bench.processes import ArmLost, ClusterError
 from routekeeper.bench.schedule import SessionPlan
 
 TICK_EVERY_S: Final = 0.5
-#: Orders that are carried out at a time; more are refused.
+#: Bound of the orders under way; further ones are refused.
 ORDERS_MAX: Final = 8
-#: The file of a session's picture: its begin in the first line, a change in each of the others.
+#: The file of a session's picture: the first line has the picture at the begin, each other line a change.
 SESSION_NAME: Final = "session.jsonl"
-#: Size of that file at which no more is written, bytes.
+#: Size of that file in bytes at which writing stops.
 SESSION_MAX: Final = 256 * 1024 * 1024
 _MS: Final = 1_000_000
 
@@ -53,15 +53,15 @@ T = TypeVar("T")
 
 
 class BadOrder(ValueError):
-    """An order makes no sense; the message says why in one line."""
+    """An order is impossible; the message says why in one line."""
 
 
 class TooMany(Exception):
-    """As many orders are under way as may be."""
+    """The bound of orders under way is reached."""
 
 
 class NotSaved(Exception):
-    """There is nothing to save, or it cannot be written; the message says why."""
+    """A session cannot be saved; the message says why."""
 
 
 @dataclass(slots=True, eq=False)
@@ -136,7 +136,7 @@ class Playground:
         """Prepare a session.
 
         Args:
-            missing: Designs that cannot be had, each with the reason.
+            missing: Designs that this machine cannot run, each with the reason.
             work: Folder for everything that processes write; exists.
             out: Folder below which sessions are saved.
         """
@@ -293,7 +293,8 @@ class Playground:
         self._ending = True
         self.hub.end()
         await asyncio.gather(*(self._in_thread(each.stage.end) for each in self._running))
-        # A start that was under way may have started one more process before it noticed: it ends that, too.
+        # A start under way may have started one more process before it noticed the end: it ends that process,
+        # too.
         await asyncio.gather(*self._starting, return_exceptions=True)
         self._file.close()
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Reads what each server knows, past all cuts: our nameservers by HTTP, ZooKeeper by kazoo."""
+"""Reads the state of each server, unaffected by cuts: our nameservers by HTTP, ZooKeeper by kazoo."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Silent(Exception):
 
 
 class NameserverReader:
-    """Asks a nameserver over a connection that is kept; it answers from what it knows itself."""
+    """Asks a nameserver over a kept connection; it answers from its own state."""
 
     def __init__(self, addr: str) -> None:
         self._addr = addr

@@ -1,4 +1,4 @@
-"""A saved session, shown again: its changes come in the pace in which they came."""
+"""A saved session, shown again: its changes come at their original pace."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load(folder: Path) -> tuple[State, list[Change]]:
 
 
 class Replay:
-    """A session that was saved; nothing can be done to it."""
+    """A saved session, which accepts no orders."""
 
     def __init__(self, begin: State, changes: list[Change]) -> None:
         self._changes = changes

@@ -1,7 +1,7 @@
 """The picture of one design, made of looks, readings and answers (pure).
 
-Looks say which processes run and what the proxy lets through; readings say what each server knows; answers
-come from the clients' process. Nothing else is known here, least of all what somebody wanted to happen.
+Looks show the running processes and the open directions of the proxy; readings show each server's state;
+answers come from the clients' process. This module uses nothing else, and above all not the orders.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Look:
     Attributes:
         before_ns: When the look before began.
         begin_ns, end_ns: All states are of an instant between the two.
-        lives: Of servers, brokers and ``clients``, by name, each with its process id.
-        passes: What the proxy lets through; None if it did not answer.
+        lives: Servers, brokers and ``clients`` by name, each with its process id.
+        passes: Open directions of the proxy; None if it did not answer.
     """
 
     before_ns: int
@@ -61,7 +61,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A server's own words about itself; ``answered`` is False if it said nothing."""
+    """A server's report about itself; ``answered`` is False if it gave none."""
 
     answered: bool
     role: str = "unknown"
@@ -261,7 +261,7 @@ class Scene:
             yield self._changed(links=changed)
 
     def _isolate(self, cut: set[tuple[str, str]], now_ns: int) -> Iterator[Happened]:
-        """Note which brokers nobody reaches and who reach nobody."""
+        """Note the brokers that no process reaches, and those that reach no process."""
         for name in self._brokers:
             mine = [ends for ends in self._links if name in ends]
             alone = bool(mine) and all(ends in cut and ends[::-1] in cut for ends in mine)
@@ -275,7 +275,7 @@ class Scene:
         """Note a server's report on itself."""
         before = self._servers[name]
         if before.life == "down":
-            return  # the answer of a process that has ended since
+            return  # the answer of a process that has ended meanwhile
         if reading.answered:
             after = msgspec.structs.replace(
                 before,
@@ -313,7 +313,7 @@ class Scene:
     # -- answers ------------------------------------------------------------------------------------------
 
     def answered(self, operation: Operation) -> None:
-        """Note an answer; the next look, which knows the truth up to then, judges it."""
+        """Note an answer, which is judged at the next look: only then the truth up to it is known."""
         if len(self._pending) < PENDING_MAX:
             self._pending.append(operation)
 

@@ -1,6 +1,7 @@
 """One design's processes, links and readings: started, looked at, broken on request, recorded, ended.
 
-Each thread here reads one thing and hands it to the playground's loop. Orders come in threads of that loop.
+Each thread here reads one kind of data and passes it to the playground's loop. Orders run in threads of that
+loop.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from routekeeper.remoting.route import TopicConfig
 
 FIRST_TOPIC: Final = "Orders"
 SCENARIO: Final = "played"
-#: A design that does not serve so long after its start has failed, s: three of them start on two cores.
+#: Time in s within which a started design must serve; long, because three of them start on two cores.
 START_MAX_S: Final = 180.0
 #: Interval of looks at processes and links, s.
 LOOK_EVERY_S: Final = 0.1
@@ -53,7 +54,7 @@ READ_EVERY_S: Final = 0.35
 SAMPLE_EVERY_S: Final = 1.0
 #: Interval of a client's questions, s.
 ASK_EVERY_S: Final = 0.5
-#: The proxy is not waited for longer than this, s.
+#: Longest wait for the proxy, s.
 ANSWERS_S: Final = 1.0
 #: Longest time in which a process that was told to end, or paused, does so, s.
 OBEYS_S: Final = 10.0
@@ -65,7 +66,7 @@ ELECTION_MS: Final = 500
 
 
 def plan_of(divisor: float) -> Plan:
-    """Return the plan that a session of the playground is one run of."""
+    """Return the plan for a session of the playground, which is one run of it."""
     return Plan(
         arms=["independent", "raft", "zookeeper"],
         servers=len(SERVERS),
@@ -101,7 +102,7 @@ def plan_of(divisor: float) -> Plan:
 
 
 class PlayCluster(Cluster):
-    """Three servers, three brokers, four clients; nobody else.
+    """Three servers, three brokers and four clients.
 
     Attributes:
         clients: The process of all clients.
@@ -125,7 +126,7 @@ class PlayCluster(Cluster):
         """Start everything; returns when all serve, the first topic is made and the clients ask.
 
         Raises:
-            ArmLost, ClusterError: If that does not come about, or is given up.
+            ArmLost, ClusterError: If that fails, or is cancelled.
         """
         for process in [*self._carriers, *self.server_processes]:
             self._launch(process)
@@ -162,7 +163,7 @@ class PlayCluster(Cluster):
 
 
 class PlayedSession(Session):
-    """One design's life in the playground, recorded as a run of the comparison is.
+    """One design's run in the playground, recorded like a run of the comparison.
 
     Attributes:
         cluster: Its processes.
@@ -192,7 +193,7 @@ class PlayedSession(Session):
         self.begin_now()
 
     def begin_now(self) -> int:
-        """Have the record begin now; return the instant."""
+        """Begin the record now; return the instant."""
         self._start_ns = time.monotonic_ns()
         return self._start_ns
 
@@ -205,7 +206,7 @@ class PlayedSession(Session):
                 self._log.record(event)
 
     def flush(self) -> None:
-        """Write what waits, and see whether there is room for more."""
+        """Write waiting events, and check whether there is room for more."""
         with self._recording:
             if not self.is_recorded:
                 return
@@ -214,7 +215,7 @@ class PlayedSession(Session):
             self.is_recorded = size < RECORD_MAX
 
     def lists(self, server: int, reading: Reading, topics: Sequence[str]) -> None:
-        """Record what a server was seen to list, where that differs from before."""
+        """Record a server's list, if it has changed."""
         queues = {each.topic: each.queues for each in reading.topics}
         for topic in topics:
             brokers = sorted(int(name.removeprefix("broker-")) for name in queues.get(topic, ()))
@@ -298,7 +299,7 @@ def _state(reading: Reading, brokers: Sequence[int]) -> ViewState:
 
 
 class Sink(Protocol):
-    """Receives what a stage sees; called from the stage's threads."""
+    """Receives a stage's observations; called from the stage's threads."""
 
     def looked(self, look: Look) -> None: ...
 
@@ -490,9 +491,9 @@ class Stage:
     # -- orders -------------------------------------------------------------------------------------------
 
     def carry_out(self, order: Order, target: str, to: str) -> Outcome:
-        """Do what an order asks for, and look at once; ``target`` and ``to`` are names.
+        """Execute an order, and look at once; ``target`` and ``to`` are names.
 
-        Of one design one order at a time is carried out.
+        Each design executes one order at a time.
         """
         cut = directions(order, target, to) if order.do in ("cut", "slow", "part") else []
         role = self.cluster.servers.role(SERVERS.index(target)) if target in SERVERS else "broker"

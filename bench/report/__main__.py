@@ -2,7 +2,8 @@
 
 from routekeeper.remoting.interrupt import end_quietly_when_interrupted
 
-end_quietly_when_interrupted()  # before the rest is loaded, which takes a while
+# These lines run before the other modules are loaded, because loading takes a while.
+end_quietly_when_interrupted()
 # ruff: noqa: E402
 
 import sys

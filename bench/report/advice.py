@@ -1,4 +1,4 @@
-"""Advice on the design to choose, read from the figures that lie beside a report, without Spark."""
+"""Advice on the choice of a design, from the figures beside a report, without Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from routekeeper.bench.runfolder import Line
 
 
 class NoReport(Exception):
-    """A folder holds no figures of a report that this program understands."""
+    """A folder has no figures of a report that this program can read."""
 
 
 def advice(folder: Path) -> list[tuple[str, str, str]]:
@@ -52,7 +52,7 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
 
 
 def _rows(folder: Path, name: str) -> list[dict[str, Any]]:
-    """Read a table; nothing, of a report that did not write it down."""
+    """Read a table; empty if the report did not write it."""
     try:
         rows: list[dict[str, Any]] = pq.read_table(folder / "marts" / name).to_pylist()
     except (OSError, pa.ArrowInvalid):

@@ -1,8 +1,8 @@
-"""Conclusions from the values: rows of the tables, headline measures, and the claims they speak about (pure).
+"""Conclusions from the values: rows of the tables, headline measures, and claims (pure).
 
 Every difference is the first design's value minus the second's. Each sentence of the first screen comes from
 the headline measures, at most eight, by one rule (:attr:`Primary.found`); all other figures are description.
-With fewer than ten rounds a difference is told with its rounds: "in all 6 rounds" or "mixed".
+With fewer than ten rounds, the sentence names the rounds: "in all 6 rounds" or "mixed".
 """
 
 import math
@@ -51,10 +51,10 @@ COSTS: Final[frozenset[Unit]] = frozenset({"MiB", "CPU s", "s/min", "MiB/min", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """One arm's values of one measure over its blocks.
+    """One arm's values of one measure over its rounds.
 
-    ``floor``: what a value of 0 may be in truth, because less is not noticed. ``step``: the values are read
-    off in steps of that. ``endless``: values without end; ``high`` is the highest of the others.
+    ``floor``: the largest true value that is recorded as 0. ``step``: the resolution of the values.
+    ``endless``: number of infinite values; ``high`` is the highest of the others.
     """
 
     middle: float
@@ -80,7 +80,7 @@ class Pair:
 
     @property
     def leaning(self) -> Leaning:
-        """Return whether the first arm's value is lower or higher in every block, and by enough to matter."""
+        """Return whether the first arm's value is lower or higher in every round, and by enough to matter."""
         if self.estimate is None or self.estimate.blocks < LEANING_BLOCKS_MIN:
             return "none"
         if abs(self.estimate.value) < self.material:
@@ -105,17 +105,20 @@ class Row:
 
     @property
     def is_endless(self) -> bool:
-        """Return whether there was no end to it in any round of any arm: such a row is told by itself."""
+        """Return whether the value is infinite in all rounds of all arms.
+
+        Such a row has a sentence of its own.
+        """
         return any(each.endless for each in self.arms.values())
 
     @property
     def differs(self) -> bool:
-        """Return whether any pair of arms differs in every block, by as much as matters."""
+        """Return whether any pair of arms differs in every round, by enough to matter."""
         return any(pair.leaning != "none" for pair in self.pairs)
 
     @property
     def can_tell(self) -> bool:
-        """Return whether it has so many blocks that a difference, or none, can be told."""
+        """Return whether it has enough rounds for a result."""
         return max((each.blocks for each in self.arms.values()), default=0) >= LEANING_BLOCKS_MIN
 
     def pair(self, first: str, second: str) -> Pair | None:
@@ -130,7 +133,7 @@ Found = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Primary:
-    """One headline measure as it came out."""
+    """The result of one headline measure."""
 
     named: NamedLine
     series: str
@@ -155,7 +158,7 @@ class Primary:
 
     @property
     def found(self) -> Found:
-        """Return the verdict on the line's first arm: the one rule behind all words of claims and choices.
+        """Return the result for the measure's first arm, by the rule behind all sentences of claims.
 
         With fewer than ten blocks ``better`` and ``worse`` mean: so it was in every block, and the middle of
         it matters. That is told as such and is no verdict; see :attr:`is_verdict`.
@@ -180,7 +183,7 @@ class Primary:
 
     @property
     def winner(self) -> str | None:
-        """The arm that did better; None if neither did."""
+        """The better arm; None if neither is better."""
         return {"better": self.pair.arms[0], "worse": self.pair.arms[1]}.get(self.found)
 
     def is_about(self, scenario: str, case: str | None, measure: str) -> bool:
@@ -194,7 +197,7 @@ TIMER_SERIES: Final = ("equal", "equal-tenth", "equal-undivided")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """One recovery of one arm, taken apart into what the timers scale and what they do not.
+    """One recovery of one arm, split into the part that scales with the timers and the fixed part.
 
     ``split``: made without what was measured at divisor 1, where that is possible; None if there was no end
     to it in the middle block of one of its divisors. ``measured``: the middle of the blocks at divisor 1.
@@ -209,12 +212,12 @@ class Taken:
 
     @property
     def is_prediction(self) -> bool:
-        """Return whether two divisors other than 1 say what it is at divisor 1."""
+        """Return whether two divisors other than 1 predict the value at divisor 1."""
         return len(self.divisors) > 1 and 1 not in self.divisors
 
     @property
     def off(self) -> float | None:
-        """By how much more was measured at divisor 1 than was predicted for it; None if either is missing."""
+        """Measured value minus predicted value at divisor 1; None if either is missing."""
         if self.measured is None or self.split is None or not self.is_prediction:
             return None
         return self.measured - self.split.low
@@ -229,9 +232,9 @@ def rows(
     """Return a row per place, in the places' order.
 
     Args:
-        floors: Of places and arms, what a value of 0 may be in truth.
-        crowded: Where an arm filled the machine.
-        planned: Where an arm's times are lengths of the plan.
+        floors: For places and arms, the largest true value that is recorded as 0.
+        crowded: Places at which an arm used the whole machine.
+        planned: Places at which an arm's times are lengths of the plan.
     """
     return [
         _row(place, arms, (floors or {}).get(place, {}), crowded, planned) for place, arms in values.items()
@@ -239,7 +242,7 @@ def rows(
 
 
 def unjudged(place: Place, arms: Collection[str], crowded: Collection[Setting]) -> tuple[str, ...]:
-    """Return the arms of whose values nothing can be concluded, because they filled the machine."""
+    """Return the arms without conclusions, because they used the whole machine."""
     if place.measure in MEASURES and MEASURES[place.measure].unit in COSTS:
         return ()
     return tuple(arm for arm in arms if (place.series, place.scenario, arm) in crowded)
@@ -305,7 +308,7 @@ def primaries(
     crowded: Collection[Setting] = (),
     planned: Collection[tuple[Place, str]] = (),
 ) -> list[Primary]:
-    """Return the headline measures of one series as they came out, with the verdict their margin gives."""
+    """Return the results of one series' headline measures, by their margins."""
     found = []
     for line in named:
         place = Place(series, line.scenario, line.case, line.measure)
@@ -332,16 +335,16 @@ def primaries(
 def taken_apart(
     values: Values, divisors: Mapping[str, float], downs: Mapping[Place, float] | None = None
 ) -> list[Taken]:
-    """Take each recovery apart by the series that differ in nothing but the timers' divisor.
+    """Split each recovery by the series that differ only in the timers' divisor.
 
-    Two divisors other than 1 predict what it is at divisor 1, which is then compared with what was measured
-    there. Without a second one the divisor 1 itself has to serve, and nothing is left to check it by.
+    Two divisors other than 1 predict the value at divisor 1, which is then compared with the measured one.
+    Without a second one, the divisor 1 itself is used, and there is no check.
 
     Args:
         divisors: Series to divisor, of :data:`TIMER_SERIES` as far as they were run.
         downs: For how long servers were kept down, s, of places of the series ``equal``: no timer scales it.
 
-    How long a partition lasts is decided by who cut the network, so its times say nothing of timers.
+    The experimenter decides how long a partition lasts, so its times do not depend on timers.
     """
     found = []
     for place, arms in values.items():
@@ -381,7 +384,7 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Statements of the documents, each with the figures that could show it."""
+    """Claims of RocketMQ's documents, each with the figures that could show it."""
 
     letter: str
     said: str
@@ -413,7 +416,7 @@ CLAIMS: Final = tuple(map(_claim, TEXTS["claims"]))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A claim with the figures that were found, and the headline measures among them."""
+    """A claim with its figures, and the headline measures among them."""
 
     claim: Claim
     holds: Holds
@@ -422,7 +425,7 @@ class Answer:
 
 
 def answer(claim: Claim, table: Mapping[Place, Row], series: str, lines: Sequence[Primary]) -> Answer:
-    """Say whether a claim holds, by headline measures that compare ``independent`` with another."""
+    """Return whether a claim holds, in words, from headline measures with ``independent``."""
     found, about = [], []
     for each in claim.evidence:
         row = table.get(Place(series, each.scenario, each.case, each.measure))
@@ -449,5 +452,5 @@ def _holds(claim: Claim, found: Sequence[tuple[Evidence, Row]], about: Sequence[
 
 
 def endless(value: float) -> bool:
-    """Return whether an arm never got there, or lost its server."""
+    """Return whether an arm never recovered, or lost its server."""
     return math.isinf(value)

@@ -5,13 +5,13 @@ acknowledged change gives none. The truth is the harness's log, and an answer is
 leaves no doubt:
 
 - A version of a topic is older than another one if the last time its broker sent it, before the answer was
-  read, lies before the first time that it sent the other one. So a broker that really went back, and sends
-  an old version again, makes no older answer.
+  read, lies before the first time that it sent the other one. So a broker whose version really went back, and
+  that sends an old version again, causes no older answer.
 - A broker is listed again although it is gone: the process had listed it, no longer did so in a reading that
   was sent after the broker's end, and lists it before the broker was started again.
 - A process ends with its restart. The next one may know nothing, or less: it gave no answer before.
-- A version that is not in the log, and a server whose process nobody knows, are compared with nothing. Nor is
-  a route that vanishes: its broker may have gone.
+- Versions that are not in the log, and servers with unknown processes, are not compared. Neither is a route
+  that vanishes, because its broker may have left.
 """
 
 from typing import Final
@@ -54,7 +54,7 @@ def backwards(given: DataFrame, truth: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def answers(views: DataFrame, processes: DataFrame, runs: DataFrame) -> DataFrame:
-    """Return what each server began to answer and when, with the process that answered.
+    """Return each server's answers with the instants of their begin, and the answering process.
 
     In:  good view and process rows with run; ``RUNS``.
     Out: life, run, index, topic, state, brokers, version; process int, how many had been started; seen_ns
@@ -70,7 +70,7 @@ def answers(views: DataFrame, processes: DataFrame, runs: DataFrame) -> DataFram
     )
     in_order = Window.partitionBy(*_SERVER).orderBy("seen_ns")
     first_ns = F.min("seen_ns").over(Window.partitionBy(*_SERVER))
-    # At the begin of a slot each view is stated once more, at an instant at which nobody read it.
+    # At the begin of a slot each view is repeated, at an instant without a reading.
     was_read = F.col("unseen_ns").isNotNull() | (F.col("seen_ns") == first_ns) | (F.col("state") == "end")
     return (
         views.where(F.col("observer") == "nameserver")

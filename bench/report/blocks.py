@@ -1,10 +1,11 @@
-"""Statistics of a difference over blocks: the median of their differences and its order statistics (pure).
+"""Statistics of a difference over rounds: the median of their differences and its order statistics (pure).
 
-A block holds one run of every arm, in random order. Operations of one run share its processes and its bad
-luck; blocks share nothing but the machine, so the block is the unit. Order statistics suppose no
+A round ("block" in the code) has one run of every arm, in random order. Operations of one run share its
+processes and disturbances; rounds share only the machine, so the round is the unit. Order statistics suppose
+no
 distribution: the range of ``n`` independent differences misses their median only if all lie on one side of
-it, which happens once in ``2 ** (n - 1)``. Six blocks hold it with 96.9 %, ten with 99.8 %, no matter the
-tails look like.
+it, which happens once in ``2 ** (n - 1)``. Six rounds contain it with 96.9 %, ten with 99.8 %, for any
+distribution.
 
 A difference is always the first arm's value minus the second's.
 """
@@ -33,8 +34,8 @@ Verdict = Literal["better", "worse", "equivalent", "inconclusive", "all blocks",
 class Estimate:
     """The median of the blocks' differences and the interval that their order statistics give.
 
-    ``low`` and ``high`` may be infinite: an arm that never recovered. A block in which neither arm has an end
-    says nothing of their difference; it stretches the interval to both sides.
+    ``low`` and ``high`` may be infinite, if an arm never recovered. If neither arm recovered in a round,
+    their difference is unknown, and the interval extends to both sides.
     """
 
     value: float
@@ -66,8 +67,8 @@ class Line:
 def differences(first: Mapping[_Block, float], second: Mapping[_Block, float]) -> list[float]:
     """Return first minus second of every block that has both, in the blocks' order.
 
-    A block that lost one of its runs is left out for this pair of arms only; no run of another block takes
-    its place. Two values without end give nan.
+    A round that lost one of its runs is left out for this pair of arms only; no run of another round replaces
+    it. Two infinite values give nan.
     """
     return [_minus(first[block], second[block]) for block in sorted(first.keys() & second.keys())]
 
@@ -116,7 +117,7 @@ def order_statistic(n: int) -> int:
 
 
 def judge(found: Estimate | None, line: Line) -> Verdict:
-    """Return what a line says of its first arm.
+    """Return the result for a measure's first arm.
 
     ``better`` and ``worse`` need the whole interval beyond the margin, ``equivalent`` needs it within: so the
     same truth cannot be called better by one experiment and equivalent by another unless one of them missed
@@ -160,10 +161,10 @@ def percentile(rows: Sequence[tuple[float, int]], quantile: float) -> float | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """A time of recovery, taken apart into what the timers' divisor scales and what it does not.
+    """A recovery time, split into the part that scales with the timers' divisor and the fixed part.
 
-    ``low`` and ``high``: what it is with RocketMQ's own timers. They are equal if it was measured at two
-    divisors; of one divisor only the bounds are known: nothing of it scales, or all of it does.
+    ``low`` and ``high``: its bounds with RocketMQ's own timers. They are equal if it was measured at two
+    divisors. From one divisor only the bounds are known: nothing scales, or everything does.
     """
 
     fixed: float | None
@@ -174,10 +175,10 @@ class Split:
 
 
 def split(measured: Mapping[float, float], kept: float = 0.0) -> Split | None:
-    """Take a recovery apart by its values at one or more divisors; None without any or if one has no end.
+    """Split a recovery by its values at one or more divisors; None without values or if one is infinite.
 
     Args:
-        kept: For how long the experimenter kept servers down: that much of a value no timer scales.
+        kept: Time for which the experimenter kept servers down, which does not scale.
 
     At divisor ``d`` a recovery is ``fixed + scaled / d``. Of more than two divisors the smallest and the
     largest are taken: they lie farthest apart. Neither part is less than nothing: where chance would make one

@@ -1,4 +1,4 @@
-"""Conditions under which a verdict counts: other programs, lateness of the load, a full machine (pure)."""
+"""Conditions for a valid result: other programs, lateness of the load, a fully used machine (pure)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FULL_SHARE: Final = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Work of other programs during the runs that are used; run to figure."""
+    """Work of other programs during the used runs; run to figure."""
 
     others_cores: dict[str, float]
     """Cores that programs used which had nothing to do with the run."""
@@ -37,9 +37,10 @@ class Conditions:
 
     @property
     def disturbances(self) -> list[str]:
-        """Say why nothing may be concluded from the runs; empty if it may.
+        """Return why the runs allow no conclusions; empty if they do.
 
-        Runs of an arm that filled the machine do not count: it made the load late itself, and is not judged.
+        Runs of an arm that used the whole machine do not count: the arm itself delayed the load, and gets no
+        result.
         """
         found = []
         crowded = self.crowded
@@ -61,7 +62,7 @@ class Conditions:
         return found
 
     def of_run(self, run: str) -> str:
-        """Say by what a single run was disturbed; empty if by nothing."""
+        """Return the disturbances of a single run; empty if there are none."""
         found = []
         if (cores := self.others_cores.get(run, 0.0)) > OTHERS_CORES:
             found.append(f"other programs used {cores:.1f} cores")
@@ -72,7 +73,7 @@ class Conditions:
 
     @property
     def crowded(self) -> dict[Setting, tuple[int, int]]:
-        """Return where an arm filled the machine: in so many of so many runs."""
+        """Return in how many of an arm's runs it used the whole machine."""
         shares: dict[Setting, list[float]] = defaultdict(list)
         for run, share in self.used_share.items():
             shares[_setting(run)].append(share)
@@ -93,7 +94,7 @@ def _too_many(values: list[float], limit: float) -> bool:
 
 
 def conditions(gold: Gold) -> Conditions:
-    """Return what the runs that are used had to share the machine with."""
+    """Return the other work on the machine during the used runs."""
     used = {source.run: source.manifest for source in gold.sources if source.left_out is None}
     of_machine = {
         row.run: row for row in gold.costs if row.role == "machine" and row.run in used and row.covered_ns

@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 
 
 def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
-    """Say what each role used; a process that was started meanwhile counts from its first instruction.
+    """Sum the resources of each role; a process that was started meanwhile counts from its first instruction.
 
     In:  good process rows with run; ``RUNS``.
     Out: one row per (run, role): covered_ns long, from the first to the last sample, for which the others
@@ -58,7 +58,7 @@ def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def fault_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
-    """Say what each role used in each fault's window; what was started in it counts from the beginning.
+    """Sum the resources of each role in each fault's window; new processes count from their beginning.
 
     In:  good process rows with run; ``RUNS``.
     Out: one row per (run, fault, role): cpu_ns long, from the last sample before the fault until the last in
@@ -87,7 +87,7 @@ def fault_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def disk_costs(samples: DataFrame) -> DataFrame:
-    """Say what servers wrote to their files between the first and the last sample of a run, and the device.
+    """Sum the bytes that servers, and the device, wrote between the first and the last sample of a run.
 
     In:  good disk rows with run.
     Out: one row per (run, role): covered_ns, written_bytes, syncs, sectors long; null where a server does not
@@ -114,7 +114,7 @@ def disk_costs(samples: DataFrame) -> DataFrame:
 
 
 def link_bytes(links: DataFrame, runs: DataFrame) -> DataFrame:
-    """Say how many bytes went over the links of the harness's proxy while measuring.
+    """Sum the bytes over the links of the harness's proxy while measuring.
 
     In:  good link rows with run; ``RUNS``.
     Out: one row per (run, dialler, acceptor): covered_ns long, from the first to the last sample; bytes

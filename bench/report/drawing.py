@@ -1,4 +1,4 @@
-"""Geometry of the page's drawings: numbers in, coordinates out; the templates make SVG of them (pure).
+"""Geometry of the page's drawings: it turns numbers into coordinates, from which templates make SVG (pure).
 
 Coordinates are units of a view box. Lines of a timeline are in steps: one step to the right is one bin, and a
 transformation stretches it; so each point is two small whole numbers, and a page of two thousand runs stays
@@ -29,7 +29,7 @@ _HIGH_MS: Final = 10_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """A mark on an axis, and which end of its label stands there: a label in the middle may be cut off."""
+    """A mark on an axis, and the anchor of its label: a centred label may be cut off."""
 
     at: float
     label: str

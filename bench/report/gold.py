@@ -1,4 +1,4 @@
-"""The small tables that come to the driver, one frozen row class each (pure).
+"""The small tables for the driver, with one frozen row class each (pure).
 
 Column names are those of the transforms; a row class that does not fit its table fails at once. None of them
 grows with the number of requests.
@@ -321,7 +321,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gold:
-    """Everything the page is made of. Only runs that are used appear beyond ``sources`` and ``files``."""
+    """All data of the page. Except in ``sources`` and ``files``, only used runs appear."""
 
     sources: list[Source]
     files: list[Lines] = field(default_factory=list)

@@ -34,8 +34,8 @@ def build_report(roots: Sequence[str], out: str, *, progress: Callable[[str], No
 
     Args:
         roots: URIs of result folders, or of folders within or above them.
-        out: Gets ``report.html``, ``marts/`` (Parquet and CSV), and ``silver/``, which is kept: only runs
-            that are new or were made again are read.
+        out: Folder for ``report.html``, ``marts/`` (Parquet and CSV), and ``silver/``, which is kept, so that
+            later only new or repeated runs are read.
         progress: Called with one short line per step.
 
     Raises:

@@ -1,7 +1,7 @@
 """Every measure of the comparison: what it is, and its value for each run (pure).
 
 A value belongs to one series, scenario, case (the fault, or None), measure, arm and block. An arm whose
-server died by itself has lost: all its values of that run are without end.
+server died by itself has lost: all its values of that run are infinite.
 """
 
 import math
@@ -338,9 +338,9 @@ def values(gold: Gold) -> Values:
 
 
 def floors(gold: Gold) -> dict[Place, dict[str, float]]:
-    """Return what a recovery of 0 may hide, in seconds, of every place and arm.
+    """Return the longest time that a recovery of 0 may hide, in seconds, for every place and arm.
 
-    It was not noticed if no request was due meanwhile, or if none waited for long enough to count.
+    A fault is not noticed if no request was due meanwhile, or if none waited for long enough to count.
     """
     by_run = {source.run: source for source in gold.sources if source.left_out is None}
     cases = {(row.run, row.fault): row for row in gold.faults}
@@ -362,7 +362,7 @@ NEAR: Final = 0.05
 
 
 def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
-    """Return the times that say how long the plan made something last: places, and arms there.
+    """Return the times that only show a length of the plan: places, and arms there.
 
     All rounds of such an arm lie within 5 % of the same one of these: the length of the fault, the length of
     its scenario, the time between two readings.
@@ -402,8 +402,8 @@ def grown_with_the_cut(
 ) -> set[tuple[Place, str]]:
     """Return the times of a sweep over lengths that grow as the fault does: places, and arms there.
 
-    A sweep's cases differ in nothing else. What it shows of an arm holds for all its cases. Where it does so
-    with the leader alone and with another server alone, it holds for a partition of any server, too.
+    A sweep's cases differ only in the length. Its result for an arm holds for all its cases. If it holds for
+    the leader alone and for another server alone, it also holds for a partition of any server.
     """
     points: dict[tuple[str, str, str, str, str], list[tuple[Place, float, float]]] = defaultdict(list)
     for place, arms in found.items():
@@ -438,7 +438,7 @@ def _grows_so(points: Sequence[tuple[float, float]]) -> bool:
 
 
 def downs(gold: Gold) -> dict[Place, float]:
-    """Return for how long servers were kept down, in seconds, of places whose time begins with the fault."""
+    """Return for how long servers were kept down, in seconds, for places whose time begins with the fault."""
     by_run = {source.run: source for source in gold.sources if source.left_out is None}
     found: dict[Place, list[float]] = defaultdict(list)
     for row in gold.faults:
@@ -474,7 +474,7 @@ cut."""
 
 
 def _recovery_of(row: Recovery, fault: Fault) -> str | None:
-    """Return the measure that a row is the recovery of, if it is of any."""
+    """Return the measure whose recovery a row has, if there is one."""
     key = row.op, row.scope
     if not parts_clients(fault):
         return _RECOVERY.get(key)
@@ -486,7 +486,7 @@ def _order(place: Place) -> tuple[str, str, str, int]:
 
 
 def _count_lost(found: Values, by_run: dict[str, Source]) -> None:
-    """Let a run whose server died by itself be worst in all that its scenario measures."""
+    """Give a run whose server died by itself the worst value in all measures of its scenario."""
     for source in by_run.values():
         if source.manifest is None or source.manifest.lost is None:
             continue
@@ -503,7 +503,7 @@ _Found = Iterator[tuple[str, str | None, str, float]]
 
 
 def is_struck(fault: Fault) -> bool:
-    """Return whether the fault strikes a process; a new topic strikes none."""
+    """Return whether the fault hits a process; a new topic hits none."""
     return fault.kind not in CASES[NEW_TOPIC].values()
 
 
@@ -553,7 +553,7 @@ def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
     listed: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for row in gold.left_out:
         if faults[row.run, row.fault].kind == "partition":
-            continue  # the broker that it names is cut off from one nameserver, and lives
+            continue  # the named broker is cut off from one nameserver, but is not dead
         listed[row.run, faults[row.run, row.fault].case, row.observer].append(_seconds(row.left_out_ns))
     for (run, case, observer), each in listed.items():
         name = "left_by_nameservers_s" if observer == "nameserver" else "left_by_clients_s"
@@ -583,10 +583,10 @@ def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
 
 
 def _of_backward_answers(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
-    """Yield both measures for each case, of which 0 are told too.
+    """Yield both measures for each case, including values of 0.
 
-    Answers before the first fault of a scenario have no case: they are told where there are faults only if
-    one of them went backwards.
+    Answers before the first fault of a scenario have no case. If the scenario has faults, they are reported
+    only if one of them went backwards.
     """
     compared = {row.run for row in gold.backward}
     found: dict[tuple[str, str | None], list[tuple[int, int]]] = {
@@ -701,13 +701,13 @@ def _of_restarts(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
 
 
 SECTOR_BYTES: Final = 512
-"""Size of a sector in the kernel's counts, whatever the device's own is."""
+"""Size of a sector in the kernel's counts; the device's own may differ."""
 OTHERS_CORES: Final = 0.25
 """Above it other programs had a part in a run's figures."""
 
 
 def others_cores(gold: Gold) -> dict[str, float]:
-    """Return how many cores programs used in each run which had nothing to do with it."""
+    """Return the cores that other programs used during each run."""
     ours: dict[str, int] = defaultdict(int)
     for row in gold.costs:
         if row.role != "machine":
@@ -720,7 +720,7 @@ def others_cores(gold: Gold) -> dict[str, float]:
 
 
 def _alone(gold: Gold) -> set[str]:
-    """Return the runs in which nothing but the servers may have written to the device."""
+    """Return the runs in which only the servers may have written to the device."""
     others = others_cores(gold)
     return {
         source.run
@@ -734,7 +734,8 @@ def _life(source: Source) -> tuple[str, str, int, str]:
 
 
 def _of_costs(gold: Gold, quiet: set[str]) -> _Found:
-    # Rates hold for the time between the first and the last sample: nobody looked at the rest of the run.
+    # Rates hold for the time between the first and the last sample; there are no data for the rest of the
+    # run.
     for row in gold.costs:
         if row.run in quiet and row.role == "nameserver" and row.covered_ns:
             minutes = row.covered_ns / 60e9

@@ -1,6 +1,6 @@
 """The page: tables and answers, laid out for a person who decides (pure).
 
-Templates lie in ``templates/``; they escape all that is put into them. The page needs nothing but itself.
+Templates are in ``templates/``; they escape all inserted values. The page needs no other file.
 """
 
 import math
@@ -66,10 +66,10 @@ BUSY_CORES: Final = 0.6
 def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:
     """Return the report as one self-contained HTML page.
 
-    Of runs on a busy machine it tells figures and concludes nothing: no difference, no claim, no choice.
+    For runs on a busy machine it shows figures without conclusions: no difference, no claim, no choice.
 
     Args:
-        neighbours: Names of other pages that lie beside it.
+        neighbours: Names of other pages beside it.
     """
     used = [source for source in gold.sources if source.left_out is None]
     shared = conditions(gold)
@@ -141,7 +141,7 @@ QUESTIONS: Final[list[tuple[str, list[str]]]] = answers.TEXTS["asked"]
 
 
 def _questions(ids: Collection[str], neighbours: Collection[str]) -> list[tuple[str, str]]:
-    """Link each question to the best place that there is; the last one always is."""
+    """Link each question to the best existing place; the last one always exists."""
     there = {*(f"#{each}" for each in (*ids, "claim-d", "beyond")), *neighbours}
 
     def best(places: Sequence[str]) -> str:
@@ -171,7 +171,7 @@ def _chart(answer: Answer, gold: Gold, used: Sequence[Source], values: Values) -
 
 
 def _with_real_timers(place: Place, gold: Gold, used: Sequence[Source], values: Values) -> dict[str, str]:
-    """Return each design's value with timers that are not divided: measured, predicted, or its bounds."""
+    """Return each design's value with undivided timers: measured, predicted, or its bounds."""
     apart = answers.taken_apart(values, _divisors(used), downs(gold))
     found = {taken.arm: _taken(taken)[0] for taken in apart if taken.place == place}
     for series in ("equal-undivided", "defaults"):
@@ -188,7 +188,7 @@ def _divisors(used: Sequence[Source]) -> dict[str, float]:
 
 
 def kept_together(html: str) -> str:
-    """Return the page with no line ever broken between a number and its unit."""
+    """Return the page without line breaks between numbers and their units."""
     return _NUMBER_AND_UNIT.sub("\N{NO-BREAK SPACE}", html)
 
 
@@ -255,7 +255,7 @@ def _warnings(gold: Gold, used: Sequence[Source], blocks: int, shared: Condition
 
 
 def _backward(gold: Gold, used: Sequence[Source]) -> list[str]:
-    """Say in which designs answers of servers went backwards; nothing if in none."""
+    """Return the sentence about designs whose servers' answers went backwards; empty if there are none."""
     arm_of = {source.run: source.arm for source in used}
     bad = [row for row in gold.backward if row.fell + row.relisted]
     if not bad:
@@ -327,10 +327,10 @@ def _crossed(
     arms: Sequence[str],
     cell: Callable[[list[_T]], Any],
 ) -> list[dict[str, Any]]:
-    """Lay out what was found as a table with a column for each design.
+    """Lay out results as a table with a column for each design.
 
     Args:
-        found: Key that sorts the table's rows and ends with their title, design, and one of its figures.
+        found: Sort key of the table's rows, which ends with their title; design; and one of its figures.
         cell: Called with a design's figures of a row.
     """
     by_row: dict[tuple[Any, ...], dict[str, list[_T]]] = defaultdict(lambda: defaultdict(list))
@@ -376,7 +376,7 @@ def _case(
     *,
     told: bool,
 ) -> dict[str, Any]:
-    """Return a case's figures; those in which no design differs in every round are folded."""
+    """Return a case's figures; fold those without a difference in every round."""
     mine = [row for row in rows if row.place.case == case]
     differing = [row for row in mine if row.differs or row.unjudged or row.set_by_plan or row.is_endless]
     few = not differing and not any(row.can_tell for row in mine)
@@ -460,7 +460,7 @@ def _sides(
 
 
 def _timers(gold: Gold, used: Sequence[Source], values: Values, arms: Sequence[str]) -> dict[str, Any]:
-    """Return what each recovery takes with RocketMQ's own timers, and the timers that were used."""
+    """Return each recovery's time with RocketMQ's own timers, and the used timers."""
     divisors = _divisors(used)
     order = {place: number for number, place in enumerate(values)}
     found = []
@@ -484,19 +484,22 @@ def _timers(gold: Gold, used: Sequence[Source], values: Values, arms: Sequence[s
         "divided": words.listed([f"{divisor:g}" for divisor in divided]),
         "rows": _crossed(found, arms, lambda each: _taken(each[0]) if each else ("not disturbed", [])),
         "label": words.listed([words.TIMERS[series] for series in divisors or [MAIN_SERIES]]),
-        "folded": len(divisors) == 1,  # of one divisor only bounds are known
+        "folded": len(divisors) == 1,  # with one divisor, only bounds are known
         "used": list(timers.values()),
     }
 
 
 def _arms(used: Sequence[Source]) -> list[str]:
-    """Return the arms of which there are runs; controls only where there is nothing else."""
+    """Return the arms with runs; controls only if there are no others."""
     there = {source.arm for source in used}
     return [arm for arm in SHOWN if arm in there] or sorted(there) or list(ARMS)
 
 
 def _is_beside(used: Sequence[Source]) -> bool:
-    """Return whether RocketMQ's own brokers and client ran beside ours: then the page is about that alone."""
+    """Return whether RocketMQ's own brokers and client ran in comparison with ours.
+
+    Then the page is only about that.
+    """
     return any(source.arm in REAL for source in used)
 
 
@@ -506,7 +509,7 @@ def _where(place: Place) -> str:
 
 
 def _taken(taken: answers.Taken) -> tuple[str, list[str]]:
-    """Say what a recovery takes with RocketMQ's own timers, of which parts, and how far that is off."""
+    """Return the sentence on a recovery's time with RocketMQ's own timers, its parts, and its error."""
     apart, measured = taken.split, taken.measured
     if apart is None:
         return words.NEVER, []
@@ -555,7 +558,7 @@ def _other_series(used: Sequence[Source], every: Sequence[Row]) -> list[dict[str
 
 
 def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Conditions) -> list[str]:
-    """Say how far the figures may be trusted: one sentence of fixed form for each thing that was watched."""
+    """Return the sentences on the validity of the figures: one for each watched condition."""
     manifests = [source.manifest for source in used if source.manifest is not None]
     kernel = sum(each.links == "kernel" for each in manifests)
     where = "network namespaces" if kernel else "loopback"
@@ -601,7 +604,10 @@ def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Con
 
 
 def _watched(name: str, values: Sequence[float], limit: float, beyond: str) -> list[str]:
-    """Tell median and worst run of what was watched, and what its limit means; nothing if nobody watched."""
+    """Return median and worst run of a watched condition, and the meaning of its limit.
+
+    Empty without data.
+    """
     if not values:
         return []
     middle, worst = (words.number(each, 2) for each in (median(values), max(values)))

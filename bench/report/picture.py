@@ -24,7 +24,7 @@ QUIET: Final = (
 
 
 class NoPicture(Exception):
-    """No browser, or the browser made none."""
+    """There is no browser, or the browser made no picture."""
 
 
 def browser() -> str:
@@ -43,13 +43,13 @@ def browser() -> str:
 def picture(
     page: Path, file: Path, *, width: int, height: int, dark: bool = False, section: str | None = None
 ) -> None:
-    """Write what a window of this size shows of the page when it is opened, as PNG.
+    """Write the page in a window of this size as PNG.
 
     A picture of a page narrower than ``WINDOW_MIN`` is as wide as that, with the page at its left.
 
     Args:
-        section: Name of the section that the picture begins with, as in ``report.html#trust``, or of the
-            scenario that it tells of, as ``partition``; None: the picture begins with the page's top.
+        section: Name of the section at which the picture begins, such as ``trust`` of ``report.html#trust``,
+            or of its scenario, such as ``partition``; None: the picture begins at the page's top.
 
     Raises:
         NoPicture: If there is no such section or no browser, it fails, or the file cannot be written.
@@ -62,7 +62,8 @@ def picture(
             raise NoPicture(f"the page has no section {section}, but {', '.join(known) or 'none at all'}")
         shown += f"#{section}"
     with tempfile.TemporaryDirectory() as scratch:
-        if width < WINDOW_MIN or section is not None:  # a window shows its top, a frame where it was scrolled
+        # a new window shows the page's top, but a frame can be scrolled
+        if width < WINDOW_MIN or section is not None:
             frame = Path(scratch) / "frame.html"
             style = f"width:{width}px;height:{height}px;border:0;display:block"
             frame.write_text(
@@ -73,7 +74,8 @@ def picture(
         command = [browser(), *QUIET, f"--user-data-dir={scratch}/profile"]
         command += [f"--window-size={max(width, WINDOW_MIN)},{height}", "--virtual-time-budget=3000"]
         command += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
-        made = Path(scratch) / "picture.png"  # an older picture at FILE would hide that none was made
+        # remove it, because an older picture at FILE would hide a failure
+        made = Path(scratch) / "picture.png"
         command += [f"--screenshot={made}", shown]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_MAX_S, check=False)

@@ -1,8 +1,8 @@
-"""From run folders to the report's small tables: which Spark job reads what, and what it leaves behind.
+"""From run folders to the report's small tables: the Spark jobs, their inputs and outputs.
 
-A few jobs, however many tables there are: JSON is read once per run (``silver/``); what the harness did is
-told; everything else is computed together, so that what tables have in common is computed once. The small
-tables come to the driver, which writes them to ``marts/``.
+There are a few jobs for any number of tables. JSON is read once for each run (``silver/``). The harness's own
+records come to the driver. Everything else is computed together, so that common parts of tables are computed
+once. The driver gets the small tables and writes them to ``marts/``.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def compute(
     small: bool = False,
     progress: Callable[[str], None],
 ) -> gold.Gold:
-    """Bring ``silver/`` below ``out`` up to date with the runs at or below ``roots``, and return the tables.
+    """Update ``silver/`` below ``out`` from the runs at or below ``roots``, and return the tables.
 
     Args:
-        small: Whether there is so little data that plans cost more than rows; only where executors are in the
-            driver's process, see :func:`routekeeper.bench.report.session.in_one_process`.
+        small: There are so few data that plans cost more than rows; only if executors are in the driver's
+            process, see :func:`routekeeper.bench.report.session.in_one_process`.
 
     Raises:
         silver.NoRuns: If there is no run.
@@ -162,16 +162,18 @@ def _is_new_topic(fault: gold.Fault) -> bool:
 def _frames(
     found: DataFrame, runs: DataFrame, kinds: set[str], *, new_topics: bool, small: bool
 ) -> tuple[list[DataFrame], dict[str, DataFrame]]:
-    """Return what is to be kept until all is computed, and every table.
+    """Return data to keep until all is computed, and every table.
 
     Args:
-        kinds: Kinds of events that there are; a table that needs others is empty without being computed.
+        kinds: Existing kinds of events; a table that needs others is empty without a computation.
     """
     good = {kind: silver.of_kind(found, kind) for kind in EVENTS}
     kept: list[DataFrame] = []
 
     def keep(frame: DataFrame) -> DataFrame:
-        """Several tables read it: it is computed once. Spark moves to disk what does not fit into memory.
+        """Compute it once, because several tables read it.
+
+        Spark moves data to disk that do not fit into memory.
 
         Of little data the plan is cut off as well, which would else be analysed again for each table. On a
         cluster the plan is needed: what a lost executor had computed is computed again by it.
@@ -258,9 +260,18 @@ def gather(frames: Mapping[str, DataFrame]) -> dict[str, pa.Table]:
     table: pa.Table = reduce(DataFrame.union, wide).toArrow()
     marts = table["mart"]
     return {
-        name: table.select(list(columns.values())).rename_columns(list(columns)).filter(pc.equal(marts, name))
+        name: _in_order(
+            table.select(list(columns.values())).rename_columns(list(columns)).filter(pc.equal(marts, name))
+        )
         for name, columns in assigned.items()
     }
+
+
+def _in_order(table: pa.Table) -> pa.Table:
+    """Sort rows by their columns: Spark's tasks end in any order, and equal runs make equal pages."""
+    return table.sort_by(
+        [(field.name, "ascending") for field in table.schema if not pa.types.is_nested(field.type)]
+    )
 
 
 def _rows(table: pa.Table, row: type[_T]) -> list[_T]:

@@ -1,6 +1,6 @@
-"""Outcomes of requests: judged against the harness's own truth, counted by the time they were due.
+"""Outcomes of requests: judged against the harness's own truth, counted by their due time.
 
-Pure functions ``DataFrame -> DataFrame`` of built-in expressions, so that executors need nothing of ours.
+Pure functions ``DataFrame -> DataFrame`` of built-in expressions, so that executors need none of our code.
 """
 
 from typing import Final
@@ -27,7 +27,7 @@ ROUTE_OPS: Final = ("lookup", "newcomer")
 
 
 def holders(ops: DataFrame, runs: DataFrame) -> DataFrame:
-    """Say which brokers hold a topic: all that any answer lists in a cluster's life; none invents a broker.
+    """Collect the brokers of each topic: all that any answer of a cluster lists; no answer invents a broker.
 
     In:  good operation rows with run; ``RUNS``.
     Out: one row per (life, topic): holders array<int>.
@@ -45,15 +45,16 @@ def holders(ops: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def superseded(changed: DataFrame) -> DataFrame:
-    """Say of each version of a topic when a later one began to be sent and when one was first acknowledged.
+    """Compute for each version of a topic when a later one was first sent, and first acknowledged.
 
-    The acknowledgement of the very next version may be missing: one of any later version supersedes as well.
+    The acknowledgement of the very next version may be missing: that of any later version counts, too.
 
     In:  :func:`routekeeper.bench.report.routes.changes`.
     Out: one row per (run, topic, version) that has a later one: newer_begun_ns, newer_acked_ns long, the
         latter null if no later one was acknowledged.
     """
-    # From the last one back: a frame that ends at the partition's end is summed up anew for each row.
+    # Go from the last row back: a frame that ends at the partition's end would be summed up anew for each
+    # row.
     from_here = (
         Window.partitionBy("run", "topic")
         .orderBy(F.desc("version"))
@@ -68,16 +69,16 @@ def superseded(changed: DataFrame) -> DataFrame:
 
 
 def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame) -> DataFrame:
-    """Keep the measured operations and say of each what it was worth and which fault it belongs to.
+    """Keep the measured operations, with a judgement and the fault of each.
 
     A route is ``right`` if it lists every broker of its topic that this client can reach and no other,
-    ``missing`` if it lacks one that it can reach (or there is none at all), ``ghost`` if its only fault is
-    one that it cannot reach: a dead one, or one that a fault has cut off from the client's side. A broker
-    that went or came back between send and answer counts for neither side, and one that has come back and is
-    not listed yet makes an answer ``returning``, neither right nor wrong: that is another question. It is
+    ``missing`` if it lacks one that it can reach (or there is none at all), ``ghost`` if its only mistake is
+    a broker that the client cannot reach: a dead one, or one that a fault has cut off from the client's side.
+    A broker that went or came back between send and answer counts for neither side, and one that has come
+    back and is not listed yet makes an answer ``returning``, which is neither right nor wrong. It is
     ``stale`` if nothing else is wrong with it and a later version of the topic had been acknowledged before
-    it was asked for. Other operations are ``right`` if they succeeded. What the server declined is
-    ``refused``, and what else is not answered with success is ``failed``.
+    it was asked for. Other operations are ``right`` if they succeeded. An operation that the server declined
+    is ``refused``; any other without a success is ``failed``.
 
     An operation belongs to the fault in whose window it was due; one that was in flight when the fault began
     belongs to it, too, with a negative offset.
@@ -149,7 +150,7 @@ def _behind_ns() -> Column:
 
 
 def _answered() -> Column:
-    """Return whether an operation is a route query that was answered."""
+    """Return whether an operation is an answered route query."""
     return F.col("op").isin(*ROUTE_OPS) & F.col("outcome").isin("ok", "absent")
 
 
@@ -158,7 +159,7 @@ def _listed() -> Column:
 
 
 def _haunted() -> Column:
-    """Return whether a route lists a broker that was gone all the while and not yet being started again."""
+    """Return whether a route lists a broker that was gone all the time and not being restarted yet."""
     sent, done = F.col("sent_ns"), F.col("done_ns")
 
     def gone(broker: Column) -> Column:
@@ -184,7 +185,10 @@ def _verdict() -> Column:
         return F.exists("gaps", lambda gap: (gap["broker"] == broker) & (gap["to_ns"] <= sent))
 
     def lacks(*, new: bool) -> Column:
-        """Return whether a broker in reach is not listed: one that has come back, or one that never went."""
+        """Return whether a reachable broker is not listed.
+
+        One that has come back, or one that was never gone.
+        """
         return F.exists(
             F.coalesce("holders", F.array().cast("array<int>")),
             lambda broker: (
@@ -209,9 +213,9 @@ def _verdict() -> Column:
 def registrations(ops: DataFrame) -> DataFrame:
     """Make one operation of what one broker announced to all servers at once.
 
-    It is a success when the first of them accepted it: from then on some server knows, and in an arm with
-    one truth all do. What the others made of it shows in their routes. A heartbeat that changes nothing is
-    no registration: a raft member answers it alone, without a leader, and ZooKeeper's brokers send none.
+    It is a success when the first of them has accepted it: then one server knows it, and with a replicated
+    table all do. The other servers' results show in their routes. A heartbeat without changes is no
+    registration: a raft member answers it without a leader, and ZooKeeper's brokers send none.
 
     In:  good operation rows with run.
     Out: the same columns, op ``registration``, or ``heartbeat`` for what changes nothing; target null.
@@ -244,13 +248,13 @@ def registrations(ops: DataFrame) -> DataFrame:
 
 
 def recoveries(requests: DataFrame) -> DataFrame:
-    """Say what a fault did to each kind of operation, and from when on it stayed right.
+    """Compute the effect of a fault on each kind of operation, and the end of its recovery.
 
     A request is disturbed if its answer failed or was wrong, or if it was waited for longer than
-    ``WAITED_NS``, or if its answer was behind by more than that: who is told an old route at once is no
-    better off than who waits for a new one. Recovery ends at the first right answer that stays right: the
-    first one to come at or after the instant at which the last disturbed request was due. Of what is asked of
-    one server (``newcomer``, ``announce``) that is said server by server, and the last one counts.
+    ``WAITED_NS``, or if its answer was behind by more than that: an old route at once is no better than a
+    wait for a new one. Recovery ends at the first lasting right answer: the first one at or after the instant
+    at which the last disturbed request was due. For requests to a single server (``newcomer``, ``announce``),
+    this is computed for each server, and the last one counts.
 
     In:  ``REQUESTS``.
     Out: one row per (run, fault, op, scope): scope ``all``, ``struck`` or ``others`` (servers), ``side-a``...
@@ -337,7 +341,7 @@ def recoveries(requests: DataFrame) -> DataFrame:
 
 
 def outcomes(requests: DataFrame) -> DataFrame:
-    """Count how route reads around each fault ended, on each side and before, during and after it.
+    """Count the outcomes of route reads around each fault, on each side and before, during and after it.
 
     In:  ``REQUESTS``.
     Out: one row per (run, fault, stage, op, side): stage: ``before``, ``during``, or ``after`` the healing;
@@ -361,7 +365,7 @@ def outcomes(requests: DataFrame) -> DataFrame:
 
 
 def timelines(requests: DataFrame) -> DataFrame:
-    """Count operations around each fault by when they were due.
+    """Count operations around each fault by their due time.
 
     In:  ``REQUESTS``.
     Out: one row per (run, fault, op, bin): bin int of ``BIN_NS`` from the fault's begin, negative before it;
@@ -383,7 +387,7 @@ def timelines(requests: DataFrame) -> DataFrame:
 def latency_histogram(requests: DataFrame) -> DataFrame:
     """Count answered operations without a fault by latency, from due to done; rows of several runs add up.
 
-    What a fault does to operations is told by :func:`recoveries` and :func:`timelines`.
+    :func:`recoveries` and :func:`timelines` have the effects of faults.
 
     In:  ``REQUESTS``.
     Out: one row per (run, phase, op, value_ns): n long. phase: ``reference`` or ``quiet``. value_ns bigint:
@@ -406,7 +410,7 @@ def lateness_histogram(requests: DataFrame) -> DataFrame:
 
 
 def histogram(spans: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Count spans in log-linear buckets; there may be a thousand of them per key, so keys are few.
+    """Count spans in log-linear buckets; use few keys, because each may have a thousand buckets.
 
     In:  keys; span_ns long, null for one without end.
     Out: one row per (keys, value_ns): value_ns bigint, the bucket's middle, null for those without end; n
@@ -459,7 +463,7 @@ def most(reasons: DataFrame, limit: int) -> DataFrame:
 
 
 def messages(requests: DataFrame, deliveries: DataFrame, runs: DataFrame) -> DataFrame:
-    """Count what became of messages, sent and read back. A message may be read in a later slot of its life.
+    """Count the outcomes of messages, sent and read back. A message may be read in a later slot.
 
     In:  ``REQUESTS``; good delivery rows with run; ``RUNS``.
     Out: one row per (run, fault, op) of runs whose life has deliveries: sent, failed, unknown long; lost
@@ -492,7 +496,7 @@ def messages(requests: DataFrame, deliveries: DataFrame, runs: DataFrame) -> Dat
 
 
 def new_topics(requests: DataFrame, deliveries: DataFrame, spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Say how soon a new topic was of use, and how many brokers had it in the end.
+    """Compute how soon a new topic could be used, and how many brokers had it in the end.
 
     In:  ``REQUESTS``; good delivery rows with run; :func:`routekeeper.bench.report.routes.shown`; ``RUNS``.
     Out: one row per (run, fault) in which producers tried to send to a new topic: sent_ns long from the
@@ -503,7 +507,8 @@ def new_topics(requests: DataFrame, deliveries: DataFrame, spans: DataFrame, run
     tries = requests.where((F.col("op") == "first_send") & F.col("fault").isNotNull())
     ok = F.col("outcome") == "ok"
     answered_ns = F.col("offset_ns") + F.col("done_ns") - F.col("due_ns")
-    # A client that has succeeded tries no more: a failure due after the last success is of another one.
+    # A client stops after its success, so a failure that is due after the last success belongs to another
+    # client.
     of_producers = tries.groupBy("run", "fault", "topic").agg(
         F.max(F.when(ok, answered_ns)).alias("sent_ns"),
         F.max(F.when(~ok, F.col("offset_ns"))).alias("failed_ns"),
@@ -523,7 +528,7 @@ def new_topics(requests: DataFrame, deliveries: DataFrame, spans: DataFrame, run
     ends = runs.select("run", F.explode("windows").alias("window")).select(
         "run", "window.fault", F.col("window.until_ns").alias("end_ns")
     )
-    last_ns = F.col("end_ns") - WAITED_NS  # at the very end brokers may be on their way to a restart
+    last_ns = F.col("end_ns") - WAITED_NS  # at the very end, brokers may be restarting
     of_brokers = (
         spans.where((F.col("observer") == "nameserver") & (F.col("state") == "routed"))
         .join(F.broadcast(of_producers.select("run", "fault", "topic")), on=["run", "topic"], how="inner")

@@ -1,4 +1,4 @@
-"""Intervals of the observers' views: dead brokers, living ones given up, disagreement, staleness.
+"""Intervals of the observers' views: dead brokers, living ones left out, disagreement, staleness.
 
 Pure functions ``DataFrame -> DataFrame`` of built-in expressions. A view's true instant lies between the last
 reading that did not show it and the first that did. Instants are taken in the middle; time spans of
@@ -70,7 +70,7 @@ def shown(views: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def observed(spans: DataFrame) -> DataFrame:
-    """Say who was observed at all: where nobody looked, nothing is 0.
+    """Count the observers and their topics: without observers, a count of 0 has no meaning.
 
     In:  :func:`shown`.
     Out: one row per (run, observer): observers, topics, spans long.
@@ -87,7 +87,7 @@ def observed(spans: DataFrame) -> DataFrame:
 
 
 def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Say how long each observer still listed a broker that a fault had taken away.
+    """Compute how long each observer still listed a broker that a fault had removed.
 
     In:  :func:`shown`; ``RUNS``.
     Out: one row per (run, fault, observer, index) that may have listed it when the fault began: left_out_ns
@@ -123,7 +123,7 @@ def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def back(spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Say how long after its return a broker was not listed yet.
+    """Compute how long after its return a broker was not listed yet.
 
     In:  :func:`shown`; ``RUNS``.
     Out: one row per (run, fault, observer, index) that lacked it when it came back: back_ns long from its
@@ -173,7 +173,7 @@ def _first_listed(spans: DataFrame) -> DataFrame:
 
 
 def given_up(spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Say where living brokers were left out although nothing had happened to them.
+    """Find views without living brokers that no fault had hit.
 
     In:  :func:`shown`; ``RUNS``.
     Out: one row per (run, fault, observer): views long, (observer, topic, broker) that lacked one;
@@ -210,7 +210,7 @@ def given_up(spans: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Say for how long and in how many topics two nameservers certainly gave different answers.
+    """Compute for how long, and in how many topics, two nameservers certainly gave different answers.
 
     In:  :func:`shown`; ``RUNS``.
     Out: one row per (run, fault, about) with a disagreement: about string, ``brokers`` (who is listed) or
@@ -218,7 +218,7 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
         at least one topic; topics long; agree_ns long, from the healing (or the begin, if nothing is healed)
         until the last disagreement ended, at least 0.
     """
-    # Spans are paired second by second: of a topic that always changes all pairs are too many to look at.
+    # Pair spans second by second, because a topic that always changes has too many pairs.
     seconds = F.sequence(_second(F.col("seen_ns")), _second(F.col("still_ns") - 1))
     answers = spans.where(
         (F.col("observer") == "nameserver")
@@ -243,7 +243,7 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
         (F.col("left.run") == F.col("right.run"))
         & (F.col("left.topic") == F.col("right.topic"))
         & (F.col("left.second") == F.col("right.second"))
-        & (F.col("left.second") == _second(seen))  # once, where they begin to overlap
+        & (F.col("left.second") == _second(seen))  # count a pair once, where its spans begin to overlap
         & (F.col("left.index") < F.col("right.index"))
         & (lists_differ | counts_differ)
         & (seen < still)
@@ -291,7 +291,7 @@ def _second(instant_ns: Column) -> Column:
 
 
 def changes(truth: DataFrame, runs: DataFrame) -> DataFrame:
-    """Say when each change of a topic began to be sent and when its first acknowledgement was read.
+    """Compute when each change of a topic was first sent, and when its first acknowledgement was read.
 
     In:  good truth rows with run; ``RUNS``.
     Out: one row per (run, topic, version): begun_ns, acked_ns long since the measure begin; the latter null
@@ -320,7 +320,7 @@ def changes(truth: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def visibility(first: DataFrame, runs: DataFrame) -> DataFrame:
-    """Say for each change when all observers of a kind showed it, or a later one.
+    """Compute for each change when all observers of a kind showed it, or a later one.
 
     In:  :func:`first_shown`; ``RUNS``.
     Out: one row per measured (run, topic, version, observer): begun_ns, acked_ns long; seen_on, observers
@@ -369,7 +369,7 @@ def visibility(first: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def first_shown(changed: DataFrame, spans: DataFrame) -> DataFrame:
-    """Say of each change when each observer first showed it, or a later one.
+    """Compute for each change when each observer first showed it, or a later one.
 
     In:  :func:`changes`; :func:`shown`.
     Out: one row per (run, observer, index, topic, version): begun_ns, acked_ns long; first struct of since_ns
@@ -406,7 +406,7 @@ AGES_MS: Final = (10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000
 
 
 def currency(first: DataFrame, changed: DataFrame, runs: DataFrame) -> DataFrame:
-    """Count which observers knew a change how long after it began, as long as it was the last one.
+    """Count the observers that knew a change, by the time since it began, as long as it was the last one.
 
     In:  :func:`first_shown`; :func:`changes`; ``RUNS``.
     Out: one row per (run, observer, age_ms): n long, pairs of a change and an observer whose change was still
@@ -446,7 +446,7 @@ def currency(first: DataFrame, changed: DataFrame, runs: DataFrame) -> DataFrame
 
 
 def visible_histogram(visible: DataFrame) -> DataFrame:
-    """Count changes by how long they took to be acknowledged and to be visible.
+    """Count changes by the time until they were acknowledged and visible.
 
     In:  :func:`visibility`.
     Out: one row per (run, observer, phase, fault, measure, value_ns): value_ns bigint, null for those that
@@ -468,7 +468,7 @@ def visible_histogram(visible: DataFrame) -> DataFrame:
 
 
 def staleness(requests: DataFrame, changed: DataFrame) -> DataFrame:
-    """Count which answers were current, by how long ago the change was acknowledged.
+    """Count current answers by the time since the acknowledgement of the change.
 
     An answer is stale if a later version was acknowledged before it was asked for; its age is the time since
     then. A current one's age is the time since its own version was acknowledged. An answer that overlaps a

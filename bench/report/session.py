@@ -25,7 +25,8 @@ _LAPTOP: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
-    # A larger result is stored before it is fetched, and was lost in two of four reports of 493 MiB.
+    # Bound of a result that is fetched directly: a larger one is stored first, and was lost in two of four
+    # reports of 493 MiB.
     "spark.task.maxDirectResultSize": "64m",
     "spark.sql.shuffle.partitions": "4",
     "spark.ui.showConsoleProgress": "false",
@@ -36,14 +37,14 @@ _LAPTOP: Final = {
 
 
 _SMALL: Final = {
-    # C1 alone reserves 48 MiB for code, which the classes of a report's plans fill.
+    # The compiler C1 alone reserves 48 MiB for code, which the classes of a report's plans fill.
     "spark.driver.extraJavaOptions": (
         "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xms1g -Xmn512m"
     ),
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",
-    # Many tiny files are one task's work, which makes one file of each run.
+    # One task reads many tiny files, and makes one file for each run.
     "spark.sql.files.openCostInBytes": "32768",
     "spark.sql.files.minPartitionNum": "1",
     # One writer per run stays open; else rows are sorted by run before they are written.
@@ -53,7 +54,7 @@ _SMALL: Final = {
 
 
 def is_small(roots: Sequence[str]) -> bool:
-    """Return whether all events lie on this machine's disk and are few."""
+    """Return whether all events are on this machine's disk and are few."""
     size = 0
     for root in roots:
         if "://" in root or root.startswith("file:"):
@@ -66,7 +67,7 @@ def is_small(roots: Sequence[str]) -> bool:
 
 
 def open_session(*, small: bool = False) -> SparkSession:
-    """Return the active session, or start one: on the master that was given, else on this machine.
+    """Return the active session, or start one: on the given master, else on this machine.
 
     Args:
         small: For little data; see :func:`is_small`. Counts on this machine only.
@@ -74,7 +75,8 @@ def open_session(*, small: bool = False) -> SparkSession:
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers start the python3 first on PATH
+    # otherwise workers start the first python3 on PATH
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("mqbench report").config("spark.sql.session.timeZone", "UTC")
     if not submitted():
         ensure_java()
@@ -85,7 +87,7 @@ def open_session(*, small: bool = False) -> SparkSession:
     handler = signal.getsignal(signal.SIGINT)
     session = builder.getOrCreate()
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, handler)  # Spark has put one of its own there
+        signal.signal(signal.SIGINT, handler)  # Spark has set a handler of its own
     return session
 
 
@@ -100,10 +102,10 @@ def submitted() -> bool:
 
 
 def interrupted(number: int, frame: object) -> NoReturn:
-    """End Spark's JVM and workers, then this process, from wherever it is.
+    """End Spark's JVM and workers, then this process, at any point of its work.
 
-    A JVM that was just being started would wait for this process for ever; and an exception in the middle of
-    a call into the JVM becomes many, each with its traceback.
+    Otherwise a starting JVM would wait for this process for ever, and an exception during a call into the JVM
+    would cause many others, each with its traceback.
     """
     import psutil  # where somebody else submits the job, this may be absent, and has nothing to do
 

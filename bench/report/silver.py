@@ -5,8 +5,8 @@
     OUT/silver/events/batch=B/series=S/scenario=C/block=N/arm=A/part-*.parquet
     OUT/silver/sources.json      which runs are in it, and by which manifest
 
-All kinds of events of a run lie together: many small files cost more than what is in them. A run whose
-manifest has changed since (a void attempt made again) is read anew.
+All kinds of events of a run are in one folder, because many small files cost more than their content. A run
+whose manifest has changed since (a void attempt made again) is read anew.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _RUN: Final = re.compile(
 
 
 class NoRuns(Exception):
-    """There is nothing below the given folders that looks like a run."""
+    """The given folders contain no run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Source:
 
     @property
     def life(self) -> str:
-        """The cluster's life of which the run is a slot."""
+        """Name of the cluster of which the run is a slot."""
         session = "" if self.manifest is None else self.manifest.session
         return f"{self.batch}/{self.series}/{self.block}/{self.arm}/{session}"
 
@@ -161,11 +161,11 @@ def _source(
 
 
 def _misfiled(names: Sequence[str], listed: Mapping[str, FileSum] | None) -> str | None:
-    """Return why the event files of a run cannot be those that were recorded, as far as their names tell.
+    """Return why the names of a run's event files cannot be those of the recorded files.
 
     Args:
-        names: Files that are there.
-        listed: Files that the manifest lists; None if it lists none, being of before.
+        names: Existing files.
+        listed: Files that the manifest lists; None if it is too old to list any.
     """
     there = Counter(map(_as_recorded, names))
     for name, times in sorted(there.items()):
@@ -186,8 +186,8 @@ def sums(spark: SparkSession, sources: Sequence[Source]) -> DataFrame | None:
     """Sum up the files of runs as their manifests do; None if none of them lists any.
 
     In:  runs that are to be read.
-    Out: one row per (run, file) that has a line: lines long, crc32_sum long. Of a file that cannot be
-        unpacked so much as could be.
+    Out: one row per (run, file) that has a line: lines long, crc32_sum long. For a file that cannot be
+    unpacked completely: of the unpacked part.
     """
     found: DataFrame | None = None
     for batch in sorted({source.batch for source in sources if _is_listed(source)}):
@@ -222,7 +222,7 @@ def _is_listed(source: Source) -> bool:
 def judge_sums(
     sources: Sequence[Source], checked: Sequence[Source], found: Sequence[tuple[str, str, int, int]]
 ) -> list[Source]:
-    """Leave out the runs of which a file is not as it was recorded (pure).
+    """Leave out the runs with a file that differs from the recorded one (pure).
 
     Args:
         checked: Runs whose files were summed up.
@@ -245,7 +245,7 @@ def judge_sums(
 
 
 def new_ones(spark: SparkSession, sources: Sequence[Source], out: str) -> list[Source]:
-    """Return the usable runs that silver lacks, and drop what it holds of an earlier making of them."""
+    """Return the usable runs that silver lacks, and remove its content of earlier attempts of them."""
     path = storage.join(out, "silver", "sources.json")
     known: dict[str, str] = {}
     if storage.exists(spark, path):
@@ -258,7 +258,10 @@ def new_ones(spark: SparkSession, sources: Sequence[Source], out: str) -> list[S
 
 
 def note_sources(spark: SparkSession, sources: Sequence[Source], out: str) -> None:
-    """Write down what silver holds now; called last, so that what broke before is done again."""
+    """Record the present content of silver.
+
+    This is called last, so that interrupted work is repeated.
+    """
     kept = {source.run: source.stamp for source in sources if source.left_out is None}
     storage.write(spark, storage.join(out, "silver", "sources.json"), msgspec.json.encode(kept))
 
@@ -340,7 +343,7 @@ def of_kind(found: DataFrame, kind: str) -> DataFrame:
 
 
 def launches_of_brokers(found: DataFrame) -> DataFrame:
-    """Keep when processes of brokers were started.
+    """Keep the start times of brokers' processes.
 
     In:  :func:`events`.
     Out: run, broker int, t_ns long.
@@ -383,7 +386,7 @@ def judge_files(sources: Sequence[Source], files: Sequence[tuple[str, str, int, 
         if reason is None and damaged is not None and damaged[3] > BAD_LINES_MAX:
             reason = f"{damaged[3]} of {damaged[2]} lines of {damaged[1]} are damaged, {BAD_LINES_MAX} may be"
         has_lost = source.manifest is not None and source.manifest.lost is not None
-        if reason is None and not mine and not has_lost:  # who lost before the load did has none
+        if reason is None and not mine and not has_lost:  # an arm that lost before the load has none
             reason = "it holds no events"
         judged.append(replace(source, left_out=reason))
     return judged

@@ -1,6 +1,6 @@
 """Files wherever Spark can reach them: paths stay strings to the end (``file:``, ``hdfs:``, ``s3a:``, bare).
 
-A bare path is what Spark makes of it: this machine's, unless the cluster says otherwise.
+Spark interprets a bare path: it is on this machine, unless the cluster's settings say otherwise.
 """
 
 import csv
@@ -22,7 +22,7 @@ def join(base: str, *parts: str) -> str:
 
 
 def without_glob(path: str) -> str:
-    """Escape what Spark would take as a pattern."""
+    """Escape characters that Spark would treat as a pattern."""
     return "".join(f"\\{char}" if char in "\\[]{}*?" else char for char in path)
 
 
@@ -33,13 +33,13 @@ def qualified(spark: SparkSession, path: str) -> str:
 
 
 def shown(spark: SparkSession, path: str) -> str:
-    """Return a path as a person types it: the full URI, or the bare path on this machine."""
+    """Return a path in the form that people type: the full URI, or the bare path on this machine."""
     full = qualified(spark, path)
     return full.removeprefix("file:") if urlsplit(full).scheme == "file" else full
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Return whether there is such a file or folder."""
+    """Return whether a file or folder exists."""
     jpath = _path(spark, path)
     return bool(_file_system(spark, jpath).exists(jpath))
 
@@ -64,7 +64,7 @@ def listing(spark: SparkSession, path: str, names: str) -> list[str]:
         .option("pathGlobFilter", names)
         .load(without_glob(path))
     )
-    # One call for all names: asked for one by one, a thousand files would take seconds.
+    # Make one call for all names, because single calls for a thousand files would take seconds.
     text = str(_jvm(spark).org.apache.hadoop.util.StringUtils.join("\n", found._jdf.inputFiles()))
     # An empty authority is left out, as Hadoop prints paths: who asks makes no difference to a name.
     return [re.sub(r"^(\w+):///", r"\1:/", unquote(uri)) for uri in text.split("\n") if uri]

@@ -1,4 +1,4 @@
-"""Columns of the event files and of what the transforms share, as Spark DDL.
+"""Columns of the event files and of the transforms' common tables, as Spark DDL.
 
 Event columns are those of :mod:`routekeeper.bench.events`, field by field. ``run`` names a run in every
 table: ``BATCH/SERIES/SCENARIO/BLOCK/ARM``; a batch is one result folder. Instants in events are ns on the
@@ -95,7 +95,7 @@ def typed(schema: str) -> dict[str, str]:
 
 
 def merged(schemas: Iterable[str]) -> str:
-    """Return a schema that has all columns; what has one name has one type."""
+    """Return a schema with all columns; columns of the same name have the same type."""
     every: dict[str, str] = {}
     for schema in schemas:
         for name, kind in typed(schema).items():

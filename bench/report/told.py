@@ -1,6 +1,6 @@
-"""The harness's own records of each run: its faults, and when a broker was dead or out of whose reach (pure).
+"""The harness's own records of each run: its faults, and times of dead or unreachable brokers (pure).
 
-Both are as many as the harness caused, no matter the load, so the driver holds them.
+Their number depends on the harness, not on the load, so the driver holds them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Gap:
 
 
 def faults(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list[Fault]:
-    """Let the faults' instants count from the measure begin.
+    """Convert the faults' instants to times since measuring began.
 
     Args:
         rows: Good fault events with run.
@@ -57,7 +57,7 @@ def faults(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list
 def gaps(
     rows: Sequence[Mapping[str, Any]], launches: Sequence[Mapping[str, Any]], sources: Sequence[Source]
 ) -> list[Gap]:
-    """Say when which broker was gone, in every slot of a life that this reaches into.
+    """Return when each broker was gone, in every slot that an absence overlaps.
 
     Args:
         rows: Good truth events of brokers with run: ``up``, ``down``, ``cut``, ``healed``.
@@ -98,7 +98,7 @@ def gaps(
 
 
 def gaps_of_sides(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list[Gap]:
-    """Say which clients could not reach which living broker, because a fault had cut them off from it.
+    """Return which clients could not reach which living broker because of a cut.
 
     Args:
         rows: Good fault events with run.
@@ -113,12 +113,12 @@ def gaps_of_sides(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) 
         names = {name for direction in row["cut"] for name in direction}
         sides = sorted(name for name in names if not name.startswith(("nameserver-", "broker-")))
         places = {index: f"broker-{index}" for index in range(manifest.brokers)}
-        for number in range(manifest.sim_brokers):  # it has no address of its own: it is where its side is
+        for number in range(manifest.sim_brokers):  # it has no address of its own: its side decides its place
             places[SIMULATED_FROM + number] = side_of(number, SIDES)
         back_ns = [row[name] for name in ("healed_ns", "end_ns") if row[name] is not None]
         for broker, place in places.items():
             if place in row["targets"]:
-                continue  # whom a fault takes from everybody is among the facts of brokers
+                continue  # a broker that is cut off from all is among the facts of brokers
             found += [
                 Gap(
                     run=row["run"],

@@ -1,4 +1,4 @@
-"""The small table of unit costs that were published last, for the page (pure)."""
+"""The small table of the last published unit costs, for the page (pure)."""
 
 from __future__ import annotations
 

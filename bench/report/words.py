@@ -1,4 +1,4 @@
-"""Numbers and findings in words (pure). Nothing here invents a number."""
+"""Numbers and results in words (pure). This module computes no figures."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ def quantity(value: float, unit: Unit, step: float = 0.0) -> str:
     """Return a value with its unit, in the magnitude that reads best: ``340 µs``, ``2.1 ms``, ``3.02 s``.
 
     Args:
-        step: The value was read off in steps of that: it is told in whole ones.
+        step: Resolution of the value, which is rounded to whole steps.
     """
     if math.isinf(value):
         return NEVER if value > 0 else number(value)
@@ -80,7 +80,7 @@ def signed(value: float, unit: Unit, step: float = 0.0) -> str:
 
 
 def off_by(more: float, predicted: float) -> str:
-    """Say how far a measurement lies from what was predicted for it, in seconds and as a share."""
+    """Return the difference of a measurement from its prediction, in seconds and as a share."""
     if math.isinf(more):
         return "it never ended"
     if not round(more, 3):
@@ -99,7 +99,7 @@ def between(low: float, high: float, unit: Unit, step: float = 0.0) -> str:
 
 
 def middle_of(summary: Summary, unit: Unit) -> str:
-    """Return the rounds' median; a time that is too short to be noticed is not called nought."""
+    """Return the rounds' median; a time too short to be noticed is not shown as 0."""
     return _noticed(summary.middle, summary, unit)
 
 
@@ -110,7 +110,7 @@ def _noticed(value: float, summary: Summary, unit: Unit) -> str:
 
 
 def range_of(summary: Summary, unit: Unit) -> str:
-    """Return the rounds' range as it stands below their median, and in how many rounds there was no end."""
+    """Return the rounds' range, and the number of rounds with an infinite value."""
     if summary.endless == summary.blocks:
         return ""
     if summary.floor and not summary.low and summary.high:
@@ -132,7 +132,7 @@ OUTCOMES: Final[dict[str, str]] = TEXTS["outcomes"]
 
 
 def shares(counted: Mapping[str, int]) -> str:
-    """Say which share of reads ended how: ``62 % right, 38 % old``; what did not occur is not told.
+    """Return the shares of reads by outcome: ``62 % right, 38 % old``; omit outcomes that did not occur.
 
     Args:
         counted: Number of each of :data:`OUTCOMES`, and ``n`` of all.
@@ -149,7 +149,7 @@ def shares(counted: Mapping[str, int]) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """Return a share in per cent; neither all nor nothing unless it is."""
+    """Return a share in per cent; 0 and 100 only if they are exact."""
     per_cent = 100 * part / whole
     if 0 < per_cent < 1:
         return "below 1 %"
@@ -189,9 +189,9 @@ def leaning(pair: Pair, unit: Unit) -> str:
 
 
 def difference(pair: Pair, unit: Unit) -> str:
-    """Tell by how much a pair differs without judging it: ``raft: +1.2 s (-0.4 s to +3 s)``.
+    """Return a pair's difference without a judgement: ``raft: +1.2 s (-0.4 s to +3 s)``.
 
-    Its second arm names it: what the first one is, is told above the column.
+    It names the second arm only; the column's heading names the first one.
     """
     told = pair.estimate
     if told is None:
@@ -214,7 +214,10 @@ def _blocks(pair: Pair) -> str:
 
 
 def no_proof(rounds: int, lines: int) -> str:
-    """Say once of a page of few rounds what it proves: nothing; empty if it may, or compares nothing."""
+    """Return the sentence that a page with few rounds proves nothing.
+
+    Empty if it has enough, or compares nothing.
+    """
     if not LEANING_BLOCKS_MIN <= rounds < VERDICT_BLOCKS_MIN or not lines:
         return ""
     chance = 1 - (1 - 2 / 2**rounds) ** lines
@@ -247,7 +250,7 @@ def verdict(primary: Primary) -> str:
 
 
 def _way(primary: Primary, *, lower: bool) -> str:
-    """Return in which way the first arm differs where its values are lower, or higher."""
+    """Return the word for a first arm with lower, or with higher, values."""
     ways = {"s": ("faster", "slower"), "ms": ("faster", "slower"), "count": ("fewer", "more")}
     measure = MEASURES.get(primary.named.measure)
     less, more = ways.get(measure.unit if measure else "", ("less", "more"))
@@ -255,7 +258,7 @@ def _way(primary: Primary, *, lower: bool) -> str:
 
 
 def _undecided(primary: Primary) -> str:
-    """Say how fewer than ten rounds differ that do not all say the same, or say too little."""
+    """Return the words for fewer than ten rounds that do not agree, or differ too little."""
     first, second = (name(arm) for arm in primary.pair.arms)
     told = primary.pair.estimate
     assert told is not None
@@ -296,7 +299,7 @@ def sentences(lines: Sequence[Primary]) -> list[str]:
 
 
 def _compared(lines: Sequence[Primary], first: str, second: str) -> str:
-    """Say at which headline measures one design did better than another, and at which worse."""
+    """Return at which headline measures one design is better than another, and at which worse."""
     mine = [line for line in lines if set(line.pair.arms) == {first, second}]
     if not mine:
         return f"no headline measure compares {name(first)} with {name(second)}."
@@ -312,7 +315,7 @@ def _compared(lines: Sequence[Primary], first: str, second: str) -> str:
 
 
 def _in_rounds(lines: Sequence[Primary]) -> str:
-    """Say in how many rounds it was so, where these are too few for a verdict; nothing of what is unclear."""
+    """Return in how many rounds it was so, if these are too few for a result; empty for unclear results."""
     if any(line.winner is None for line in lines) or all(line.is_verdict for line in lines):
         return ""
     return f" in all {min(line.blocks for line in lines)} rounds"
@@ -342,5 +345,5 @@ def values(found: Values, line: Primary) -> str:
 
 
 def chosen(lines: Sequence[Primary], arm: str) -> list[str]:
-    """Return the reasons to choose a design: headline measures at which it did better than another."""
+    """Return the reasons to choose a design: headline measures at which it is better than another."""
     return [f"{topic(line)} counts most ({verdict(line)})" for line in lines if line.winner == arm]

@@ -1,14 +1,14 @@
-"""A request and the broker's state become an answer, or one that comes later.
+"""Handlers: functions of a request and the broker's state that return an answer, now or later.
 
-Here belongs what serves a request code. Nothing waits here, and nothing but the store does IO.
+Here belongs all handlers of request codes. No code here waits, and only the store does IO.
 
-    handlers.py          which code is served by whom
-    sending.py           messages are stored: 10, 36, 310, 320
-    pulling.py           queues are read: 11, 361, and offsets
+    handlers.py          the table from codes to handlers
+    sending.py           storing messages: 10, 36, 310, 320
+    pulling.py           reading queues: 11, 361, and offsets
     client_requests.py   heartbeats, members and groups
     admin.py             topics and the broker itself
-    group_requests.py    groups, as operators ask for them
-    inspection.py        a broker's insides, as operators ask for them
+    group_requests.py    operators' requests about groups
+    inspection.py        operators' requests about a broker's inner state
     lists.py             lists of topics and of groups: 18, 225
     queries.py           messages by key
     forwarding.py        requests that consumers answer

@@ -37,7 +37,8 @@ from routekeeper.remoting.route import TopicConfig
 
 VERSION_TEXT: Final = "V5_3_3"
 _GIB: Final = 1024**3
-#: Spans of time that a put may take, as 28 names them. Source: StoreStatsService, RocketMQ 4.9 and 5.3.
+#: Classes of the time that a put takes, as request 28 names them. Source: StoreStatsService, RocketMQ 4.9 and
+#: 5.3.
 _PUT_SPANS: Final = (
     *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s"),
     *("1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~"),
@@ -45,7 +46,7 @@ _PUT_SPANS: Final = (
 
 
 def create_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
-    """Serve 17: the answer waits until the topic is on disk and was sent to the nameservers.
+    """Serve request 17: the answer waits until the topic is on disk and was sent to the nameservers.
 
     Raises:
         Refusal: If the name or a number is not allowed.
@@ -67,12 +68,12 @@ def create_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
     changed = state.topics.put(config, now_ms=call.now_ms)
     if changed:
         state.topic_changed(config.topic_name)
-    # Also when nothing changes: the earlier change that made the table so may not be on disk yet.
+    # Wait even if nothing changes: the earlier change may not be on disk yet.
     return Later(reply=call.request.reply(), topics_saved=True, registered=changed)
 
 
 def checked_topic(state: BrokerState, change: TopicChange) -> TopicConfig:
-    """Return a topic as a change of it would have it.
+    """Return a topic's configuration after a change.
 
     Raises:
         Refusal: If the name or a number is not allowed.
@@ -95,7 +96,7 @@ def checked_topic(state: BrokerState, change: TopicChange) -> TopicConfig:
 
 
 def note_topics(state: BrokerState, about: dict[str, str], changes: Sequence[TopicChange]) -> None:
-    """Give the audit the former and the new configuration of some topics."""
+    """Pass the former and the new configuration of some topics to the audit."""
     some = changes[:NAMED_MAX]
     if len(changes) != 1:
         about["count"] = str(len(changes))
@@ -126,7 +127,9 @@ def _topic_text(config: TopicConfig) -> str:
 
 
 def delete_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
-    """Serve 215. Nothing is sent to the nameservers; the changed version travels with the next period.
+    """Serve request 215.
+
+    Nothing is sent to the nameservers; the next periodic registration sends the changed version.
 
     Raises:
         Refusal: If it is a system topic.
@@ -150,12 +153,12 @@ def delete_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
 
 
 def all_topics(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 21."""
+    """Serve request 21, GET_ALL_TOPIC_CONFIG."""
     return call.request.reply(body=state.topics.to_json())
 
 
 def topic_config(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 351.
+    """Serve request 351, GET_TOPIC_CONFIG.
 
     Raises:
         Refusal: If the topic is unknown.
@@ -168,7 +171,7 @@ def topic_config(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def topic_stats(state: BrokerState, call: Call) -> Stepwise:
-    """Serve 202.
+    """Serve request 202, GET_TOPIC_STATS_INFO.
 
     Raises:
         Refusal: If the topic is unknown.
@@ -195,7 +198,7 @@ def _topic_stats(state: BrokerState, call: Call, topic: str, queue_nums: int) ->
 
 
 def consume_stats(state: BrokerState, call: Call) -> Stepwise:
-    """Serve 208: how far a group is in the topics it has offsets for or subscribes to.
+    """Serve request 208: a group's progress in the topics that it subscribes to or has offsets for.
 
     Raises:
         Refusal: If no topic is named, and the group's topics have too many queues for one answer.
@@ -231,19 +234,19 @@ def _consume_stats(state: BrokerState, call: Call, group: str, topics: tuple[str
 
 
 def topic_consumers(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 300."""
+    """Serve request 300, QUERY_TOPIC_CONSUME_BY_WHO."""
     topic = TopicFields.parse(call.request.ext_fields).topic
     groups = dict.fromkeys(state.clients.consumers_of(topic) + state.offsets.groups_of(topic))
     return call.request.reply(body=GroupList(groups=tuple(groups)).encode())
 
 
 def system_topics(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 305."""
+    """Serve request 305, GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
     return call.request.reply(body=TopicList(topics=state.topics.system_topics()).encode())
 
 
 def view_message(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 33.
+    """Serve request 33, VIEW_MESSAGE_BY_ID.
 
     Raises:
         Refusal: If no message starts at the offset.
@@ -255,7 +258,7 @@ def view_message(state: BrokerState, call: Call) -> RemotingCommand:
     return call.request.reply(body=encode_message(message))
 
 
-#: Settings that operators' tools expect of every broker, and that have one value here. RocketMQ 4.9.7's
+#: Settings that operators' tools expect of every broker. Here they have fixed values. RocketMQ 4.9.7's
 #: exportConfigs ends with an error if one of them is missing.
 _FIXED_SETTINGS: Final = {
     "filterServerNums": "0",
@@ -266,14 +269,16 @@ _FIXED_SETTINGS: Final = {
 
 
 def broker_config(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 26."""
+    """Serve request 26, GET_BROKER_CONFIG."""
     version = orjson.dumps(state.config_version.to_json()).decode()
     body = format_properties(_FIXED_SETTINGS | state.config.to_properties()).encode()
     return call.request.reply(ext_fields={"version": version}, body=body)
 
 
 def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
-    """Serve 25: change settings of an allow-list; the answer waits until they are on disk, for later starts.
+    """Serve request 25: change settings of an allow-list.
+
+    The answer waits until they are on disk, for later starts.
 
     Raises:
         Refusal: If a key may not be changed over the wire, or a value is bad; nothing was changed.
@@ -312,12 +317,12 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
         changed.validate()
     except SettingError as error:
         raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
-    # Also if the value stays: administrators do this to make a broker register.
+    # Register even if the value stays the same: administrators do this to make a broker register.
     if "brokerPermission" in values:
         state.topics.restate(now_ms=call.now_ms)
         state.effects.save_topics = True
         state.effects.register_all = True
-    if NAMESRV_KEYS & values.keys():  # also if they stay: names are then looked up anew
+    if NAMESRV_KEYS & values.keys():  # even if the setting stays the same, its names are looked up anew
         state.effects.nameservers = True
     if "logLevel" in values:
         apply_log_level(changed.log_level)
@@ -329,7 +334,7 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
 
 
 def runtime_info(state: BrokerState, call: Call) -> Stepwise:
-    """Serve 28."""
+    """Serve request 28, GET_BROKER_RUNTIME_INFO."""
     return Stepwise(_runtime_info(state, call), asked=call.request)
 
 
@@ -410,7 +415,7 @@ def _runtime_info(state: BrokerState, call: Call) -> Work:
 
 
 def ha_status(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 907: a master to which no slave is connected, because brokers here have none.
+    """Serve request 907: a master to which no slave is connected, because brokers here have none.
 
     Source: DefaultHAService.getRuntimeInfo, RocketMQ 5.3.
     """

@@ -30,14 +30,14 @@ AUDITED: Final = frozenset(
     }
 )
 
-#: Most entries of a list that one line names; the line also has the number of all.
+#: Bound of the entries of a list that one line names; the line also has the number of all entries.
 NAMED_MAX: Final = 8
 #: Codes of answers to a change that has taken effect here and may not survive a power cut.
 _UNKNOWN: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLUSH_DISK_TIMEOUT})
 
 
 def result_of(answer: RemotingCommand) -> str:
-    """Return in a word what came of a change: applied, unknown, or refused with its code."""
+    """Return the outcome of a change in a word: applied, unknown, or refused with its code."""
     if answer.code == ResponseCode.SUCCESS:
         return "applied"
     return "unknown" if answer.code in _UNKNOWN else f"refused({answer.code})"

@@ -41,10 +41,10 @@ _UNIT_SUB: Final = 2
 
 
 def heartbeat(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 34: know the client, create its groups and their retry topics.
+    """Serve request 34: register the client, create its groups and their retry topics.
 
     Raises:
-        Refusal: If a consumer group has an illegal name, or clients take as much room as they may.
+        Refusal: If a consumer group has an illegal name, or clients use all the room that they may.
     """
     data = HeartbeatData.decode(call.request.body)
     for consumer in data.consumers:
@@ -65,7 +65,7 @@ def heartbeat(state: BrokerState, call: Call) -> RemotingCommand:
         try:
             group_config = state.group_config(consumer.group_name, now_ms=call.now_ms)
             state.require_room_for_topics(topic)
-        except Refusal:  # the log has the reason, and the next request of the group gets it as answer
+        except Refusal:  # the log has the reason, and the group's next request gets it as its answer
             continue
         if group_config is not None and name_fault(topic, length_max=GROUP_TOPIC_LENGTH_MAX) is None:
             state.ensure_group_topic(
@@ -79,7 +79,7 @@ def heartbeat(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def notify_changed(state: BrokerState, groups: tuple[str, ...]) -> None:
-    """Have the members of changed groups told to rebalance, where that is enabled."""
+    """Have the members of changed groups notified to rebalance, if the group's configuration enables that."""
     if not state.config.notify_consumer_ids_changed_enable:
         return
     for group in groups:
@@ -89,7 +89,7 @@ def notify_changed(state: BrokerState, groups: tuple[str, ...]) -> None:
 
 
 def unregister_client(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 35."""
+    """Serve request 35, UNREGISTER_CLIENT."""
     fields = UnregisterClientFields.parse(call.request.ext_fields)
     changed = state.clients.unregister(
         call.connection, producer_group=fields.producer_group, consumer_group=fields.consumer_group
@@ -99,7 +99,7 @@ def unregister_client(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def consumer_list(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 38.
+    """Serve request 38, GET_CONSUMER_LIST_BY_GROUP.
 
     Raises:
         Refusal: If the group has no member.
@@ -112,10 +112,10 @@ def consumer_list(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def lock_queues(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 41.
+    """Serve request 41, LOCK_BATCH_MQ.
 
     Raises:
-        Refusal: If a queue names a broker that none can have.
+        Refusal: If a queue has a broker name that no broker can have.
     """
     asked = LockBatch.decode(call.request.body)
     longest = max((len(queue.broker_name) for queue in asked.queues), default=0)
@@ -129,14 +129,14 @@ def lock_queues(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def unlock_queues(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 42."""
+    """Serve request 42, UNLOCK_BATCH_MQ."""
     asked = LockBatch.decode(call.request.body)
     state.locks.unlock(asked.consumer_group, asked.client_id, asked.queues)
     return call.request.reply()
 
 
 def check_client_config(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 46: say whether this broker can filter by a subscription.
+    """Serve request 46: check whether this broker can filter by a subscription.
 
     Raises:
         Refusal: If it cannot.
@@ -149,7 +149,7 @@ def check_client_config(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def consumer_connections(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 203.
+    """Serve request 203, GET_CONSUMER_CONNECTION_LIST.
 
     Raises:
         Refusal: If the group has no member.
@@ -162,7 +162,7 @@ def consumer_connections(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def producer_connections(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 204.
+    """Serve request 204, GET_PRODUCER_CONNECTION_LIST.
 
     Raises:
         Refusal: If the group has no member.
@@ -176,10 +176,11 @@ def producer_connections(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def update_group(state: BrokerState, call: Call) -> RemotingCommand | Later:
-    """Serve 200: the answer waits until the group is on disk.
+    """Serve request 200: the answer waits until the group is on disk.
 
     Raises:
-        Refusal: If the group has an illegal name or a number outside its range, or is one too many.
+        Refusal: If the group has an illegal name or a number outside its range, or there would be too many
+            groups.
     """
     config = SubscriptionGroupConfig.decode(call.request.body)
     note_groups(state, state.effects.about, [config])
@@ -191,12 +192,15 @@ def update_group(state: BrokerState, call: Call) -> RemotingCommand | Later:
 
 
 def all_groups(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 201."""
+    """Serve request 201, GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
     return call.request.reply(body=state.groups.to_json())
 
 
 def delete_group(state: BrokerState, call: Call) -> RemotingCommand | Later:
-    """Serve 207: the answer waits until the group, and its offsets if they go too, are gone from disk."""
+    """Serve request 207: delete a group, and its offsets if requested.
+
+    The answer waits until they are removed from disk.
+    """
     fields = DeleteGroupFields.parse(call.request.ext_fields)
     with_offsets = bool(fields.remove_offset or fields.clean_offset)
     about = state.effects.about
@@ -224,7 +228,7 @@ def checked_group(config: SubscriptionGroupConfig) -> None:
 def note_groups(
     state: BrokerState, about: dict[str, str], configs: Sequence[SubscriptionGroupConfig]
 ) -> None:
-    """Give the audit the former and the new configuration of some groups."""
+    """Pass the former and the new configuration of some groups to the audit."""
     some = configs[:NAMED_MAX]
     if len(configs) != 1:
         about["count"] = str(len(configs))

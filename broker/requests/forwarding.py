@@ -1,4 +1,4 @@
-"""Requests that consumers answer: 223, 307 and 309. Their targets and arguments; pure but for the store.
+"""Requests that consumers answer, 223, 307 and 309: their targets and arguments (pure but for the store).
 
 Source: AdminBrokerProcessor.callConsumer, RocketMQ 4.9 and 5.3.
 """
@@ -23,13 +23,13 @@ _VERSION_MIN: Final = 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forward:
-    """Ask a client, and pass its answer on.
+    """Sends a request to a client, and returns the client's answer to the sender.
 
     Attributes:
-        connection: The client's.
-        request: What it is asked.
+        connection: The client's connection.
+        request: The request to the client.
         asked: The request that this serves.
-        client_id: For the answer if there is none.
+        client_id: Names the client if it gives no answer.
     """
 
     connection: int
@@ -40,11 +40,12 @@ class Forward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskAll:
-    """Ask several clients the same, and answer with all their answers.
+    """Sends the same request to several clients, and answers with all their answers.
 
     Attributes:
         clients: Client id to connection.
-        combine: Makes the answer to ``asked`` of the clients' answers; who gave none is left out.
+        combine: Makes the answer to ``asked`` from the clients' answers; clients without an answer are left
+            out.
     """
 
     clients: Mapping[str, int]
@@ -54,20 +55,20 @@ class AskAll:
 
 
 def running_info(state: BrokerState, call: Call) -> Forward:
-    """Serve 307.
+    """Serve request 307, GET_CONSUMER_RUNNING_INFO.
 
     Raises:
-        Refusal: If the client is not there or too old.
+        Refusal: If the client is not connected or too old.
     """
     fields = ConsumerRunningInfoFields.parse(call.request.ext_fields)
     return _forward(state, call, fields.consumer_group, fields.client_id, b"")
 
 
 def consume_directly(state: BrokerState, call: Call) -> Forward:
-    """Serve 309: the message goes along.
+    """Serve request 309: the message is sent along with the request.
 
     Raises:
-        Refusal: If there is no such message, or the client is not there or too old.
+        Refusal: If there is no such message, or the client is not connected or too old.
     """
     fields = ConsumeMessageDirectlyFields.parse(call.request.ext_fields)
     try:

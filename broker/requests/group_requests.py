@@ -1,6 +1,6 @@
 """Requests of operators about groups: 222, 223, 303, 308, 314, 317, 343, 345, 352 (pure but for the store).
 
-What goes through all queues of a topic does so in steps, between which others have their turn.
+A request about all queues of a topic is served in steps, so that other requests have their turn between them.
 Source: AdminBrokerProcessor and Broker2Client, RocketMQ 4.9 and 5.3.
 """
 
@@ -44,20 +44,20 @@ from routekeeper.remoting.names import GROUP_LENGTH_MAX
 
 #: First client version that understands 220 and 221. Source: MQVersion.V3_0_7_SNAPSHOT.
 _VERSION_MIN: Final = 28
-#: Queues that are looked at before others have their turn.
+#: Number of queues that one step reads.
 TURN: Final = 64
-#: Offsets that are compared before others have their turn.
+#: Number of offsets that one step compares.
 _COMPARED: Final = 2000
-#: Queues of all groups together that one answer lists at most; with more it would not fit a frame.
+#: Bound of the queues in one answer, of all groups together; a larger answer would not fit a frame.
 QUEUES_MAX: Final = 50_000
 _INT64_MAX: Final = 2**63 - 1
 
 
 def reset_offset(state: BrokerState, call: Call) -> Stepwise:
-    """Serve 222: members are told where to go on (220); offsets of a group without members are set here.
+    """Serve request 222: reset offsets. Members get request 220; without members the broker sets them.
 
     Raises:
-        Refusal: If the topic or the group does not exist, or a member is too old to be told.
+        Refusal: If the topic or the group does not exist, or a member is too old for request 220.
     """
     fields = ResetGroupFields.parse(call.request.ext_fields)
     about = state.effects.about
@@ -107,7 +107,7 @@ def _reset(
             wanted = state.store.offset_at_time(fields.topic, queue_id, fields.timestamp)
             stored = state.store.store_timestamp(fields.topic, queue_id, high - 1) if high > low else None
             if stored is not None and stored < fields.timestamp:
-                wanted = high  # the instant is after all messages, so none of them is to come again
+                wanted = high  # the instant is after all messages, so no message is to be consumed again
         consumed = state.offsets.get(fields.topic, fields.group, queue_id)
         if not fields.is_force and consumed is not None:
             wanted = min(wanted, consumed)
@@ -141,23 +141,23 @@ def _reset(
 
 
 def _note_offsets(about: dict[str, str], before: Mapping[int, int], after: Mapping[int, int]) -> None:
-    """Give the audit the former and the new offsets of a group."""
+    """Pass the former and the new offsets of a group to the audit."""
     if before:
         about["old"] = offsets_text(before)
     about["new"] = offsets_text(after)
 
 
 def _for_c(offsets: dict[MessageQueue, int]) -> bytes:
-    """Return offsets as a list: the C++ client cannot read objects as JSON keys."""
+    """Return offsets as a list, because the C++ client cannot read objects as JSON keys."""
     table = [queue.to_json() | {"offset": offset} for queue, offset in offsets.items()]
     return orjson.dumps({"offsetTable": table})
 
 
 def consumer_status(state: BrokerState, call: Call) -> AskAll:
-    """Serve 223: where the members are in their queues, as each of them says (221).
+    """Serve request 223: the members' offsets in their queues, which each member reports (221).
 
     Raises:
-        Refusal: If none is there, or one is too old to be asked.
+        Refusal: If there is no member, or one is too old for request 221.
     """
     fields = ConsumerStatusFields.parse(call.request.ext_fields)
     online = state.clients.consumer_group(fields.group)
@@ -196,7 +196,7 @@ def _status_of_clients(asked: RemotingCommand, answers: Mapping[str, RemotingCom
 
 
 def consume_time_span(state: BrokerState, call: Call) -> Stepwise:
-    """Serve 303: from when to when a topic's messages are, and when a group was.
+    """Serve request 303: times of a topic's first and last messages, and of a group's next message.
 
     Raises:
         Refusal: If the topic is unknown.
@@ -245,12 +245,12 @@ def _time_text(wall_ms: int) -> str:
     seconds, ms = divmod(wall_ms, 1000)
     try:
         return f"{datetime.fromtimestamp(seconds):%Y-%m-%d#%H:%M:%S}:{ms:03d}"
-    except (ValueError, OverflowError, OSError):  # beyond the calendar
+    except (ValueError, OverflowError, OSError):  # the time is beyond the calendar
         return str(wall_ms)
 
 
 def correction_offset(state: BrokerState, call: Call) -> Stepwise:
-    """Serve 308: where a group is that is not ahead of the slowest of the others, queue by queue.
+    """Serve request 308: the offset to correct for each queue, see RocketMQ's methods.
 
     Source: AdminBrokerProcessor.queryCorrectionOffset, ConsumerOffsetManager.queryMinOffsetInAllGroup.
     """
@@ -283,7 +283,7 @@ def _corrected(state: BrokerState, call: Call, fields: CorrectionOffsetFields) -
 
 
 def clone_offset(state: BrokerState, call: Call) -> Later:
-    """Serve 314: a group goes on where another one is; the answer waits until that is on disk.
+    """Serve request 314: clone a group's offsets for another one; the answer waits until they are on disk.
 
     Raises:
         Refusal: If the new group has an illegal name, or there is no such topic.
@@ -307,18 +307,19 @@ def clone_offset(state: BrokerState, call: Call) -> Later:
     if not fields.topic:
         about |= {"count": str(len(topics)), "topics": " ".join(topics[:NAMED_MAX])}
     online = state.clients.consumer_group(fields.src_group)
-    # Offsets are cloned one by one: if the room ends, those before stay, and a repeated request goes on.
+    # Offsets are cloned one by one. If the room ends, those already cloned stay, and a repeated request
+    # clones the rest.
     for topic in topics:
         if topic not in state.topics:
             continue
         if not fields.offline and online is not None and topic not in online.subscriptions:
-            continue  # the offset is left over from a former subscription
+            continue  # the offset belongs to a former subscription
         state.commit_offsets(topic, fields.dest_group, dict(state.offsets.queues(topic, fields.src_group)))
     return Later(reply=call.request.reply(), offsets_saved=True)
 
 
 def broker_consume_stats(state: BrokerState, call: Call) -> Stepwise:
-    """Serve 317: how far each group is in each of its topics."""
+    """Serve request 317: the progress of each group in each of its topics."""
     fields = BrokerConsumeStatsFields.parse(call.request.ext_fields)
     work = _all_consume_stats(state, call, is_order=fields.is_order)
     return Stepwise(work, asked=call.request, queues=QUEUES_MAX)
@@ -347,7 +348,7 @@ def _all_consume_stats(state: BrokerState, call: Call, *, is_order: bool) -> Wor
         if listed:
             groups.append(b"{" + orjson.dumps(group) + b":[" + b",".join(listed) + b"]}")
         yield no_work
-    # what was pulled and is not yet consumed is known to consumers only
+    # only consumers know which messages were pulled and are not yet consumed
     body = b'{"brokerAddr":%s,"consumeStatsList":[%s],"totalDiff":%d,"totalInflightDiff":0}' % (
         orjson.dumps(str(state.advertise)),
         b",".join(groups),
@@ -357,7 +358,7 @@ def _all_consume_stats(state: BrokerState, call: Call, *, is_order: bool) -> Wor
 
 
 def _topics_of(state: BrokerState, group: str) -> tuple[str, ...]:
-    """Return the topics a group has offsets for, without those its members no longer subscribe to."""
+    """Return the topics for which a group has offsets and to which its members still subscribe."""
     online = state.clients.consumer_group(group)
     return tuple(
         topic for topic in state.offsets.topics_of(group) if online is None or topic in online.subscriptions
@@ -367,7 +368,7 @@ def _topics_of(state: BrokerState, group: str) -> tuple[str, ...]:
 def consume_offsets(
     state: BrokerState, group: str, topic: str, queue_nums: int
 ) -> Generator[Callable[[], Any], Any, dict[MessageQueue, ConsumeOffset]]:
-    """Return, in steps, how far a group is in each queue of a topic."""
+    """Return, in steps, a group's progress in each queue of a topic."""
     found = {}
     for first in range(0, queue_nums, TURN):
         some = range(first, min(first + TURN, queue_nums))
@@ -379,21 +380,21 @@ def consume_offsets(
             found[state.queue(topic, queue_id)] = ConsumeOffset(
                 broker_offset=end,
                 consumer_offset=offset,
-                pull_offset=offset,  # what was pulled and not yet consumed is known to consumers only
+                pull_offset=offset,  # only consumers know which messages were pulled and are not yet consumed
                 last_timestamp=stored or 0,
             )
     return found
 
 
 def topics_of_consumer(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 343."""
+    """Serve request 343, QUERY_TOPICS_BY_CONSUMER."""
     group = GroupFields.parse(call.request.ext_fields).group
     topics = TopicList(topics=state.offsets.topics_of(group), broker_addr=str(state.advertise))
     return call.request.reply(body=topics.encode())
 
 
 def subscription_of_consumer(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 345."""
+    """Serve request 345, QUERY_SUBSCRIPTION_BY_CONSUMER."""
     fields = TopicGroupFields.parse(call.request.ext_fields)
     online = state.clients.consumer_group(fields.group)
     found = None if online is None else online.subscriptions.get(fields.topic)
@@ -404,7 +405,7 @@ def subscription_of_consumer(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def group_config(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 352.
+    """Serve request 352, GET_SUBSCRIPTIONGROUP_CONFIG.
 
     Raises:
         Refusal: If there is no such group.

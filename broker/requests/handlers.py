@@ -25,8 +25,8 @@ from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.frame import FRAME_SIZE_MAX
 
-#: Results of a handler: an answer, one that waits for the disk or the nameservers, one that clients give,
-#: one that takes a while to make, or a pull to be held.
+#: Results of a handler: an answer; an answer that waits for the disk or the nameservers; one that clients
+#: give; one that takes a while to make; or a pull to be held.
 Outcome = RemotingCommand | Later | Forward | AskAll | Stepwise | Park
 Serve = Callable[[BrokerState, Call], Outcome]
 
@@ -96,10 +96,10 @@ HANDLERS: Final[Mapping[int, Serve]] = MappingProxyType(
 )
 
 
-#: Bytes of an answer's body; the rest of the frame is for its header.
+#: Largest body of an answer in bytes; the rest of the frame is for its header.
 _BODY_MAX: Final = FRAME_SIZE_MAX - 64 * 1024
-#: Requests whose answers may wait: for the disk, the nameservers or a client once they have taken effect, or
-#: for others' turns.
+#: Requests whose answers may wait: for the disk, the nameservers or a client after the change has taken
+#: effect, or for the turns of other requests.
 MAY_WAIT: Final = frozenset(
     {
         RequestCode.QUERY_MESSAGE,
@@ -140,7 +140,8 @@ SENDS: Final = frozenset(
 )
 
 
-#: Code to the group in which a request is timed: clients' daily ones, and all others.
+#: The group of requests, by code, in whose times a request counts: clients' frequent requests, and all
+#: others.
 GROUPS: Final[Mapping[int, str]] = {
     **dict.fromkeys(HANDLERS, "admin"),
     **dict.fromkeys(SENDS, "send"),

@@ -1,4 +1,4 @@
-"""Requests of operators about a broker's insides: 306, 315, 316, 321, 328, 329 (pure but for the store).
+"""Operators' requests about a broker's inner state: 306, 315, 316, 321, 328, 329 (pure but for the store).
 
 Source: AdminBrokerProcessor, RocketMQ 4.9 and 5.3.
 """
@@ -17,17 +17,17 @@ from routekeeper.remoting.admin_fields import BrokerStatsFields, QueryConsumeQue
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 
-#: Queue entries in one answer at most.
+#: Bound of the queue entries in one answer.
 ENTRIES_MAX: Final = 1024
-#: Producers in one answer at most; with more it would not fit a frame.
+#: Bound of the producers in one answer; a larger answer would not fit a frame.
 PRODUCERS_MAX: Final = 50_000
 
 
 def broker_stats(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 315.
+    """Serve request 315, VIEW_BROKER_STATS_DATA.
 
     Raises:
-        Refusal: If nothing was counted under that name and key.
+        Refusal: If there is no statistic of that name and key.
     """
     fields = BrokerStatsFields.parse(call.request.ext_fields)
     name, key = fields.stats_name, fields.stats_key
@@ -46,7 +46,7 @@ def _growth(growth: Growth) -> dict[str, Any]:
 
 
 def query_consume_queue(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 321: entries of a queue, and whether a group's subscription wants them.
+    """Serve request 321: entries of a queue, and whether a group's subscription wants them.
 
     Raises:
         Refusal: If the queue does not exist, or the number of entries is out of range.
@@ -81,7 +81,7 @@ def query_consume_queue(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def all_producers(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 328.
+    """Serve request 328, GET_ALL_PRODUCER_INFO.
 
     Raises:
         Refusal: If there are too many for one answer.
@@ -109,11 +109,11 @@ def all_producers(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def clean_up(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 306 and 329: files that are old enough are removed soon, no matter the hour."""
+    """Serve requests 306 and 329: files that are old enough are removed soon, at any hour."""
     state.effects.clean = True
     return call.request.reply()
 
 
 def clean_unused_topics(_state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 316: nothing is left to do, the queues of a topic go with it."""
+    """Serve request 316: do nothing, because the queues of a topic are deleted together with it."""
     return call.request.reply()

@@ -1,4 +1,4 @@
-"""Requests 18 and 225: lists of topics and of groups, taken over wholly or not at all, in turns.
+"""Requests 18 and 225: lists of topics and of groups, applied in steps and as a whole or not at all.
 
 Pure but for the store. Source: AdminBrokerProcessor, RocketMQ 5.3.
 """
@@ -23,21 +23,21 @@ from routekeeper.remoting.lenient import Limits, loads
 from routekeeper.remoting.route import DataVersion, TopicConfig
 
 T = TypeVar("T")
-#: Topics or groups of one request.
+#: Bound of the topics or groups of one request.
 LIST_MAX: Final = 10_000
 #: Topics or groups that are handled in one turn of the loop.
 TURN: Final = 100
-#: Bounds of a body: groups as RocketMQ spells them, with names of usual length, have 450 bytes each.
+#: Bounds of a body in bytes: in RocketMQ's form, a group with a name of usual length has 450 bytes.
 _LIMITS: Final = Limits(size=8 << 20, containers=64 << 10, dialect_size=64 << 10, dialect_keys=1 << 10)
 
 
 def create_topics(state: BrokerState, call: Call) -> Stepwise:
-    """Serve 18: as 17 for a list; nothing is changed if one is refused."""
+    """Serve request 18: as request 17, for a list; nothing is changed if one topic is refused."""
     return Stepwise(_answered(call, _create_topics(state, call, state.effects.about)), asked=call.request)
 
 
 def create_groups(state: BrokerState, call: Call) -> Stepwise:
-    """Serve 225: as 200 for a list; nothing is changed if one is refused."""
+    """Serve request 225: as request 200, for a list; nothing is changed if one group is refused."""
     return Stepwise(_answered(call, _create_groups(state, call, state.effects.about)), asked=call.request)
 
 
@@ -78,7 +78,7 @@ def _create_topics(state: BrokerState, call: Call, about: dict[str, str]) -> Wor
             if state.topics.put(config, now_ms=call.now_ms):
                 state.topic_unsaved(config.topic_name)
                 changed.append((config, state.topics.data_version))
-    finally:  # also when the broker ends meanwhile: changes in the table must be announced
+    finally:  # run this even if the broker ends meanwhile, because changes in the table must be registered
         state.topics_promised -= len(new)
         state.effects.changed_topics += changed
     return Later(reply=call.request.reply(), topics_saved=True, registered=bool(changed))
@@ -120,13 +120,13 @@ def _listed(
     read: Callable[[Any], T],
     note: Callable[[Sequence[T]], None],
 ) -> Generator[Callable[[], Any], Any, list[T]]:
-    """Read the list of a body, which may stand alone or be a member.
+    """Read the list of a body: the body itself, or one member of it.
 
     Args:
-        note: Has the audit name some of them.
+        note: Passes some entries to the audit.
 
     Raises:
-        Refusal: If there is none, or it is too long.
+        Refusal: If there is no list, or it is too long.
         RemoteProtocolError: If it cannot be read.
     """
     document = (yield partial(loads, request.body, _LIMITS)) if request.body else {}

@@ -35,9 +35,9 @@ _SUBSCRIPTION: Final = 4
 _GROUP: Final = "consumerGroup"
 #: Longest hold of a pull in ms; Java clients give up after 30 s.
 SUSPEND_MAX_MS: Final = 25_000
-#: Characters of a tag expression: as many as the properties of a message may have bytes.
+#: Longest tag expression in characters: as many as the properties of a message may have bytes.
 EXPRESSION_MAX: Final = 32_768
-#: Approximate bytes of a held pull, and of each tag code in it.
+#: Approximate memory in bytes of a held pull, and of each tag code in it.
 _PULL_BYTES: Final = 600
 _CODE_BYTES: Final = 100
 
@@ -46,11 +46,11 @@ class Pull(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A checked pull.
 
     Attributes:
-        host: Whose share it takes while it is parked.
-        offset: Where to look next; moves past entries that do not match while the pull is parked.
-        codes: Tag codes wanted; None for all.
+        host: Host against whose share it counts while it is parked.
+        offset: Next queue offset to read; it moves past entries that do not match while the pull is parked.
+        codes: Wanted tag codes; None for all.
         suspend_ms: How long it may be parked; 0 if it must be answered at once.
-        parked: It was parked before, so that it steps over what does not match.
+        parked: It was parked before, so it skips entries that do not match.
     """
 
     request: RemotingCommand
@@ -83,13 +83,13 @@ class Pull(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Park(msgspec.Struct, frozen=True):
-    """The pull has nothing to answer yet: hold it until its queue gets messages or its time is over."""
+    """There is no message for the pull yet: hold it until its queue gets messages or its time is over."""
 
     pull: Pull
 
 
 def pull_message(state: BrokerState, call: Call) -> RemotingCommand | Park:
-    """Serve 11 and 361 for the first time.
+    """Serve requests 11 and 361 for the first time.
 
     Raises:
         Refusal: If the group or topic may not be read.
@@ -97,13 +97,13 @@ def pull_message(state: BrokerState, call: Call) -> RemotingCommand | Park:
     fields = PullMessageFields.parse(call.request.ext_fields)
     pull = _check(state, call, fields)
     if fields.sys_flag & _COMMIT and fields.commit_offset >= 0:
-        with suppress(Refusal):  # the answer promises nothing of it; request 15 tells the consumer
+        with suppress(Refusal):  # the pull's answer does not report this failure; request 15 will
             state.commit_offsets(fields.topic, fields.consumer_group, {fields.queue_id: fields.commit_offset})
     return look(state, pull)
 
 
 def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
-    """Look for messages that a pull wants; called again when messages arrive."""
+    """Search for messages that a pull wants; called again when messages arrive."""
     found = state.store.get(
         pull.topic,
         pull.queue_id,
@@ -116,7 +116,7 @@ def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
     if pull.suspend_ms > 0 and code == ResponseCode.PULL_NOT_FOUND:
         return Park(pull.to_park())
     if pull.suspend_ms > 0 and pull.parked and found.status is GetStatus.NO_MATCHED_MESSAGE:
-        # No new message matches this pull: go on waiting behind them.
+        # No new message matches this pull: go on waiting at the offset after them.
         return Park(msgspec.structs.replace(pull, offset=found.next_begin))
     return _answer(state, pull, found, code)
 
@@ -127,7 +127,7 @@ def time_over(state: BrokerState, pull: Pull) -> RemotingCommand:
     answer = look(state, final)
     assert isinstance(answer, RemotingCommand)
     if answer.code == ResponseCode.PULL_NOT_FOUND and pull.offset > pull.first_offset:
-        # The consumer must learn that it need not look at what did not match again.
+        # Tell the consumer the next offset, so that it does not read the same unmatched entries again.
         return msgspec.structs.replace(answer, code=ResponseCode.PULL_RETRY_IMMEDIATELY)
     return answer
 
@@ -193,7 +193,7 @@ def _check(state: BrokerState, call: Call, fields: PullMessageFields) -> Pull:
 def _registered_codes(
     state: BrokerState, group: str, topic: str, sub_version: int, *, broadcast_enable: bool
 ) -> frozenset[int] | None:
-    """Return the codes that a group subscribed to by its heartbeats."""
+    """Return the tag codes of a group's subscription, from its heartbeats."""
     consumers = state.clients.consumer_group(group)
     if consumers is None:
         raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
@@ -210,7 +210,7 @@ def _registered_codes(
 
 
 def codes_of_subscription(subscription: SubscriptionData) -> frozenset[int] | None:
-    """Return the codes that a subscription wants; None for all.
+    """Return the tag codes that a subscription wants; None for all.
 
     Raises:
         Refusal: If it is no tag expression.
@@ -275,10 +275,12 @@ def _answer(state: BrokerState, pull: Pull, found: Batch, code: int) -> Remoting
 
 
 def query_consumer_offset(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 14. A group without an offset starts a young queue at 0, no matter its policy, as RocketMQ's do.
+    """Serve request 14.
+
+    A group without an offset starts a young queue at 0 under every policy, as in RocketMQ.
 
     Raises:
-        Refusal: If nothing is stored and the queue is not young.
+        Refusal: If no offset is stored and the queue is not young.
     """
     fields = QueryConsumerOffsetFields.parse(call.request.ext_fields)
     offset = state.offsets.get(fields.topic, fields.consumer_group, fields.queue_id)
@@ -299,10 +301,10 @@ def _first_is_hot(state: BrokerState, fields: QueryConsumerOffsetFields) -> bool
 
 
 def update_consumer_offset(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 15.
+    """Serve request 15, UPDATE_CONSUMER_OFFSET.
 
     Raises:
-        Refusal: If group, topic or queue do not exist (5.3), or the offset is one too many.
+        Refusal: If group, topic or queue do not exist (5.3), or there would be too many offsets.
     """
     fields = UpdateConsumerOffsetFields.parse(call.request.ext_fields)
     state.require_group(fields.consumer_group, now_ms=call.now_ms)
@@ -321,7 +323,7 @@ def update_consumer_offset(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def search_offset(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 29."""
+    """Serve request 29, SEARCH_OFFSET_BY_TIMESTAMP."""
     fields = SearchOffsetFields.parse(call.request.ext_fields)
     offset = state.store.offset_at_time(
         fields.topic,
@@ -333,31 +335,31 @@ def search_offset(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def max_offset(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 30."""
+    """Serve request 30, GET_MAX_OFFSET."""
     fields = QueueFields.parse(call.request.ext_fields)
     offset = state.store.bounds(fields.topic, fields.queue_id)[1]
     return call.request.reply(ext_fields=OffsetResponseFields(offset=offset).to_ext())
 
 
 def min_offset(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 31."""
+    """Serve request 31, GET_MIN_OFFSET."""
     fields = QueueFields.parse(call.request.ext_fields)
     offset = state.store.bounds(fields.topic, fields.queue_id)[0]
     return call.request.reply(ext_fields=OffsetResponseFields(offset=offset).to_ext())
 
 
 def earliest_store_time(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 32."""
+    """Serve request 32, GET_EARLIEST_MSG_STORETIME."""
     fields = QueueFields.parse(call.request.ext_fields)
     timestamp = state.store.earliest_time(fields.topic, fields.queue_id)
     return call.request.reply(ext_fields=TimestampResponseFields(timestamp=timestamp).to_ext())
 
 
 def all_consumer_offsets(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 43."""
+    """Serve request 43, GET_ALL_CONSUMER_OFFSET."""
     return call.request.reply(body=state.offsets.to_json())
 
 
 def all_delay_offsets(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve 45."""
+    """Serve request 45, GET_ALL_DELAY_OFFSET."""
     return call.request.reply(body=DelayOffsetTable(offsets=state.delay_offsets).encode())

@@ -15,25 +15,25 @@ from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.fields import QueryMessageFields, QueryMessageResponseFields
 from routekeeper.remoting.message import StoredMessage, encode_message
 
-#: Messages in one answer at most. Source: maxMsgsNumBatch.
+#: Bound of the messages in one answer. Source: maxMsgsNumBatch.
 RESULTS_MAX: Final = FOUND_MAX
-#: Most messages that a query by unique id looks for. Source: defaultQueryMaxNum.
+#: Bound of the messages that a query by unique id returns. Source: defaultQueryMaxNum.
 _UNIQUE_RESULTS: Final = 32
-#: Bytes of messages after which an answer takes no more; one message is given no matter its size.
+#: Size in bytes after which an answer gets no more messages. The first message is always included.
 _BYTES_MAX: Final = 4 << 20
-#: Most entries whose messages are read: messages of deleted topics are read and do not count as results.
+#: Bound of the entries whose messages are read: messages of deleted topics are read, too, but are no results.
 _READ_MAX: Final = 512
 #: Messages that are read in one turn of the loop.
 _TURN: Final = 8
-#: Slices by which the index catches up before it is asked: after a start it may be far behind.
+#: Bound of the slices that the index processes before a search: after a start it may be far behind.
 _CATCH_UP: Final = 64
 
 
 def query_message(state: BrokerState, call: Call) -> Stepwise:
-    """Serve 12: the youngest messages with a key, in the order of the log.
+    """Serve request 12: the youngest messages with a key, in the order of the log.
 
     Raises:
-        Refusal: If none is asked for.
+        Refusal: If no message is asked for.
     """
     fields = QueryMessageFields.parse(call.request.ext_fields)
     count = _UNIQUE_RESULTS if fields.unique_key_query else fields.max_num

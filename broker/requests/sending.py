@@ -57,16 +57,17 @@ _UNIQUE_MARK: Final = f"{PROPERTY_UNIQ_KEY}{NAME_END}"
 _VERSION_3_4_9: Final = 121
 _MULTI_TAG: Final = "MULTI_TAG"
 _TIMER_PROPERTIES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
-#: Properties by which a message goes elsewhere, or is refused; and the one that we write.
+#: Properties that redirect a message or cause its refusal; and the property that we write.
 _STEERING: Final = frozenset({PROPERTY_DELAY, PROPERTY_TRAN_MSG, PROPERTY_CLUSTER, *_TIMER_PROPERTIES})
 _SEND_V2: Final = int(RequestCode.SEND_MESSAGE_V2)
-#: Arguments that all messages of a producer to one queue share, and those that make them another kind.
+#: Arguments that are equal in all messages of a producer to one queue; then arguments that define another
+#: kind of message.
 _KIND: Final = itemgetter(*"abcdefhjkm")
-#: Most kinds that are remembered, and characters of one: strangers choose both.
+#: Bounds of the remembered kinds, and of one kind's characters, because strangers choose both.
 KNOWN_MAX: Final = 4096
 _KIND_LENGTH_MAX: Final = 1024
 _DIGITS_MAX: Final = 18
-#: Messages of one batch: storing so many holds the loop for a tenth of a second.
+#: Bound of the messages in one batch: to store this many blocks the loop for a tenth of a second.
 BATCH_MAX: Final = 10_000
 _ITEM_SIZE: Final = struct.Struct(">i")
 _DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
@@ -74,7 +75,7 @@ _DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 
 
 def send(state: BrokerState, call: Call) -> RemotingCommand | Later:
-    """Serve 10, 310 and 320."""
+    """Serve requests 10, 310 and 320."""
     request = call.request
     config = state.config
     region, trace = config.region_id, "true" if config.trace_on else "false"
@@ -109,8 +110,8 @@ class _Sent(NamedTuple):
     """Parts of a message to be stored; the last two are for the answer.
 
     Attributes:
-        waits: Whether the sender wants to wait for the disk.
-        topic: Where it goes, at once or after its delay.
+        waits: The sender wants to wait for the disk.
+        topic: Topic of the message, now or after its delay.
     """
 
     drafts: list[Draft]
@@ -123,7 +124,7 @@ class _Sent(NamedTuple):
 def _send_known(state: BrokerState, call: Call) -> _Sent | None:
     """Read a message of a kind that its producer has sent before; None if the message is not that simple.
 
-    What this reads, :func:`_drafts` reads alike.
+    For a message that it reads, the result equals that of :func:`_drafts`.
     """
     request = call.request
     ext = request.ext_fields
@@ -163,7 +164,7 @@ def _send_known(state: BrokerState, call: Call) -> _Sent | None:
 
 
 def _mark(properties: dict[str, str], settings: BrokerConfig) -> None:
-    """Say in a message where it was stored, and whether its consumers shall trace it.
+    """Add a message's region to its properties, and whether its consumers shall trace it.
 
     5.x's consumer drops the trace of a message that has no region. Source:
     AbstractSendMessageProcessor.buildMsgContext, RocketMQ 5.3.
@@ -174,16 +175,16 @@ def _mark(properties: dict[str, str], settings: BrokerConfig) -> None:
 
 
 def _kind_of(ext: Mapping[str, str]) -> tuple[str | None, ...]:
-    """Return all arguments of a send but its properties and the time at which it was born.
+    """Return all arguments of a send except its properties and its birth time.
 
     Raises:
-        KeyError: If one is missing that our clients and Java's always give.
+        KeyError: If one is missing that our clients and Java's always send.
     """
     return (*_KIND(ext), ext.get("l"), ext.get("n"))
 
 
 def _learn(state: BrokerState, call: Call, draft: Draft) -> None:
-    """Remember the result of reading a message that is stored unchanged."""
+    """Remember how to read a kind of message that is stored unchanged."""
     topic = state.topics.get(draft.topic)
     try:
         kind = _kind_of(call.request.ext_fields)
@@ -200,7 +201,7 @@ def _learn(state: BrokerState, call: Call, draft: Draft) -> None:
 
 
 def _drafts(state: BrokerState, call: Call) -> _Sent:
-    """Return the drafts that a send stores.
+    """Return the messages that a send stores.
 
     Raises:
         Refusal: If the message must not be stored.
@@ -225,7 +226,7 @@ def _drafts(state: BrokerState, call: Call) -> _Sent:
 def _checked(
     state: BrokerState, call: Call, fields: SendMessageFields, properties: dict[str, str]
 ) -> tuple[list[Draft], int, str]:
-    """Return what is to be stored, the queue id for the answer, and the topic; ``properties`` is used up.
+    """Return the messages to store, the queue id for the answer, and the topic. This changes ``properties``.
 
     Raises:
         Refusal: If the message must not be stored.
@@ -277,7 +278,7 @@ def _checked(
 
 
 def _check(state: BrokerState, call: Call, fields: SendMessageFields) -> TopicConfig:
-    """Check what RocketMQ checks before storing, in its order; may create the topic.
+    """Make RocketMQ's checks before storing, in its order; this may create the topic.
 
     Source: AbstractSendMessageProcessor.msgCheck.
     """
@@ -328,9 +329,9 @@ def _create(state: BrokerState, call: Call, fields: SendMessageFields) -> TopicC
 def _retry_or_dead(
     state: BrokerState, call: Call, fields: SendMessageFields, config: TopicConfig, queue_id: int
 ) -> tuple[TopicConfig, int]:
-    """Return the topic of a message to a retry topic: that topic, or the dead letters after too many tries.
+    """Return the topic of a message to a retry topic: this one, or that of dead letters after too many tries.
 
-    A group that consumes in order retries in its own hands and sends only what it has given up.
+    Consumers of an orderly group retry themselves. They send only messages that they do not try again.
     Source: AbstractSendMessageProcessor.handleRetryAndDLQ, RocketMQ 5.3.
     """
     group = fields.topic[len(RETRY_PREFIX) :]
@@ -357,13 +358,14 @@ def _batch_drafts(state: BrokerState, call: Call, base: Draft, properties: dict[
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
     if not items:
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "batch request holds no message")
-    # A 5.x producer gives the whole batch one unique id; appended, it would hide the ids of the messages.
+    # A 5.x producer gives the whole batch one unique id. Added to each message, it would hide the messages'
+    # own ids.
     batch_key = properties.pop(PROPERTY_UNIQ_KEY, None)
     common = _spell(properties)
     with_key = join_properties(_spell({PROPERTY_UNIQ_KEY: batch_key}), common) if batch_key else common
     drafts = []
     for item in items:
-        # A value may hold the name and the mark, too.
+        # A property's value may contain this text, too.
         own = _UNIQUE_MARK in item.properties and PROPERTY_UNIQ_KEY in decode_properties(item.properties)
         text = _bounded(join_properties(item.properties, common if own else with_key))
         drafts.append(
@@ -378,13 +380,13 @@ def _check_count(batch: bytes) -> None:
     """Check that a batch has no more messages than may be stored in one turn of the loop.
 
     Raises:
-        Refusal: If it has more; they are counted no further than to the bound.
+        Refusal: If it has more; counting stops at the bound.
     """
     count = position = 0
     while position + _ITEM_SIZE.size <= len(batch):
         (size,) = _ITEM_SIZE.unpack_from(batch, position)
         if size <= 0:
-            return  # the batch is malformed; the decoder will say how
+            return  # the batch is malformed; the decoder will report the error
         position += size
         count += 1
         if count > BATCH_MAX:
@@ -395,7 +397,7 @@ def _check_count(batch: bytes) -> None:
 
 
 def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
-    """Serve 36: store a message that a consumer could not handle for a later try, or as a dead letter.
+    """Serve request 36: store a message that a consumer could not handle, for a retry or as a dead letter.
 
     Raises:
         Refusal: If it must not or cannot be stored.
@@ -425,7 +427,7 @@ def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
     properties = decode_properties(message.properties)
     properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
     properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.offset_message_id)
-    # Traces of an earlier round through the schedule topic must not steer this one.
+    # Remove properties from an earlier pass through the schedule topic: they must not affect this pass.
     for name in (PROPERTY_DELAY, PROPERTY_REAL_TOPIC, PROPERTY_REAL_QID):
         properties.pop(name, None)
     properties[PROPERTY_WAIT] = "false"
@@ -439,7 +441,7 @@ def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
         )
         properties.setdefault(_DLQ_ORIGIN_TOPIC, properties[PROPERTY_RETRY_TOPIC])
         properties.setdefault(_DLQ_ORIGIN_MESSAGE_ID, properties[PROPERTY_ORIGIN_MESSAGE_ID])
-    # Senders may say that a message was consumed less than never; it is tried again at once then.
+    # A sender may state a negative number of tries; the message is then tried again at once.
     level = 0 if dead else max(fields.delay_level or 3 + message.reconsume_times, 0)
     if level:
         properties[PROPERTY_DELAY] = str(level)
@@ -466,10 +468,10 @@ def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
 def delayed(
     state: BrokerState, draft: Draft, properties: dict[str, str], level: int, *, now_ms: int
 ) -> Draft:
-    """Return the draft as it waits in the schedule topic: real topic and queue move into properties.
+    """Return a draft for the schedule topic: the real topic and queue move into properties.
 
     Raises:
-        Refusal: If its queue would be one too many.
+        Refusal: If there would be too many queues.
     """
     state.require_room_for_queue(draft.topic, draft.queue_id, reserve=True)
     levels = state.config.delay_levels_ms
@@ -489,7 +491,7 @@ def delayed(
 
 
 def due_again(message_topic: str, properties: str) -> tuple[str, int] | None:
-    """Return (topic, queue id) to which a message of the schedule topic goes when its time has come."""
+    """Return (topic, queue id) to which a message of the schedule topic is delivered when it is due."""
     found = decode_properties(properties)
     topic, queue_id = found.get(PROPERTY_REAL_TOPIC), found.get(PROPERTY_REAL_QID, "")
     if topic is None or not queue_id.isdecimal() or topic == message_topic:
@@ -501,7 +503,7 @@ def _store(state: BrokerState, drafts: list[Draft], *, now_ms: int) -> list[Plac
     """Store drafts of one queue.
 
     Raises:
-        Refusal: If the store cannot take them.
+        Refusal: If the store cannot accept them.
     """
     state.require_room_for_queue(drafts[0].topic, drafts[0].queue_id)
     try:
@@ -526,11 +528,13 @@ def _store(state: BrokerState, drafts: list[Draft], *, now_ms: int) -> list[Plac
 def _answer(
     state: BrokerState, reply: RemotingCommand, topic: str, *, waits: bool
 ) -> RemotingCommand | Later:
-    """Hold an answer back until what it promises is on disk: with SYNC_FLUSH the message, and always its
-    topic, because messages of unknown topics are dropped.
+    """Hold an answer back until the data that it acknowledges are on disk.
+
+    With SYNC_FLUSH this is the message. It is always the topic, because messages of unknown topics are
+    dropped.
 
     Args:
-        topic: Where the message goes, at once or after its delay.
+        topic: Topic of the message, now or after its delay.
         waits: False if the sender does not want to wait for the message (property ``WAIT=false``).
     """
     synced = state.store.log.max_offset if state.config.sync_flush and waits else 0
@@ -551,7 +555,7 @@ def _spell(properties: dict[str, str]) -> str:
 
 
 def _bounded(text: str) -> str:
-    if len(text) <= PROPERTIES_SIZE_MAX // 4:  # a character takes at most four bytes
+    if len(text) <= PROPERTIES_SIZE_MAX // 4:  # a character has at most four bytes
         return text
     size = len(text.encode())
     if size > PROPERTIES_SIZE_MAX:

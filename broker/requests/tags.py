@@ -1,4 +1,4 @@
-"""Codes by which the broker filters: hashes of tags (pure)."""
+"""Tag codes, by which the broker filters messages: hashes of tags (pure)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from routekeeper.remoting.message import NAME_END, PAIR_END, PROPERTY_TAGS, pars
 
 _MARK = f"{PROPERTY_TAGS}{NAME_END}"
 
-#: Characters of a tag, and of an expression, that is remembered; strangers choose both.
+#: Longest tag and longest expression, in characters, that are remembered, because strangers choose both.
 _TAG_MAX: Final = 64
 _EXPRESSION_MAX: Final = 1024
 _remembered_hash = lru_cache(maxsize=4096)(tag_hash)
@@ -22,12 +22,12 @@ def cached_tag_hash(tag: str) -> int:
 
 
 def tags_of(properties: str) -> str:
-    """Return the TAGS property of property text, empty if there is none; of duplicates the last wins."""
+    """Return the TAGS property in the text of properties, empty if there is none; the last duplicate wins."""
     begin = properties.find(_MARK)
     if begin < 0:
         return ""
     if (begin == 0 or properties[begin - 1] == PAIR_END) and properties.find(_MARK, begin + 1) < 0:
-        # Nearly always: there is one TAGS, and no other name ends in TAGS.
+        # The usual case: there is one TAGS, and no other name ends in TAGS.
         end = properties.find(PAIR_END, begin)
         return properties[begin + len(_MARK) : end if end >= 0 else None]
     found = ""

@@ -33,14 +33,14 @@ from routekeeper.remoting.watched_files import WatchedFiles
 
 logger = logging.getLogger(__name__)
 
-#: Requests about accounts that change something, with the code of the answer where they fail.
+#: Requests that change accounts, each with the code of its answer if it fails.
 _FAILED: Final = {
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED,
     RequestCode.DELETE_ACL_CONFIG: ResponseCode.DELETE_ACL_CONFIG_FAILED,
     RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED,
 }
 CHANGES: Final = frozenset(_FAILED)
-#: All requests about accounts; a broker without accounts answers that it does not support them.
+#: All requests about accounts. A broker without accounts answers that it does not support them.
 ACCOUNT_REQUESTS: Final = CHANGES | {
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
     RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
@@ -50,7 +50,7 @@ ACCOUNT_REQUESTS: Final = CHANGES | {
 class BrokerAccess:
     """The check of each request to a broker by networks and accounts, and the requests about accounts.
 
-    Reads the access files at once, which blocks.
+    The constructor reads the access files, which blocks.
 
     Attributes:
         files: The access files; None if accounts are not checked.
@@ -100,7 +100,7 @@ class BrokerAccess:
         """Serve a request about accounts.
 
         Args:
-            broker_addr: Under which this broker is registered.
+            broker_addr: Address under which this broker is registered.
         """
         assert self._accounts is not None
         if request.code == RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG:
@@ -127,10 +127,11 @@ class BrokerAccess:
         """Write a file as a request asks, and put it in force.
 
         Raises:
-            ChangeFailed: If it is not written; or it is, and another file beside it cannot be used.
+            ChangeFailed: If the file is not written, or if it is written but another access file cannot be
+                used.
         """
         assert self.files is not None
-        # Somebody may have edited the files since they were read; those edits must not be lost.
+        # An operator may have edited the files since they were read. Those edits must not be lost.
         outcome = await self.files.look()
         if outcome.startswith("refused"):
             raise changes.ChangeFailed(f"the access files cannot be used, nothing was changed: {outcome}")
@@ -154,7 +155,7 @@ class BrokerAccess:
             raise changes.ChangeFailed(f"{name} is written, and not in force: {outcome}")
 
     def _places(self) -> tuple[list[Path], list[Path]]:
-        """Return the access files, and everything that changes when one is added or replaced."""
+        """Return the access files and their folders, which change when a file is added or replaced."""
         if self._config.acl_file:
             return [self._default], [self._default]
         folders = acl_folders(self._default.parent / "acl")
@@ -184,7 +185,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def watch_namesrv_keys(config: BrokerConfig) -> WatchedFiles[Keys] | None:
-    """Read the keys with which requests to nameservers are signed, and again when they change.
+    """Read the keys that sign requests to nameservers, and read them again when they change.
 
     Raises:
         SettingError: If they cannot be used.

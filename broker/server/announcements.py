@@ -1,4 +1,4 @@
-"""Announcements of topics: a bounded number is under way, and what changes meanwhile goes out together."""
+"""Announcements of topics: a bounded number is under way; later changes are announced together."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from routekeeper.broker.server.registrar import Announcer
 from routekeeper.broker.server.registration import Trigger
 from routekeeper.remoting.route import DataVersion, TopicConfig
 
-#: Announcements under way at a time: one that waits for a nameserver without an answer holds up no other.
+#: Bound of the announcements under way: one that waits for a silent nameserver must not delay the others.
 UNDER_WAY_MAX: Final = 16
-#: Most changed topics that are announced one by one; if more changed, all topics are announced.
+#: Bound of the changed topics that are announced one by one. If more changed, all topics are announced.
 SINGLE_MAX: Final = 100
 
 Changes = Sequence[tuple[TopicConfig, DataVersion]]
 
 
 class Announcements:
-    """Announces what requests change.
+    """Announces the changes that requests make.
 
-    Each request that changed a topic or a permission may ask for an announcement, and anybody may send such
-    requests. While as many as may be are under way, what is asked for is collected for the next one.
+    Each request that changes a topic or a permission may ask for an announcement, and anybody may send such
+    requests. While the bound of announcements is under way, further changes are collected for the next one.
 
     Args:
         spawn: Makes a task.
@@ -36,10 +36,10 @@ class Announcements:
         self._under_way = 0
         self._changes: list[tuple[TopicConfig, DataVersion]] = []
         self._of_all = False
-        self._asked: asyncio.Future[None] | None = None  # done when the collected changes were announced
+        self._asked: asyncio.Future[None] | None = None  # done when the collected changes are announced
 
     def announce(self, changes: Changes, *, of_all: bool = False) -> asyncio.Future[None]:
-        """Announce changed topics, or all; return a future that is done after the attempt."""
+        """Announce changed topics, or all topics; return a future that is done after the attempt."""
         self._changes += changes
         self._of_all |= of_all or len(self._changes) > SINGLE_MAX
         if self._of_all:

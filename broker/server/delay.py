@@ -1,7 +1,8 @@
 """Delivers delayed messages: from the schedule topic to their real topics when their time has come.
 
-Each delay level is one queue of the schedule topic, so its messages are due in the order in which they lie
-there. A crash repeats what was delivered since the offsets were last written, as in RocketMQ.
+Each delay level is one queue of the schedule topic, so its messages are due in their order in the queue.
+After a crash, messages are delivered again that were delivered after the last write of the offsets, as in
+RocketMQ.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from routekeeper.remoting.message import StoredMessage
 
 logger = logging.getLogger(__name__)
 
-#: Messages of one level delivered before other levels, and then others on the event loop, get a turn.
+#: Number of messages of one level that are delivered in one turn; then other levels and other work on the
+#: loop have theirs.
 _TURN_MESSAGES: Final = 32
 #: Pause in seconds after the store refused a message.
 _RETRY_S: Final = 1.0
@@ -33,11 +35,11 @@ def deliver_due(state: BrokerState, *, now_ms: int, limit: int = _TURN_MESSAGES)
     """Deliver due messages, at most ``limit`` of each level.
 
     Returns:
-        Seconds until there is something to do again; None if nothing waits.
+        Seconds until the next message is due; None if no message waits.
 
     Raises:
-        StoreUnavailable: If the store refused; what was delivered before stays delivered.
-        OSError: If the disk did, at some level, once nothing more is due at the others.
+        StoreUnavailable: If the store refused a message; earlier deliveries stay valid.
+        OSError: If the disk failed at some level, after the due messages of the other levels were delivered.
     """
     wait_ms: int | None = None
     more = False
@@ -45,7 +47,7 @@ def deliver_due(state: BrokerState, *, now_ms: int, limit: int = _TURN_MESSAGES)
     for level in range(1, len(state.config.delay_levels_ms) + 1):
         try:
             left_ms, goes_on = _deliver_level(state, level, now_ms=now_ms, limit=limit)
-        except OSError as error:  # an unreadable message must not hold up the other levels
+        except OSError as error:  # an unreadable message must not delay the other levels
             failure = failure or error
             continue
         more = more or goes_on
@@ -59,7 +61,7 @@ def deliver_due(state: BrokerState, *, now_ms: int, limit: int = _TURN_MESSAGES)
 
 
 def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -> tuple[int | None, bool]:
-    """Deliver due messages of one level; return the ms until the next one, and whether more are due now."""
+    """Deliver due messages of one level. Return the ms until the next one, and whether more are due now."""
     queue_id, delay_ms = level - 1, state.config.delay_levels_ms[level - 1]
     low, high = state.store.bounds(SCHEDULE_TOPIC, queue_id)
     offset = min(max(state.delay_offsets.get(level, low), low), high)
@@ -105,7 +107,7 @@ def _deliver(state: BrokerState, message: StoredMessage, *, now_ms: int) -> None
     try:
         placed = state.store.put(draft, now_ms=now_ms)
     except LocalProtocolError as error:
-        # The message was stored under other settings. It would be due again and again, and at each start.
+        # The message was stored under other settings. Drop it: otherwise it would be tried again without end.
         logger.error("delayed message dropped id=%s error=%s", message.offset_message_id, error)
         return
     state.stats.stored(topic, 1, state.store.log.max_offset - placed.physical_offset)
@@ -116,7 +118,7 @@ class DelayService:
     """Runs :func:`deliver_due` whenever a message is due.
 
     Args:
-        delivered: Called after each turn, to take the state's effects.
+        delivered: Called after each turn, to perform the state's effects.
     """
 
     def __init__(self, state: BrokerState, *, delivered: Callable[[], object]) -> None:
@@ -125,7 +127,7 @@ class DelayService:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Look again soon, because a message has come into the schedule topic."""
+        """Check the queues soon, because the schedule topic has a new message."""
         self._wake.set()
 
     async def run(self) -> None:

@@ -13,13 +13,14 @@ T = TypeVar("T")
 
 
 async def in_threads(steps: Generator[Callable[[], Any], Any, T], threads: DiskThreads) -> T:
-    """Do work whose yielded steps run in threads, one after the other; return its result."""
+    """Run work whose yielded steps run in threads, one after the other; return its result."""
     loop = asyncio.get_running_loop()
     try:
         work = next(steps)
         while True:
             try:
-                if work is no_work:  # the way to a thread and back takes longer than most such steps
+                # run it here: the way to a thread and back takes longer than most such steps
+                if work is no_work:
                     outcome = None
                     await asyncio.sleep(0)
                 else:

@@ -1,4 +1,4 @@
-"""End of the process: in order at a signal; at once at a later one, or when the order takes too long."""
+"""End of the process: in order at a signal; at once at a later one, or after too long a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from routekeeper.remoting.interrupt import Ending, Order, server_signals
 
 logger = logging.getLogger(__name__)
 
-#: Longest time in seconds from the signal to the end of the process, no matter what hangs.
+#: Longest time in seconds from the signal to the end of the process, even if something hangs.
 END_S: Final = 30.0
 #: Exit code of a process that failed, or could not end in order. Source: EX_SOFTWARE, sysexits.h.
 UNORDERLY: Final = 70
@@ -25,20 +25,18 @@ UNORDERLY: Final = 70
 def end_at_signals(stop: asyncio.Event, reload: Callable[[], None]) -> Ending:
     """Set ``stop`` at a signal that ends servers, and end the process by force if it hangs.
 
+    A thread waits for signals, because the loop notices none while it waits for the disk. Call this in the
+    loop's thread, before there are other threads.
+
     Args:
-        reload: Called on the loop at a signal to read settings and files again.
-
-    Returns:
-        What knows the exit code once ``stop`` is set.
-
-    A thread waits for signals: the loop, which reads and writes the log, hears nothing while a disk holds it
-    up. To be called before there are other threads, in the loop's.
+        reload: Called on the loop at a signal to read settings and files again. ¶ Returns: Object that has
+            the exit code once ``stop`` is set.
     """
     end_at, reloading = server_signals()
     numbers = (*end_at, *reloading)
-    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # this comes first: a signal in between would be lost
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # do this first: a signal in between would be lost
     for number in numbers:
-        signal.signal(number, lambda *_: None)  # one that is ignored would not be waited for
+        signal.signal(number, lambda *_: None)  # the thread would not get a signal that is ignored
     ending = Ending()
     waiting = threading.Thread(
         target=_wait,

@@ -1,7 +1,7 @@
-"""Name of a broker and place of its store: a store keeps the name with which it was founded.
+"""Name of a broker and folder of its store: a store keeps the broker name that it got at its first start.
 
-A default name follows the host, and hosts are renamed: a container that is made anew has another name. So the
-default place does not follow the name, and the name that a store keeps wins over that of the host.
+The default name is the host's name, and a host's name may change: a new container has another one. So the
+default folder does not depend on the name, and the name in a store wins over the host's name.
 """
 
 from __future__ import annotations
@@ -17,26 +17,24 @@ from routekeeper.broker.tables.state_files import NAME, TOPICS
 
 #: Name of a broker whose host has none. Source: BrokerConfig.localHostName, RocketMQ 4.9 and 5.3.
 NO_HOST_NAME: Final = "DEFAULT_BROKER"
-#: The default place of the store of a broker without a name.
+#: The default folder of the store of a broker without a name.
 UNNAMED: Final = "broker"
-#: Default name, and so default place, before stores kept names.
+#: Default name, and so default folder, in releases whose stores kept no names.
 FORMER: Final = "broker-a"
 
 
 def host_name(text: str) -> str:
-    """Return a host's name as that of a broker."""
+    """Return a broker name made from a host's name."""
     return text if is_broker_name(text) else NO_HOST_NAME
 
 
 def default_place(stores: Mapping[str, str], asked: str | None, *, root: Path) -> Path:
-    """Return the place of the store of a broker whose settings name none.
+    """Return the folder of the store of a broker whose settings name none.
 
     Args:
-        stores: Name of the broker by folder below ``root``.
-        asked: Name that was given to the broker.
-
-    Raises:
-        SettingError: If it might be one of several, or would be a new one beside that of an unnamed broker.
+        stores: Broker name by folder below ``root``.
+        asked: Name that the settings give the broker. ¶ Raises: SettingError: If several folders are
+            possible, or if the folder would be new beside an unnamed broker's.
     """
     if asked is not None:
         if stores.get(asked) == asked:
@@ -62,7 +60,7 @@ def stores_below(disk: Disk, root: Path) -> dict[str, str]:
     """Return the names of brokers by the folders of their stores.
 
     Raises:
-        OSError: If the disk refuses.
+        OSError: If the disk fails.
         SettingError: If a store's name cannot be read.
     """
     if not disk.is_there(root):
@@ -71,14 +69,14 @@ def stores_below(disk: Disk, root: Path) -> dict[str, str]:
     for folder in sorted(disk.names(root)):
         name = kept_name(disk, root / folder)
         if name is None and is_broker_name(folder) and _is_store(disk, root / folder):
-            name = folder  # a store of an earlier release: the place had the broker's name
+            name = folder  # in the store of an earlier release, the folder has the broker's name
         if name is not None:
             found[folder] = name
     return found
 
 
 def name_of_store(disk: Disk, directory: Path, *, asked: str | None, host: str) -> str:
-    """Return the name of the broker whose store this is, or is going to be.
+    """Return the name of the broker that owns or will own this store.
 
     Raises:
         OSError: If the disk refuses.
@@ -93,7 +91,7 @@ def name_of_store(disk: Disk, directory: Path, *, asked: str | None, host: str) 
 
 
 def keep_name(disk: Disk, directory: Path, name: str) -> None:
-    """Found a store: write its broker's name durably. A store that has a name already must have this one.
+    """Write the broker's name into a store, durably. A store with a name already must have this one.
 
     Raises:
         OSError: If the disk refuses.
@@ -107,7 +105,7 @@ def keep_name(disk: Disk, directory: Path, name: str) -> None:
 
 
 def kept_name(disk: Disk, directory: Path) -> str | None:
-    """Return the name that a store keeps; None if it keeps none.
+    """Return the broker name in a store; None if there is none.
 
     Raises:
         OSError: If the disk refuses.

@@ -1,4 +1,4 @@
-"""HTTP for machines that look after a broker: ``/metrics``, ``/healthz`` and ``/readyz``, read-only."""
+"""HTTP for monitoring programs: ``/metrics``, ``/healthz`` and ``/readyz``, read-only."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from routekeeper.remoting.http.listener import HttpConnections, protocol_log
 from routekeeper.remoting.tls_settings import PLAIN, PortTls
 from routekeeper.remoting.transport.port_context import watched_http
 
-#: Places for connections: those who look after a broker are few.
+#: Bound of connections: only a few monitoring programs need them.
 CONNECTIONS_MAX: Final = 64
-#: Time in seconds that requests in flight get at the end.
+#: Time in seconds for requests in flight when the broker ends.
 _DRAIN_S: Final = 1.0
 
 
@@ -25,12 +25,12 @@ class HttpServer:
 
     Args:
         metrics: Makes the text of ``/metrics``.
-        refusing: Returns why the disk does not take messages or tables now; None if it does.
-        given_up: Returns begin and end of each stretch of the log that is missing.
-        tls: Of this port; reads its files at once.
+        refusing: Returns why the disk does not store messages or tables now; None if it does.
+        given_up: Returns begin and end of each missing part of the log.
+        tls: TLS of this port; the constructor reads its files.
 
     Attributes:
-        tls_files: Files of TLS; None if the port is plain.
+        tls_files: Files of TLS; None if the port has no TLS.
 
     Raises:
         TlsSettingError: If those cannot be used.
@@ -110,7 +110,7 @@ class HttpServer:
         return response
 
     async def _serve_metrics(self, request: web.Request) -> web.Response:
-        async with self._gathering:  # one at a time, however many ask
+        async with self._gathering:  # make one text at a time, however many clients ask
             body = await self._metrics()
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 

@@ -1,7 +1,7 @@
 """Lag of consumer groups, in messages and in time; pure.
 
-A broker may have thousands of groups. Those that are behind most are named, all of them are summed up, and
-the time at which their oldest messages were stored is read of a bounded number of queues.
+A broker may have thousands of groups. ``/metrics`` names the groups with the greatest lag, and sums up all
+groups. The store time of oldest messages is read for a bounded number of queues.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Final, NamedTuple
 from routekeeper.broker.store.messages import MessageStore
 
 PAIRS_MAX: Final = 100
-"""Pairs of a topic and a group that are named."""
+"""Bound of the pairs of a topic and a group that are named."""
 QUEUES_MAX: Final = 1_000
-"""Queues of these whose oldest message is looked for."""
+"""Bound of the queues of these pairs whose oldest message is read."""
 KEPT_S: Final = 10.0
-"""Seconds after which the messages are looked for again."""
+"""Seconds after which the oldest messages are read again."""
 
 
 class Behind(NamedTuple):
-    """A group that is behind in a topic.
+    """A group with unconsumed messages in a topic.
 
     Attributes:
-        queues: Those that have messages for it, each with the offset of the next one.
+        queues: Queues with messages for it, each with the offset of the next one.
     """
 
     messages: int
@@ -34,14 +34,14 @@ class Behind(NamedTuple):
 
 
 def most_behind(groups: Iterable[Behind]) -> list[Behind]:
-    """Return the pairs to show, those that are behind most first."""
+    """Return the pairs to show, the greatest lag first."""
     return heapq.nlargest(PAIRS_MAX, groups)
 
 
 def behind_in(
     store: MessageStore, topic: str, group: str, offsets: Mapping[int, int], *, queues_max: int = QUEUES_MAX
 ) -> Behind:
-    """Return how far a group is behind in a topic."""
+    """Return the lag of a group in a topic."""
     messages = 0
     queues: list[tuple[int, int]] = []
     for queue_id, offset in offsets.items():
@@ -58,7 +58,8 @@ def oldest_messages(
 ) -> Callable[[], dict[tuple[str, str], int]]:
     """Return a function for any thread: the store time (Unix ms) of the oldest message for each of these.
 
-    A pair whose messages cannot be read is left out, and so are those behind :data:`QUEUES_MAX` queues.
+    A pair whose messages cannot be read is left out. So are all pairs after the first :data:`QUEUES_MAX`
+    queues.
     """
     looks, room = [], QUEUES_MAX
     for behind in groups:

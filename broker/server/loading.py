@@ -1,4 +1,4 @@
-"""Brings back what one broker knows from its directory."""
+"""Loads the state of one broker from its directory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from routekeeper.remoting.state_file import Trust
 
 logger = logging.getLogger(__name__)
 
-#: Share of the machine's memory that the youngest part of the log is taken to fill.
+#: Share of the machine's memory that the newest part of the log is assumed to fill.
 _HOT_SHARE: Final = 0.4
 
 
@@ -60,23 +60,21 @@ def load_broker(
     now_ms: int,
     changed_settings: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[BrokerState, StateFiles]:
-    """Return the state of a broker, and the files that keep it.
+    """Return the state of a broker, and the files that store it.
 
-    Where a power cut took the end of the log, what refers to it is brought back, on disk before anything
-    is stored there anew.
+    If a power cut removed the end of the log, this corrects all references to it. The corrections are on disk
+    before anything new is stored there.
 
     Args:
-        boot: The machine's present start; empty if it does not say.
-        changed_settings: See :func:`read_changed_settings`; they are in ``config`` already.
-
-    Raises:
-        SettingError: If the store belongs to a broker of another name.
-        StoreDamaged, ValueError: If what is on disk cannot be used, or somebody has to decide.
-        OSError: If the disk refuses.
+        boot: Name of the machine's present boot; empty if unknown.
+        changed_settings: See :func:`read_changed_settings`; they are in ``config`` already. ¶ Raises:
+            SettingError: If the store belongs to a broker of another name. StoreDamaged, ValueError: If the
+            content of the disk cannot be used, or an operator has to decide.
+        OSError: If the disk fails.
     """
     tables = directory / "config"
     make_directories(disk, tables)
-    disk.sync_directory(tables)  # an earlier process may have left names that are not durable
+    disk.sync_directory(tables)  # an earlier process may have left names that are not durable yet
     keep_name(disk, directory, config.broker_name)
     topics = TopicConfigs(
         StartTopics(
@@ -91,7 +89,7 @@ def load_broker(
         )
     )
     groups, offsets = GroupConfigs(), ConsumerOffsets()
-    # Without a checksum it gets one when the log was compared with it, and not before.
+    # A table without a checksum gets one only after it was compared with the log.
     trust = load_state(disk, tables / TOPICS, topics.load, adopt=False).trust
     topics.begin(now_ms=now_ms)
     topics_found = read_journals(disk, tables / TOPICS, topics)
@@ -145,7 +143,7 @@ def load_broker(
         (files.settings, Trust.CHECKED),
     ):
         if found in (Trust.CHECKED, Trust.ABSENT):
-            file.is_as_loaded()  # others are written anew, and what was damaged is set aside
+            file.is_as_loaded()  # other tables are written anew, and damaged files are set aside
     try:
         _follow_log(state, files, now_ms=now_ms)
     except BaseException:
@@ -159,7 +157,7 @@ def read_changed_settings(disk: Disk, directory: Path) -> dict[str, str]:
 
     Raises:
         ValueError: If the file cannot be read as settings.
-        OSError: If the disk refuses.
+        OSError: If the disk fails.
     """
     return load_state(disk, directory / "config" / SETTINGS, parse_properties).value or {}
 
@@ -174,7 +172,7 @@ def _parse_delays(text: str) -> dict[int, int]:
 def _compare(
     topics: TopicConfigs, trust: Trust, checkpoint: Checkpoint | None, path: Path, *, lacks_changes: bool
 ) -> None:
-    """Have topics looked for in the log, unless the table is the one that the store knew last."""
+    """Search the log for topics, unless the table is the newest one that the store knows."""
     counter = 0 if checkpoint is None else checkpoint.topics_counter
     had = topics.data_version.counter
     is_older = topics.is_older_than(counter)
@@ -185,14 +183,14 @@ def _compare(
 
 
 def _follow_log(state: BrokerState, files: StateFiles, *, now_ms: int) -> None:
-    """Correct what refers to a part of the log that a power cut took."""
+    """Correct all references to a part of the log that a power cut removed."""
     store, topics = state.store, state.topics
     counts = dict(store.queue_counts)
     if topics.unknown_from is not None:
         _count_delayed(state, topics.unknown_from, counts)
     corrected = topics.follow_log(lambda: store.log.max_offset, counts, now_ms=now_ms)
     try:
-        # Before anything new is stored: what was passed over in the log must not count later.
+        # Do this before anything new is stored: records that were skipped in the log must not count later.
         save_now(files.topics)
     except OSError as error:
         if corrected:
@@ -203,17 +201,17 @@ def _follow_log(state: BrokerState, files: StateFiles, *, now_ms: int) -> None:
     )
     try:
         save_now(files.groups)
-    except OSError as error:  # its journal is still there
+    except OSError as error:  # its journal still exists
         logger.error("file not written path=%s error=%s", files.groups.name, error)
     save_now(files.offsets)
-    state.offsets.snapshot()  # encodes all of them, while nobody is served yet
+    state.offsets.snapshot()  # encode all offsets now, before any client is served
     for level, offset in state.delay_offsets.items():
         state.delay_offsets[level] = min(offset, store.bounds(SCHEDULE_TOPIC, level - 1)[1])
     save_now(files.delays)
 
 
 def _count_delayed(state: BrokerState, begin: int, counts: dict[str, int]) -> None:
-    """Count topics, too, that have no message yet but delayed ones, from a log offset on."""
+    """Also count topics that have only delayed messages so far, from a log offset on."""
     store = state.store
     for queue_id in range(len(state.config.delay_levels_ms)):
         low, high = store.bounds(SCHEDULE_TOPIC, queue_id)
@@ -226,7 +224,7 @@ def _count_delayed(state: BrokerState, begin: int, counts: dict[str, int]) -> No
 
 
 def save_now(file: StateFile) -> None:
-    """Write a file at once, if its table has changed.
+    """Write a file now, if its table has changed.
 
     Raises:
         OSError, StoreUnavailable: If it could not be written.
@@ -237,7 +235,7 @@ def save_now(file: StateFile) -> None:
 
 
 def run_here(steps: Steps) -> None:
-    """Do work in this thread, blocking: at the start and the end of the process."""
+    """Run work in this thread, blocking: only for the start and the end of the process."""
     generator: Generator[Any, Any, None] = steps
     try:
         work = next(generator)

@@ -1,8 +1,8 @@
 """Metrics of a broker (``/metrics``), under the names and labels of RocketMQ's own exporter.
 
-Pure but for the store. Rates are those of the last minute, as there. Left out is what the exporter asks
-clients for, and what this broker does not have: latencies of puts, pools of threads. Strangers choose topics
-and groups: a family has a bounded number of them, those with the greatest values.
+Pure but for the store. Rates are means of the last minute, as in the exporter. Metrics are missing that the
+exporter gets from clients, and those of things that this broker lacks: latencies of puts, pools of threads.
+Strangers choose topics and groups, so a family has a bounded number of them: those with the greatest values.
 
 Source: RMQMetricsCollector and MetricsCollectTask, rocketmq-exporter.
 """
@@ -38,12 +38,12 @@ from routekeeper.remoting.output import lines_dropped, lines_left_out
 from routekeeper.remoting.transport.limits import ServerStats
 from routekeeper.remoting.transport.server_hooks import ServerHooks, hook_figures
 
-#: Kinds of connections: consumers (those that produce, too, among them), producers, others that have asked
-#: something, those that have not.
+#: Kinds of connections: consumers (including those that also produce), producers, other clients that sent a
+#: request, and clients that sent none.
 CONNECTION_KINDS: Final = ("consumer", "producer", "client", "other")
-#: Series of one family whose labels strangers choose.
+#: Bound of the series in a family whose labels strangers choose.
 SERIES_MAX: Final = 1_000
-#: Queues looked at before others have their turn.
+#: Number of queues that one step reads.
 _TURN: Final = 500
 #: Statistic to the name of its rate, whose key is a topic, or a topic and a group.
 _TOPIC_RATES: Final = {
@@ -57,7 +57,7 @@ _GROUP_RATES: Final = {
 }
 _BROKER_RATES: Final = {BROKER_PUT_NUMS: "rocketmq_broker_tps", BROKER_GET_NUMS: "rocketmq_broker_qps"}
 _RUNTIME: Final = "rocketmq_brokeruntime_"
-#: Members of a group whose addresses and ids are named; as with all labels, strangers choose them.
+#: Bound of a group's members whose addresses and ids are named, because strangers choose them.
 _NAMED_MAX: Final = 16
 _HELP: Final = {
     "rocketmq_broker_tps": "Messages stored per second.",
@@ -70,7 +70,7 @@ _HELP: Final = {
     "rocketmq_consumer_tps": "Messages handed out to a group per second.",
     "rocketmq_consumer_message_size": "Bytes handed out to a group per second.",
     "rocketmq_consumer_offset": "Sum of the offsets that a group stored.",
-    "rocketmq_send_back_nums": "Messages sent back by a group per second.",
+    "rocketmq_send_back_nums": "Messages that a group sent back per second.",
     "rocketmq_group_diff": "Messages that a group has not consumed yet.",
     "rocketmq_group_retrydiff": "Messages of its retry topic that a group has not consumed yet.",
     "rocketmq_group_dlqdiff": "Messages of its dead letter topic that a group has not consumed.",
@@ -84,8 +84,8 @@ class Samples(Collector):
 
     Attributes:
         runtime: Labels of the broker's own figures.
-        behind: Groups that are behind most.
-        histograms: Metrics of their own kind.
+        behind: Groups with the greatest lag.
+        histograms: Metrics of type histogram.
     """
 
     def __init__(self, runtime: Mapping[str, str]) -> None:
@@ -101,18 +101,18 @@ class Samples(Collector):
         samples.append((value, -len(samples), labels))
 
     def choose(self) -> Iterable[None]:
-        """Take the greatest samples of each family with many; others have their turn in between."""
+        """Choose the greatest samples of each large family, in steps, so that other work has its turn."""
         for name, samples in self._many.items():
             for value, _, labels in heapq.nlargest(SERIES_MAX, samples):
                 self.add(name, value, labels)
             left_out = float(max(0, len(samples) - SERIES_MAX))
-            help_ = f"Series of a family that have no room: above {SERIES_MAX} the greatest values are shown."
+            help_ = f"Series that a family omits: of more than {SERIES_MAX}, the greatest are shown."
             self.add("mqbroker_series_left_out", left_out, {"family": name}, help_=help_)
             yield
         self._many.clear()
 
     def add(self, name: str, value: float, labels: Mapping[str, str], *, help_: str = "") -> None:
-        """Add a sample; one whose name ends in ``_total`` is of a counter."""
+        """Add a sample; a name that ends in ``_total`` means a counter."""
         family = self._families.get(name)
         if family is None:
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
@@ -124,13 +124,13 @@ class Samples(Collector):
 
 
 def gather(state: BrokerState) -> Generator[None, None, Samples]:
-    """Return all samples; others have their turn at each step."""
+    """Return all samples, in steps, so that other work has its turn."""
     broker = {"cluster": state.config.cluster_name, "broker": state.config.broker_name}
     samples = Samples(
         {
             "cluster": state.config.cluster_name,
             "brokerIP": str(state.advertise),
-            "brokerHost": "",  # the exporter never fills it
+            "brokerHost": "",  # the exporter never sets this value
             "des": VERSION_TEXT,
             "boottime": str(state.stats.started_ms),
             "broker_version": str(VERSION),
@@ -196,7 +196,7 @@ def _add_broker(samples: Samples, state: BrokerState, broker: Mapping[str, str])
         "mqbroker_queue_entries_damaged_total",
         float(store.damaged_entries),
         {},
-        help_="Entries of files of queues that were found damaged.",
+        help_="Damaged entries that were found in files of queues.",
     )
     address = {"cluster": broker["cluster"], "brokerIP": str(state.advertise), "broker": broker["broker"]}
     for name, rate_name in _BROKER_RATES.items():
@@ -235,8 +235,8 @@ def _add_broker(samples: Samples, state: BrokerState, broker: Mapping[str, str])
         ("putmessage_times_total", stats.put.total, "Messages stored since the start."),
         ("msg_put_total_today_now", stats.put.total, "Messages stored since the start."),
         ("msg_gettotal_today_now", stats.got.total, "Messages handed out since the start."),
-        ("commitlog_minoffset", store.log.min_offset, "Where the log begins."),
-        ("commitlog_maxoffset", store.log.max_offset, "Where the log ends."),
+        ("commitlog_minoffset", store.log.min_offset, "Offset at which the log begins."),
+        ("commitlog_maxoffset", store.log.max_offset, "Offset at which the log ends."),
         (
             "remain_howmanydata_toflush",
             store.log.max_offset - store.log.flushed_offset,
@@ -246,16 +246,16 @@ def _add_broker(samples: Samples, state: BrokerState, broker: Mapping[str, str])
         samples.add(f"{_RUNTIME}{name}", float(value), samples.runtime, help_=help_)
 
 
-_LAG_MESSAGES: Final = "Messages that a group has not consumed yet; of the 100 groups and topics with most."
-_LAG_SECONDS: Final = "Age of the oldest message that a group has not consumed; of the same, as far as known."
+_LAG_MESSAGES: Final = "Messages that a group has not consumed yet; for the 100 pairs with most."
+_LAG_SECONDS: Final = "Age of the oldest message that a group has not consumed; for the same pairs."
 
 
 def _add_lag(
     samples: Samples, state: BrokerState, topic: str, group: str, queues: Mapping[int, int]
 ) -> Behind | None:
-    """Add how far a group is behind, and return it.
+    """Add the lag of a group, and return it.
 
-    Not for one that broadcasts: its members keep their offsets.
+    Broadcasting groups have none here: their members keep the offsets.
     """
     online = state.clients.consumer_group(group)
     if online is not None and online.is_broadcasting:
@@ -270,7 +270,7 @@ def _add_lag(
         "group": group,
         "topic": topic,
         "countOfOnlineConsumers": str(0 if online is None else len(online.client_ids())),
-        "msgModel": "1",  # clustering, by its place in Java's enum
+        "msgModel": "1",  # clustering, by its position in Java's enum
     }
     samples.add_one_of_many(name, float(lag.messages), labels)
     return lag
@@ -293,12 +293,12 @@ def encode(
     """Return everything in Prometheus' text format 0.0.4; in any thread.
 
     Args:
-        disk: Size and free bytes of the log's file system; zeros if nobody can say.
-        requests: Request code to how many came.
-        connections: How many are open, by kind.
-        lines_suppressed: Log lines about peers that were not written.
+        disk: Size and free bytes of the log's file system; zeros if unknown.
+        requests: Number of requests by code.
+        connections: Number of open connections by kind.
+        lines_suppressed: Number of log lines about peers that were not written.
         stats: Figures of requests, answers and the loop.
-        oldest: When (Unix ms) the oldest message for a group was stored, by topic and group.
+        oldest: Store time (Unix ms) of the oldest message for a group, by topic and group.
         expirations: Seconds until the certificate of a port ends, by port.
     """
     if stats is not None:
@@ -323,9 +323,9 @@ def encode(
     samples.add("mqbroker_connections", float(sum(connections.values())), {}, help_="Open connections.")
     for kind, count in connections.items():
         samples.add("mqbroker_connections_by_kind", float(count), {"kind": kind}, help_=_KINDS)
-    dropped = "Lines of stderr that were dropped: nobody read it in time."
+    dropped = "Lines of stderr that were lost because no program read them in time."
     samples.add("mqbroker_log_lines_dropped_total", float(lines_dropped()), {}, help_=dropped)
-    left_out = "Lines about peers, and of events that came too often, that were not written."
+    left_out = "Log lines about peers, or about too frequent events, that were not written."
     suppressed = float(lines_suppressed + lines_left_out())
     samples.add("mqbroker_log_lines_suppressed_total", suppressed, {}, help_=left_out)
     size, free = disk
@@ -339,16 +339,16 @@ def encode(
             samples.add(f"{_RUNTIME}{name}", value, samples.runtime, help_=help_)
     registry = CollectorRegistry()
     registry.register(samples)
-    ProcessCollector(registry=registry)  # nothing where there is no /proc
+    ProcessCollector(registry=registry)  # systems without /proc get no such metrics
     return generate_latest(registry)
 
 
 def _add_wire(samples: Samples, stats: ServerStats) -> None:
-    """Add how long requests took, by what they were answered, and how late the loop was."""
-    help_ = "Time from a request's arrival to its answer; pulls that wait for messages apart."
+    """Add the times of requests by their answers, and the lateness of the loop."""
+    help_ = "Time from a request's arrival to its answer, without pulls that wait for messages."
     by_group = [({"group": group}, times) for group, times in sorted(stats.times.items())]
     samples.histograms.append(histograms("mqbroker_request_seconds", help_, by_group))
-    late = "By how much the event loop was late, looked at ten times a second."
+    late = "Lateness of the event loop, measured ten times a second."
     samples.histograms.append(histograms("mqbroker_loop_late_seconds", late, [({}, stats.late)]))
     for code, count in sorted(stats.answers.items()):
         if count or code in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR):
@@ -358,5 +358,6 @@ def _add_wire(samples: Samples, stats: ServerStats) -> None:
 
 _ANSWERS: Final = "Answers by code."
 _KINDS: Final = (
-    "Open connections: of consumers, of producers alone, of others that have asked, of those that have not."
+    "Open connections: of consumers, of producers alone, of other clients that sent a request, of clients "
+    "that sent none."
 )

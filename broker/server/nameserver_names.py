@@ -1,4 +1,4 @@
-"""Nameservers of a broker as its settings name them, look-ups of names and an address server included."""
+"""Nameservers of a broker from its settings, including look-ups of names and an address server."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.transport.lookups import look_up
 
 if TYPE_CHECKING:
-    from routekeeper.remoting.http.asking import AddressServer  # loaded by those who use it
+    from routekeeper.remoting.http.asking import AddressServer  # only brokers with an address server load it
 
 logger = logging.getLogger(__name__)
 
-#: Longest wait for a look-up. The system's resolver may take a minute, and goes on in its own thread.
+#: Longest wait for a look-up in seconds. The system's resolver may take a minute; it goes on in its own
+#: thread.
 LOOK_UP_S: Final = 3.0
-#: First pause, and the one after a look-up that failed. Source: BrokerController.initialize, RocketMQ 5.3.
+#: First pause, and the pause after a failed look-up, in seconds. Source: BrokerController.initialize,
+#: RocketMQ 5.3.
 RETRY_S: Final = 10.0
-#: Addresses of one name that count.
+#: Bound of the addresses that one name gives.
 ADDRESSES_MAX: Final = 16
 
 
 class NameserverNames:
-    """Finds out again and again which nameservers a broker has.
+    """Keeps the list of a broker's nameservers up to date.
 
-    They are the addresses of ``namesrvAddr``; with ``fetchNameSrvAddrByDnsLookup`` those that its names have
-    by now. RocketMQ's brokers look up one name; here the list may have several, and addresses among them.
-    Without ``namesrvAddr`` they are those that an address server lists (``fetchNamesrvAddrByAddressServer``).
-    Where a look-up fails, or the address server lists none, the addresses that were known before stay.
+    It has the addresses of ``namesrvAddr``; with ``fetchNameSrvAddrByDnsLookup`` the present addresses of the
+    names in it. RocketMQ's brokers look up one name; here the list may have several names, and addresses
+    among them. Without ``namesrvAddr``, an address server lists the nameservers
+    (``fetchNamesrvAddrByAddressServer``). If a look-up fails, or the address server lists none, the known
+    addresses stay.
     """
 
     def __init__(self) -> None:
@@ -42,7 +45,7 @@ class NameserverNames:
         self._listed: tuple[str, ...] = ()
 
     async def nameservers(self, config: BrokerConfig) -> tuple[str, ...]:
-        """Return the nameservers that a broker has by now, in order."""
+        """Return the present nameservers of a broker, in order."""
         if config.asks_address_server:
             return await self._ask(config.address_server_url)
         if config.look_up_namesrv:
@@ -69,7 +72,7 @@ class NameserverNames:
         return self._listed
 
     async def look_up(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the addresses, with ports and in order, that some ``name:port`` have."""
+        """Return the addresses, with ports and in order, of some ``name:port``."""
         names = tuple(names)
         found = await asyncio.gather(*map(self._look_up, names))
         self._known = dict(zip(names, found, strict=True))
@@ -77,7 +80,7 @@ class NameserverNames:
         return tuple(dict.fromkeys(addr for addrs in found for addr in addrs))
 
     def pause_s(self, config: BrokerConfig) -> float | None:
-        """Return the seconds until the next look-up or question; None if there is none."""
+        """Return the seconds until the next look-up or request; None if there is none."""
         if config.asks_address_server:
             period_s = config.fetch_period_ms / 1000
         elif config.look_up_namesrv:
@@ -101,7 +104,7 @@ class NameserverNames:
 
 
 async def numeric_addresses(name: str) -> frozenset[str]:
-    """Return the addresses of a ``name:port``, or itself if it cannot be looked up."""
+    """Return the addresses of a ``name:port``, or the text itself if it cannot be looked up."""
     try:
         return frozenset(await _addresses(name))
     except (OSError, ValueError, TimeoutError):

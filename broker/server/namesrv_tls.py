@@ -21,10 +21,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTls:
-    """Files of connections that this broker makes; empty for none.
+    """Files of TLS for connections that this broker makes; empty for none.
 
     Attributes:
-        checks: Nameservers must show a certificate of ``ca``, or of the system's authorities, for their host.
+        checks: Nameservers must present a certificate for their host, signed by ``ca`` or by one of the
+            system's authorities.
     """
 
     ca: str
@@ -35,13 +36,13 @@ class OwnTls:
 
 
 def own_tls(config: BrokerConfig, file: TlsFile, *, enforcing: bool) -> OwnTls | None:
-    """Return TLS of this broker's own connections, None if they are plain; settings win over the file (pure).
+    """Return TLS of this broker's own connections, None without TLS; settings win over the file (pure).
 
-    RocketMQ checks no certificate by default; but an operator who names an authority expects that it counts.
+    RocketMQ checks no certificate by default. But an operator who names an authority expects a check.
 
     Args:
-        file: Of ``--tls-config``.
-        enforcing: This broker's own port demands TLS; as in RocketMQ, its connections use it then.
+        file: Content of the file of ``--tls-config``.
+        enforcing: This broker's own port demands TLS. As in RocketMQ, its connections then use TLS, too.
 
     Raises:
         TlsSettingError: If settings do not fit together.
@@ -54,7 +55,7 @@ def own_tls(config: BrokerConfig, file: TlsFile, *, enforcing: bool) -> OwnTls |
     ca = config.tls_client_ca or config.tls_ca or file.client_ca
     cert, key = config.tls_client_cert, config.tls_client_key
     password = config.tls_client_key_password
-    if not cert:  # a pair comes from one place
+    if not cert:  # certificate and key come from the same source
         cert, key, password = file.client_cert, file.client_key, file.client_key_password
     if key and not cert:
         raise TlsSettingError("tls.client.keyPath needs tls.client.certPath")
@@ -67,10 +68,10 @@ def own_tls(config: BrokerConfig, file: TlsFile, *, enforcing: bool) -> OwnTls |
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """Files as read.
+    """TLS from files that were read.
 
     Attributes:
-        ends_at: When the certificate expires, or the last of the authorities if that is earlier; Unix s.
+        ends_at: Time (Unix s) at which the certificate expires, or the last authority if that is earlier.
     """
 
     own: OwnTls
@@ -79,10 +80,12 @@ class _Loaded:
 
 
 class NamesrvTls(CertificateFiles[_Loaded]):
-    """The files of TLS towards nameservers. Reads them at once; new connections use those read last.
+    """The files of TLS to nameservers.
+
+    New connections use the files as last read; the constructor reads them.
 
     Attributes:
-        tls: For the client that registers.
+        tls: TLS of the client that registers.
     """
 
     def __init__(self, first: OwnTls, settle: Callable[[], OwnTls | None], *, config: str) -> None:
@@ -119,14 +122,14 @@ class NamesrvTls(CertificateFiles[_Loaded]):
 
 
 def _ends(file: str) -> list[float]:
-    """Return when the certificates in a file end; never without one."""
+    """Return the time at which the certificates in a file expire; infinity without one."""
     if not file:
         return [math.inf]
     return ends_of(read_regular(file, size_max=CERTIFICATES_SIZE_MAX).decode("latin-1"))
 
 
 def namesrv_tls(config: BrokerConfig) -> NamesrvTls | None:
-    """Return TLS towards nameservers, None if those connections are plain. Blocking.
+    """Return TLS to nameservers, None without TLS. Blocking.
 
     Raises:
         SettingError: If settings do not fit together, or a file cannot be used.

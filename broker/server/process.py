@@ -1,4 +1,4 @@
-"""One broker process: loads what is on disk, serves the wire, writes what has changed."""
+"""One broker process: loads the state from disk, serves requests, writes changes to disk."""
 
 from __future__ import annotations
 
@@ -75,21 +75,22 @@ audit_logger = logging.getLogger("routekeeper.broker.audit")
 
 T = TypeVar("T")
 
-#: Longest wait for a client's answer to what is handed on to it. Source: callConsumer, RocketMQ 4.9.
+#: Longest wait in seconds for a client's answer to a forwarded request. Source: callConsumer, RocketMQ 4.9.
 CLIENT_WAIT_S: Final = 10.0
-#: Queries by key under way at once; each reads files in a thread.
+#: Bound of the queries by key under way; each reads files in a thread.
 STEPWISE_MAX: Final = 32
-#: Clients that are asked for their state at a time, by all requests together. A message that goes along is
-#: held until the client answers, so each 64 KiB of it count as a client.
+#: Bound of the clients that are asked for their state at once, by all requests together. A message that is
+#: sent along stays in memory until the client answers, so each 64 KiB of it count as a client.
 ASKED_MAX: Final = 1024
 _ASKED_BYTES: Final = 64 * 1024
-#: Queues that these list, one request apart: each takes half a kilobyte until the answer is sent.
+#: Bound of the queues that all but one of these requests list: each takes half a kilobyte until the answer is
+#: sent.
 LISTED_QUEUES_MAX: Final = 200_000
-#: Threads for what reads files for a request.
+#: Number of threads that read files for requests.
 _READERS: Final = 4
-#: Groups that one log line names.
+#: Bound of the groups that one log line names.
 _GROUPS_NAMED: Final = 8
-#: Longest wait of an admin's request for the nameservers to hear of a changed topic.
+#: Longest wait in seconds of an operator's request for the registration of a changed topic.
 _REGISTER_WAIT_S: Final = 3.0
 
 
@@ -108,7 +109,7 @@ async def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
     except ValueError:
         try:
             ip = (await lookups.addresses_of(host, timeout_s=lookups.LISTEN_WITHIN_S))[0]
-        except (OSError, ValueError) as error:  # the latter: a host that no resolver takes
+        except (OSError, ValueError) as error:  # UnicodeError: a host that no resolver accepts
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise SettingError(f"brokerIP1={host}: cannot be resolved: {reason}") from None
     text = f"[{host}]" if ":" in host else host
@@ -126,7 +127,7 @@ def _first_address() -> str:
 
 
 def _only_cause(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """Return what a task group died of if that is one exception, so that callers can tell by its type."""
+    """Return the exception of a task group if there is only one, so that callers can decide by its type."""
     leaves: list[BaseException] = []
     open_groups: list[BaseExceptionGroup[BaseException]] = [group]
     while open_groups:
@@ -139,7 +140,7 @@ def _only_cause(group: BaseExceptionGroup[BaseException]) -> BaseException | Non
 
 
 def _unsynced(reply: RemotingCommand) -> RemotingCommand:
-    """Return the answer for what is stored, though nobody can promise that it survives a power cut."""
+    """Return the answer for a stored message that may not survive a power cut."""
     return RemotingCommand(
         code=ResponseCode.FLUSH_DISK_TIMEOUT,
         opaque=reply.opaque,
@@ -160,7 +161,7 @@ def _today() -> int:
 
 
 def _boot_id() -> str:
-    """Return what names the machine's present start; empty if it does not say."""
+    """Return the name of the machine's present boot; empty if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -172,14 +173,14 @@ class BrokerServer:
 
     Args:
         directory: Store of this broker; locked while it runs.
-        announcer: Makes what keeps the nameservers informed.
-        changed_settings: Those of ``config`` that request 25 changed before the last start.
+        announcer: Makes the object that registers this broker at nameservers.
+        changed_settings: Settings in ``config`` that request 25 changed before the last start.
         fixed_keys: Settings that the announcer reads at its start only.
 
     Attributes:
-        http_listen: Where HTTP is served, once requests are; None if it is off.
-        reloads: Files that are read again while this process runs, once requests are served.
-        tls_files: Those of TLS for clients; None if that port is plain.
+        http_listen: Address of HTTP, set once requests are served; None if HTTP is off.
+        reloads: Files that are read again while this process runs; set once requests are served.
+        tls_files: Files of TLS for clients; None if that port has no TLS.
     """
 
     def __init__(
@@ -214,7 +215,8 @@ class BrokerServer:
         self.tls_files: PortFiles | None = None
         self._hosts: dict[int, Host] = {}
         self._audit: AuditLog
-        # A log of its own: strangers who are refused must not use up the lines about changes.
+        # Refusals have a log of their own: else strangers could use up the bounded number of lines about
+        # changes.
         self._refusals: AuditLog
         self._access: BrokerAccess
         self._broker_addr = ""
@@ -222,7 +224,7 @@ class BrokerServer:
         self._listed = 0
         self._asked = 0
         self._readers = DiskThreads("reader", count=_READERS)
-        #: For each port with a certificate (wire, http): returns the seconds until that ends.
+        #: For each port with a certificate (wire, http): returns the seconds until the certificate expires.
         self.expirations: dict[str, Callable[[], float]] = {}
         self._oldest: dict[tuple[str, str], int] = {}  # see :func:`.lag.oldest_messages`
         self._oldest_at = -math.inf
@@ -232,14 +234,16 @@ class BrokerServer:
 
         Raises:
             SettingError: If a setting cannot be used on this machine.
-            StoreUnusable, StoreDamaged: If what is on disk cannot be used, or the disk refuses at start.
+            StoreUnusable, StoreDamaged: If the content of the disk cannot be used, or the disk fails at
+                start.
         """
         try:
             self._take_locks()
             self._namesrv_tls = namesrv_tls(self._config)
             if self._namesrv_tls is not None:
                 self.reloads.append(self._namesrv_tls.files)
-                if self._namesrv_tls.left_s < math.inf:  # else nothing is shown, and nothing checked
+                # without this, no certificate would be presented, and none checked
+                if self._namesrv_tls.left_s < math.inf:
                     self.expirations["nameservers"] = partial(getattr, self._namesrv_tls, "left_s")
             await self._serve(stop, ready)
         except BaseExceptionGroup as group:
@@ -274,7 +278,7 @@ class BrokerServer:
                 raise SettingError(f"--rpc-hook {error}") from error
             self._hooks = ServerHooks(hooks, time.perf_counter)
             handlers = self._hooks.wrap(handlers)
-            if self._access.is_needed:  # before hooks: strangers must not use up their time
+            if self._access.is_needed:  # before the hooks, so that strangers cannot use up the hooks' time
                 handlers = {code: partial(self._checked, handler) for code, handler in handlers.items()}
             self._server = RemotingServer(
                 handlers=handlers,
@@ -285,7 +289,7 @@ class BrokerServer:
                 groups=GROUPS,
                 tls=self.tls_files.value if self.tls_files is not None else None,
             )
-            # The address goes into messages, so it is bound first; clients come in once the store is ready.
+            # Bind first, because messages contain the address. Clients are served once the store is ready.
             listen = await self._bind(self._server.bind(self._config.bind_host, self._config.listen_port))
             bound_port = split_address(listen)[1]
             broker_addr, store_host = await advertised(self._config, bound_port)
@@ -342,7 +346,7 @@ class BrokerServer:
                 self.tls_files.close()
             services[0].cancel()
             await self._registrar.unregister()
-            # Not before: a client that is told that there is nothing asks again at once.
+            # Do not do this earlier: a client whose pull is answered without messages pulls again at once.
             await self._server.close(before_end=self._pulls.end)
             for task in services:
                 task.cancel()
@@ -359,11 +363,11 @@ class BrokerServer:
 
     @property
     def changed_settings(self) -> dict[str, str]:
-        """Settings that request 25 has changed, by key; only once requests are served."""
+        """Settings that request 25 has changed, by key; available once requests are served."""
         return dict(self._state.changed_settings)
 
     def take_settings(self, changes: Mapping[str, str]) -> None:
-        """Put settings of a file that was read again in force; look nameservers up again."""
+        """Put the settings of a file that was read again in force; look nameservers up again."""
         state = self._state
         if changes:
             state.config, _ = apply_properties(state.config, changes)
@@ -380,7 +384,7 @@ class BrokerServer:
         try:
             return await work
         except OSError as error:
-            # asyncio's own text says the address once more; a name that is not resolved has no errno.
+            # asyncio's own error text repeats the address; for an unknown host name, errno is missing.
             known = error.errno in errno.errorcode
             reason = os.strerror(error.errno) if known and error.errno else error.strerror or error
             listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -388,7 +392,7 @@ class BrokerServer:
 
     def _watch_tls(self) -> PortFiles | None:
         def take(context: PortContext) -> None:
-            self._server.tls.current = context  # connections that are there go on
+            self._server.tls.current = context  # existing connections go on
 
         try:
             files = watched_port(self._config.tls, take)
@@ -405,7 +409,8 @@ class BrokerServer:
     async def _serve_http(self) -> None:
         if self._config.http == "off":
             return
-        from routekeeper.broker.server.http import HttpServer  # aiohttp takes as long to load as all the rest
+        # import it only here, because aiohttp takes as long to load as everything else
+        from routekeeper.broker.server.http import HttpServer
 
         try:
             self._http = HttpServer(
@@ -502,7 +507,7 @@ class BrokerServer:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None:
         if request.code in MAY_WAIT and connection.unanswered >= self._server.limits.unanswered_max:
-            # Before it is served: afterwards it would be stored, and its sender told that it is not.
+            # Refuse before serving: else the message would be stored, and its sender would get an error.
             self._count_refused(request.code, Refused.OVERLOAD)
             return request.reply(
                 ResponseCode.SYSTEM_BUSY,
@@ -561,7 +566,7 @@ class BrokerServer:
     def _handle_audited(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """Serve a request by which an operator changes something, and note what came of it."""
+        """Serve a request by which an operator changes something, and log its outcome."""
         about = self._state.effects.about = {}
         try:
             answer = self._handle(connection, request)
@@ -600,7 +605,7 @@ class BrokerServer:
             self._state.stats.refused[reason] += 1
 
     def _answer_synced(self, connection: Connection, request: RemotingCommand, later: Later) -> DeferredReply:
-        """Answer once the log is synced, without a task: under SYNC_FLUSH that is every send."""
+        """Answer once the log is synced. It makes no task, because with SYNC_FLUSH every send needs this."""
         deferred, reply = DeferredReply(connection, request), later.reply
         self._upkeep.when_synced(
             later.log_offset,
@@ -611,10 +616,10 @@ class BrokerServer:
     async def _asking(
         self, asked: RemotingCommand, count: int, work: Coroutine[Any, Any, RemotingCommand]
     ) -> RemotingCommand:
-        """Ask clients, unless as many are asked as may be.
+        """Forward a request to clients, unless the bound of such clients is reached.
 
         Args:
-            count: Clients that are asked.
+            count: Number of clients.
         """
         if self._asked and self._asked + count > ASKED_MAX:
             work.close()
@@ -650,7 +655,7 @@ class BrokerServer:
         )
 
     async def _ask_all(self, ask: AskAll) -> RemotingCommand:
-        """Ask clients at once; one that is gone, or gives no answer in time, is left out."""
+        """Send requests to several clients at once; omit clients that do not answer in time."""
 
         async def answer(connection_id: int) -> RemotingCommand | None:
             connection = self._server.connections.get(connection_id)
@@ -705,7 +710,7 @@ class BrokerServer:
         return reply
 
     async def _saved(self, code: int, later: Later) -> RemotingCommand | None:
-        """Wait until the tables that an answer needs are on disk; return another answer if they are not."""
+        """Wait until the tables that an answer needs are on disk; return an error if that fails."""
         reply = later.reply
         for file, wanted in (
             (self._files.topics, later.topics_saved),
@@ -731,7 +736,7 @@ class BrokerServer:
         return None
 
     def _apply_effects(self) -> asyncio.Future[None] | None:
-        """Do what handlers asked for; return what is done once changed topics are announced, if there are."""
+        """Perform the effects that handlers asked for; return the announcement's future, if there is one."""
         effects = self._state.effects
         if effects.arrived:
             self._pulls.arrived(effects.arrived)

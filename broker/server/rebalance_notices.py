@@ -1,4 +1,4 @@
-"""Tells the members of changed groups to rebalance (request 40)."""
+"""Notifies the members of changed groups to rebalance (request 40)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.fields import ConsumerGroupFields
 
-#: Members that are told in one turn of the loop: thousands of clients may leave thousands of groups at once.
+#: Bound of the members that are notified in one turn of the loop, because thousands of clients may leave
+#: thousands of groups at once.
 NOTICES_MAX: Final = 256
 
 
 class RebalanceNotices:
-    """Changed groups whose members are still to be told.
+    """Changed groups whose members are still to be notified.
 
-    A group that changes several times before its turn comes has its members told once. Else the cost would
-    grow with members times changes.
+    If a group changes several times before its turn comes, its members are notified once. Otherwise the cost
+    would grow with members times changes.
 
     Args:
         members: Returns the connections of a group's members.
-        send: Sends a request over a connection, if that is still there.
+        send: Sends a request over a connection, if the connection is still open.
     """
 
     def __init__(
@@ -32,12 +33,12 @@ class RebalanceNotices:
         self._members = members
         self._send = send
         self._groups: dict[str, None] = {}  # in the order in which they changed
-        self._untold: deque[int] = deque()  # connections that get the request below
+        self._untold: deque[int] = deque()  # connections that still have to get the request
         self._request: RemotingCommand | None = None
         self._is_due = False
 
     def tell(self, groups: Iterable[str]) -> None:
-        """Have the members of groups told: the first ones at once, others in later turns of the loop."""
+        """Notify the members of groups: the first ones now, the others in later turns of the loop."""
         self._groups |= dict.fromkeys(groups)
         if not self._is_due:
             self._go_on()

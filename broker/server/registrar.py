@@ -1,4 +1,4 @@
-"""Keeps every nameserver informed of this broker: sends what ``registration`` decides."""
+"""Registers this broker at every nameserver, as ``registration`` decides."""
 
 from __future__ import annotations
 
@@ -41,22 +41,23 @@ from routekeeper.remoting.route import DataVersion, TopicConfig, TopicRouteData,
 from routekeeper.remoting.transport.aio import RemotingClient
 
 if TYPE_CHECKING:
-    from routekeeper.remoting.transport.tls import Tls  # loaded by those who use it
+    from routekeeper.remoting.transport.tls import Tls  # only brokers with an address server load it
 
 logger = logging.getLogger(__name__)
 
-#: Time that a goodbye may take at each nameserver. Source: BrokerOuterAPI.unregisterBroker.
+#: Longest time in seconds of an unregistration at each nameserver. Source: BrokerOuterAPI.unregisterBroker.
 UNREGISTER_TIMEOUT_S = 3.0
-#: Changes of the list of nameservers under way, counted by registrations and goodbyes; then a change waits.
+#: Bound of the registrations and unregistrations under way because of changes of the list. At the bound, a
+#: further change waits.
 CHANGES_MAX: Final = 128
-#: Larger bodies travel compressed, or they would not fit a frame of 16 MiB.
+#: Size in bytes above which bodies are compressed, because they would not fit a frame of 16 MiB.
 PLAIN_BODY_MAX: Final = 15 * 1024 * 1024
-#: More topics than these are encoded in a thread, so that requests do not wait for it.
+#: More topics than this are encoded in a thread, so that requests do not wait.
 _INLINE_TOPICS_MAX: Final = 500
 
 
 def encode_fitting(content: RegisterBody, *, compressed: bool) -> tuple[bytes, bool]:
-    """Return the body of a registration and whether it is compressed: as asked, or because it must be."""
+    """Return the body of a registration, and whether it is compressed: by request, or because of its size."""
     body = encode_register_body(content, compressed=compressed, version=VERSION)
     if compressed or len(body) <= PLAIN_BODY_MAX:
         return body, compressed
@@ -64,27 +65,27 @@ def encode_fitting(content: RegisterBody, *, compressed: bool) -> tuple[bytes, b
 
 
 def asked_lease_ms(timer_divisor: float) -> int | None:
-    """Return the lease to ask for: the default one, unless all timers are shortened."""
+    """Return the lease to request: the default, unless all timers are divided."""
     return None if timer_divisor == 1 else round(LEASE_MS / timer_divisor)
 
 
 class Announcer(Protocol):
-    """Keeps those who list brokers informed of this one; :class:`Registrar` does so with nameservers."""
+    """Announces this broker to servers that list brokers; :class:`Registrar` does so for nameservers."""
 
     async def run(self) -> None:
-        """Announce at start, and go on, until cancelled."""
+        """Announce at start, and again and again, until cancelled."""
 
     async def register_all(self, trigger: Trigger) -> None:
         """Announce all topics."""
 
     async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
-        """Announce topics that were created or changed, each with the version that it brought."""
+        """Announce topics that were created or changed, each with the data version of its change."""
 
     def nameservers_changed(self) -> None:
-        """Follow a change of the settings that name those who list brokers."""
+        """React to a change of the settings that name the servers."""
 
     async def unregister(self) -> None:
-        """Say goodbye."""
+        """Unregister this broker."""
 
     async def close(self) -> None: ...
 
@@ -105,7 +106,7 @@ class AnnouncerFactory(Protocol):
 
 
 class _Signing:
-    """A hook that signs every request as the broker's settings say."""
+    """A hook that signs every request, if the broker's settings say so."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -114,20 +115,20 @@ class _Signing:
         return self._state.sign(request)
 
     def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Nothing: answers are not signed."""
+        """Do nothing, because answers are not signed."""
 
 
 class Registrar:
     """Registers one broker with all its nameservers, each independently of the others.
 
-    A lost connection triggers nothing: the next registration opens a new one. A change of the settings that
-    name the nameservers is followed at once: it registers with new ones, and leaves those that are gone from
-    the list.
+    A lost connection triggers nothing: the next registration opens a new one. When the settings that name the
+    nameservers change, the registrar at once registers with new ones, and unregisters from those that are not
+    in the list any more.
 
     Args:
-        broker_addr, ha_addr: What clients and slaves are to dial.
+        broker_addr, ha_addr: Addresses for clients and slaves.
         changed: Called when an answer changed the topic table.
-        tls: Of connections to nameservers.
+        tls: TLS of connections to nameservers.
     """
 
     def __init__(
@@ -173,14 +174,14 @@ class Registrar:
             while True:
                 await asyncio.sleep(schedule.until_due(loop.time()))
                 schedule.fired(loop.time())
-                # A nameserver that does not answer must not delay the next round of the others.
+                # A nameserver that does not answer must not delay the others' next registration.
                 rounds.create_task(self.register_all(Trigger.PERIOD))
 
     def nameservers_changed(self) -> None:
         self._changed_list.set()
 
     async def _follow_nameservers(self, rounds: asyncio.TaskGroup) -> None:
-        """Bring the list in line with the settings, and with the addresses that names have by now."""
+        """Update the list from the settings, and from the present addresses of names."""
         under_way: set[asyncio.Task[None]] = set()
         while True:
             config = self._state.config
@@ -200,7 +201,7 @@ class Registrar:
             under_way = {task for task in under_way if not task.done()}
             while (
                 len(under_way) + len(self._former) > CHANGES_MAX
-            ):  # anybody may change the list again and again
+            ):  # bound the work, because any client may change the list again and again
                 await asyncio.wait([*under_way, *self._former.values()], return_when=asyncio.FIRST_COMPLETED)
                 under_way = {task for task in under_way if not task.done()}
             with contextlib.suppress(TimeoutError):
@@ -215,9 +216,9 @@ class Registrar:
     async def _leave(self, addr: str, others: tuple[str, ...], registering: asyncio.Task[None]) -> None:
         """Unregister from a nameserver, and close the connection to it.
 
-        The connection alone is closed if others in the list may share its table: a request would remove this
-        broker from their answers, too, until it registers again. They are members of its raft group, or the
-        same nameserver under another name.
+        If others in the list may share its table, only close the connection: an unregistration would remove
+        this broker from their answers, too, until it registers again. Such nameservers are members of the
+        same raft group, or the same nameserver under another name.
         """
         try:
             async with asyncio.timeout(UNREGISTER_TIMEOUT_S):
@@ -232,7 +233,7 @@ class Registrar:
         self._client.disconnect(addr)
 
     async def _has_own_table(self, addr: str, others: tuple[str, ...]) -> bool:
-        """Say whether a nameserver is known to share its table with none of the others."""
+        """Return whether a nameserver is known to share its table with none of the others."""
         if not others:
             return True
         own, *found = await asyncio.gather(*map(numeric_addresses, (addr, *others)))
@@ -257,7 +258,7 @@ class Registrar:
         targets = self._addresses
         if trigger is Trigger.PERIOD:
             targets = tuple(addr for addr in targets if addr not in self._busy)
-        # At its start a broker takes the place of its former process.
+        # At its start a broker replaces the registration of its former process.
         await self._register_whole(targets, looks=trigger is Trigger.PERIOD)
 
     async def _register_whole(self, targets: tuple[str, ...], *, looks: bool = False) -> None:
@@ -270,7 +271,7 @@ class Registrar:
             await self._register(self._addresses, (config,), version)
 
     async def unregister(self) -> None:
-        """Say goodbye to every nameserver; nothing is registered any more."""
+        """Unregister from every nameserver; register nothing any more."""
         self._leaving = True
         await asyncio.gather(*map(self._unregister_at, dict.fromkeys((*self._addresses, *self._former))))
 
@@ -327,13 +328,13 @@ class Registrar:
             heartbeat_timeout_ms=asked_lease_ms(config.timer_divisor),
         )
         request = RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext(), body)
-        # A look goes first over the same connection, so it sees what was there before.
+        # This query goes first over the same connection, so it reads the state before the registration.
         work = [self._look_for_twin(addr) for addr in targets] if looks else []
         await asyncio.gather(*work, *(self._register_at(addr, request) for addr in targets))
 
     async def _register_at(self, addr: str, request: RemotingCommand) -> None:
         timeout_s = self._state.config.register_timeout_ms / 1000
-        if (leaving := self._former.get(addr)) is not None:  # its goodbye would undo this registration
+        if (leaving := self._former.get(addr)) is not None:  # its unregistration would undo this registration
             await asyncio.wait([leaving])
         if addr not in self._addresses:
             return
@@ -345,7 +346,8 @@ class Registrar:
             self._failed(addr, str(error))
             return
         finally:
-            self._busy.discard(addr)  # this one's: the next round must not wait for the others
+            # report this nameserver's answer now: the next period must not wait for the others
+            self._busy.discard(addr)
         if answer.code != ResponseCode.SUCCESS:
             self._failed(addr, f"code={answer.code} remark={answer.remark}")
             return
@@ -359,7 +361,7 @@ class Registrar:
     async def _look_for_twin(self, addr: str) -> None:
         """Warn if a nameserver lists another address under this broker's name and id, once for each address.
 
-        The registration that follows takes the place back, and so does the other broker's next one.
+        The next registration of each broker replaces the other broker's address.
         """
         config = self._state.config
         fields = GetRouteFields(topic=config.broker_name)
@@ -368,7 +370,7 @@ class Registrar:
             answer = await self._client.invoke(addr, request, timeout_s=config.register_timeout_ms / 1000)
             route = decode_route(answer.body) if answer.code == ResponseCode.SUCCESS else TopicRouteData()
         except RemotingError:
-            return  # the registration says so
+            return  # the registration that follows reports the error
         holder = place_holder(
             route, cluster=config.cluster_name, name=config.broker_name, id_=config.broker_id
         )
@@ -387,7 +389,7 @@ class Registrar:
             )
 
     def _failed(self, addr: str, reason: str) -> None:
-        """Log the first failure of an episode; the rest would repeat it every period."""
+        """Log the first of several failures; the others would repeat it every period."""
         level = logging.DEBUG if addr in self._failing else logging.WARNING
         self._failing.add(addr)
         logger.log(level, "registration failed nameserver=%s reason=%s", addr, reason)

@@ -1,7 +1,7 @@
-"""When the broker registers, where and with what (pure).
+"""Times, targets and content of a broker's registrations (pure).
 
-The schedule is RocketMQ's: at start, then periodically, at once when a topic is created or changed (that
-topic only), and a goodbye at shutdown. A lost connection triggers nothing.
+The schedule is RocketMQ's: a broker registers at start, then periodically. When a topic is created or
+changed, it registers that topic at once. At shutdown it unregisters. A lost connection triggers nothing.
 
 Source: BrokerController.start, registerBrokerAll, registerIncrementBrokerData and needRegister, RocketMQ 5.3.
 """
@@ -34,9 +34,9 @@ class VersionAnswer:
     """One nameserver's answer to request 322.
 
     Attributes:
-        failed: It did not answer, or not with success.
-        changed: Its header field.
-        stored: The version in its body; None if it sent none.
+        failed: The nameserver did not answer, or answered with an error.
+        changed: The field of this name in the header.
+        stored: The data version in the body; None if there is none.
     """
 
     failed: bool = False
@@ -45,7 +45,7 @@ class VersionAnswer:
 
 
 class RegistrationSchedule:
-    """Says when the next periodic registration is due. Times are loop times in seconds."""
+    """Computes when the next periodic registration is due. Times are loop times in seconds."""
 
     def __init__(self, *, delay_s: float, period_s: float) -> None:
         self._delay_s = delay_s
@@ -62,7 +62,10 @@ class RegistrationSchedule:
         return max(0.0, self._due - now)
 
     def fired(self, now: float) -> None:
-        """A periodic registration begins. Fixed rate, but a late one is not made up for by a burst."""
+        """Note that a periodic registration begins.
+
+        The rate is fixed, but late registrations cause no burst.
+        """
         assert self._due is not None
         self._due += self._period_s
         if self._due <= now:
@@ -70,12 +73,12 @@ class RegistrationSchedule:
 
 
 def asks_first(trigger: Trigger, *, force_register: bool) -> bool:
-    """Say whether the nameservers are asked by 322 before: only on the period, and unless forced."""
+    """Return whether to send request 322 before: only for periodic registrations, unless they are forced."""
     return trigger is Trigger.PERIOD and not force_register
 
 
 def is_needed(answers: Sequence[VersionAnswer], own: DataVersion) -> bool:
-    """Say whether any nameserver needs the topics: it failed, says changed or holds another version."""
+    """Return whether a nameserver needs the topics: it failed, says "changed", or has another version."""
     return any(answer.failed or answer.changed or answer.stored not in (None, own) for answer in answers)
 
 
@@ -98,7 +101,7 @@ def place_holder(route: TopicRouteData, *, cluster: str, name: str, id_: int) ->
 
 
 def differences(former: Sequence[str], wanted: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the addresses of new nameservers, and of those that are gone from the list."""
+    """Return the addresses of new nameservers, and of those that are not in the list any more."""
     return tuple(addr for addr in wanted if addr not in former), tuple(
         addr for addr in former if addr not in wanted
     )

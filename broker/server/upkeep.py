@@ -1,7 +1,7 @@
-"""The broker's work with the disk besides storing messages: when it is done, each kind in a task of its own.
+"""Schedule of the broker's work with the disk besides storing messages: each kind has a task of its own.
 
-What the work is lies in ``store`` and ``state_files``; here steps that block run in threads, each kind in one
-of its own: what waits for a hung disk holds up nothing else.
+``store`` and ``state_files`` define the work. Here its blocking steps run in threads, one for each kind of
+work. So work that waits for a hung disk delays no other kind.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from routekeeper.remoting.disk_threads import DiskThreads
 
 logger = logging.getLogger(__name__)
 
-#: Longest time between two checkpoints when nothing else asks for one.
+#: Longest time in seconds between two checkpoints.
 _CHECKPOINT_S: Final = 2.0
-#: Interval in s at which old log files are looked for. Source: cleanResourceInterval, RocketMQ 4.9.
+#: Interval in s between searches for old log files. Source: cleanResourceInterval, RocketMQ 4.9.
 _CLEAN_S: Final = 10.0
-#: Interval in s at which the index follows the log.
+#: Interval in s between updates of the index from the log.
 _INDEX_S: Final = 1.0
-#: Interval in s at which a refusing disk is tried again, and its state logged.
+#: Interval in s at which a failing disk is tried again, and its state is logged.
 _WATCH_S: Final = 1.0
-#: Pause after the disk refused.
+#: Pause in seconds after the disk failed.
 _RETRY_S: Final = 1.0
-#: At the end the disk gets so long for what is under way and for the tables, and as long again for the store.
-#: What was promised to be durable is so already, and the rest is what a killed process would lose.
+#: At the end of the process, the disk gets this time in seconds for work under way and the tables, and the
+#: same time again for the store. Acknowledged data are durable already; the rest is only what a killed
+#: process would lose, too.
 CLOSE_S: Final = 5.0
 
 
 class _Waiting:
-    """A caller that waits for a sync; it gets one report: the outcome, or that the sync takes too long.
+    """A caller that waits for a sync. It gets one report: the outcome, or that the sync takes too long.
 
     Attributes:
-        done: None once it was called.
+        done: Callback for the report; None once it was called.
         deadline: Loop time.
     """
 
@@ -72,7 +73,7 @@ class Upkeep:
         self._flush_wanted = asyncio.Event()
         self._clean_wanted = False
         self._file_wanted = {file.name: asyncio.Event() for file in files}
-        for file in (files.topics, files.groups):  # the disk may have refused at the start
+        for file in (files.topics, files.groups):  # the disk may have failed at the start
             self._file_wanted[file.name].set()
         self._file_threads = {file.name: DiskThreads(file.name) for file in files}
         self._unsynced: deque[_Waiting] = deque()
@@ -84,7 +85,7 @@ class Upkeep:
         self._sync_began: float | None = None
 
     def tasks(self) -> tuple[Coroutine[Any, Any, None], ...]:
-        """Return what has to run as long as the broker does."""
+        """Return the tasks that run as long as the broker."""
         config = self._state.config
         return (
             self._keep_file(self._files.topics, every_s=None),
@@ -100,7 +101,7 @@ class Upkeep:
 
     @property
     def refusing(self) -> str | None:
-        """Why the disk does not take messages or tables now; None if it does."""
+        """Why the disk does not store messages or tables now; None if it does."""
         if (reason := self._state.store.refusing) is not None:
             return f"no messages are taken: {reason}"
         for name, failure in self._unwritten.items():
@@ -112,7 +113,7 @@ class Upkeep:
 
     @property
     def disk_state(self) -> DiskState:
-        """The state of the disk for figures; :attr:`refusing` says it in words."""
+        """The state of the disk for metrics; :attr:`refusing` has it in words."""
         if self._state.store.refusing is not None:
             return DiskState.REFUSING
         if self._unwritten:
@@ -133,7 +134,7 @@ class Upkeep:
         self._clean_wanted = True
 
     async def saved(self, file: StateFile) -> None:
-        """Wait until what a table holds now is on disk.
+        """Wait until the present content of a table is on disk.
 
         Raises:
             OSError, StoreUnavailable: If it could not be written.
@@ -147,15 +148,15 @@ class Upkeep:
         """Wait until the log is synced up to an offset.
 
         Raises:
-            TimeoutError: If that takes longer than ``syncFlushTimeout``.
-            StoreUnavailable: If the disk refused.
+            TimeoutError: If that takes longer than ``syncFlushTimeout``. StoreUnavailable: If the disk
+                failed.
         """
         done, waiter = _waiter()
         self.when_synced(log_offset, done)
         await waiter
 
     def when_synced(self, log_offset: int, done: Done) -> None:
-        """Call ``done`` later, when the log is synced up to an offset, or as :meth:`synced` would raise."""
+        """Call ``done`` when the log is synced up to an offset, or with the error of :meth:`synced`."""
         loop = asyncio.get_running_loop()
         timeout_s = self._state.config.sync_flush_timeout_ms / 1000
         waiting = _Waiting(done, loop.time() + timeout_s)
@@ -169,24 +170,25 @@ class Upkeep:
             self._give_up = loop.call_later(timeout_s, self._time_over)
 
     def _time_over(self) -> None:
-        """Tell those who have waited for a sync for too long."""
+        """Report a timeout to callers that have waited too long for a sync."""
         loop, unsynced = asyncio.get_running_loop(), self._unsynced
         while unsynced and (unsynced[0].done is None or unsynced[0].deadline <= loop.time()):
             unsynced.popleft().end(TimeoutError())
         self._give_up = loop.call_at(unsynced[0].deadline, self._time_over) if unsynced else None
 
     async def close(self) -> None:
-        """Write everything: for the end of the process, when no task runs any more.
+        """Write everything, at the end of the process, when no task runs any more.
 
-        A hung disk is left alone.
+        It does not wait for a hung disk.
         """
-        # Each thread keeps the order: what was under way when its task was cancelled comes to its end first.
+        # Each thread runs work in order, so work whose task was cancelled ends first.
         await asyncio.gather(
             self._end("log", _nothing(), self._log_thread),
             self._end("index", _nothing(), self._index_thread),
             *(self._end(file.name, _saved(file), self._file_threads[file.name]) for file in self._files),
         )
-        # The disk may answer and be slow: files of many queues are given up before it counts as hung.
+        # The disk may be slow but not hung. Skip files of the remaining queues before the disk counts as
+        # hung.
         closing = close_store(self._state.store, longest_s=0.8 * CLOSE_S)
         await self._end("store", closing, self._store_thread)
         for thread in (
@@ -203,7 +205,7 @@ class Upkeep:
                 await in_threads(steps, thread)
         except TimeoutError:
             logger.error("the disk has not answered for %g s: ending without it what=%s", CLOSE_S, what)
-        except Exception as error:  # the other tables must be written nevertheless
+        except Exception as error:  # go on, because the other tables must be written, too
             logger.error("not written at shutdown what=%s error=%s", what, error)
 
     # Tasks ---------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ class Upkeep:
             wanted.set()
 
     async def _flush_log(self) -> None:
-        """Sync the log: at once for those who wait (one sync for all of them), else every interval."""
+        """Sync the log: at once if callers wait (one sync for all of them), else every interval."""
         failing = False
         while True:
             if not self._flush.is_wanted:
@@ -251,7 +253,7 @@ class Upkeep:
                 await asyncio.sleep(_RETRY_S)
 
     async def _watch_disk(self) -> None:
-        """Log once when the disk begins to refuse and once when that is over, and find out whether it is."""
+        """Try a failing disk again. Log once when the disk begins to fail and once when it works again."""
         log, counts = self._state.store.log, self._state.stats.refused
         is_ready, began, refused_before = True, 0.0, 0
         while True:
@@ -261,7 +263,7 @@ class Upkeep:
                 is_ready, began = False, time.monotonic()
             elif is_ready:
                 refused_before = refused
-            if not self._is_hung:  # a write would wait as well
+            if not self._is_hung:  # a write would hang, too
                 log.try_again()
             if not is_ready and self.refusing is None:
                 lasted_s, count = time.monotonic() - began, refused - refused_before
@@ -278,7 +280,7 @@ class Upkeep:
             await asyncio.sleep(pause_s)
             started = time.monotonic()
             await in_threads(store.checkpoint(), self._store_thread)
-            # Thousands of queues take long to sync; do not let that become all the disk does.
+            # To sync thousands of queues takes long: pause, so that the disk can do other work.
             pause_s = max(_CHECKPOINT_S, 5 * (time.monotonic() - started))
             if self._clean_wanted or time.monotonic() - cleaned >= _CLEAN_S:
                 asked, self._clean_wanted = self._clean_wanted, False
@@ -312,7 +314,7 @@ class Upkeep:
             logger.warning("files removed before their time, the disk is full used=%.3f", used)
 
     async def _keep_index(self) -> None:
-        """Have the index follow the log."""
+        """Update the index from the log, again and again."""
         failing = False
         while True:
             await asyncio.sleep(_INDEX_S)
@@ -332,7 +334,7 @@ def _nothing() -> Steps:
 
 
 def _saved(file: StateFile) -> Steps:
-    """Have a file hold all of its table.
+    """Write the whole table to its file.
 
     Raises:
         OSError, StoreUnavailable: If it could not be written.
@@ -346,7 +348,7 @@ def close_store(store: MessageStore, *, longest_s: float) -> Steps:
     """Write a last checkpoint and close the store; begin no step with files of queues after ``longest_s``.
 
     Raises:
-        OSError, StoreUnavailable: If the disk refused.
+        OSError, StoreUnavailable: If the disk failed.
     """
     end = time.monotonic() + longest_s
     yield from store.closing(lambda: time.monotonic() >= end)

@@ -1,4 +1,4 @@
-"""Holds the pulls that wait for messages: wakes them by arrivals, ends them by their deadline."""
+"""Holds the pulls that wait for messages: wakes them when messages arrive, ends them at their deadline."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from routekeeper.remoting.command import RemotingCommand
 logger = logging.getLogger(__name__)
 
 LOOKS_MAX: Final = 256
-"""Pulls that are looked at again in one turn of the loop: one message can wake a hundred thousand."""
+"""Bound of the pulls that are tried again in one turn of the loop: one message can wake a hundred thousand
+pulls.
+"""
 
 
 class WaitingPulls:
     """The parked pulls of one broker.
 
     Args:
-        delay: Is woken by messages of the schedule topic.
-        send: Sends the answer to a pull over its connection, if that is still there.
+        delay: Woken by messages of the schedule topic.
+        send: Sends the answer to a pull over its connection, if the connection is still open.
     """
 
     def __init__(
@@ -42,13 +44,13 @@ class WaitingPulls:
         self._send = send
         self._parked: ParkedPulls[Pull] = ParkedPulls()
         self._expiry: asyncio.Handle | None = None
-        self._expiry_at = math.inf  # kept here: not every handle of uvloop knows its instant
-        # By queue: up to which pull those are to be looked at again that wait there.
+        self._expiry_at = math.inf  # stored here, because some handles of uvloop do not have their instant
+        # By queue: number of the last waiting pull that is to be tried again.
         self._arrived: dict[tuple[str, int], int] = {}
         self._waking = False
 
     def park(self, pull: Pull, *, deadline: float) -> bool:
-        """Hold a pull until a deadline (loop time); return False if there is no place for it or its host."""
+        """Hold a pull until a deadline (loop time); return False if a bound is reached."""
         if not self._parked.park(
             pull,
             owner=pull.connection,
@@ -64,13 +66,13 @@ class WaitingPulls:
         return True
 
     def drop(self, connection: int) -> None:
-        """Forget the pulls of a connection that is gone."""
+        """Forget the pulls of a closed connection."""
         self._parked.drop(connection)
 
     def arrived(self, queues: set[tuple[str, int]]) -> None:
-        """Look again at the pulls of queues that got messages.
+        """Try the pulls of queues that got messages again.
 
-        That is done after the whole batch of requests at hand, so that they get all of it at once.
+        This happens after the present batch of requests, so that a pull gets all new messages at once.
         """
         self._arrived |= dict.fromkeys(queues, self._parked.parked)
         if not self._waking:
@@ -78,7 +80,7 @@ class WaitingPulls:
             asyncio.get_running_loop().call_soon(self._wake)
 
     def end(self) -> None:
-        """Answer all pulls as if their time were over, because this broker stops."""
+        """Answer all pulls as at their deadline, because this broker stops."""
         self._expire_until(math.inf)
 
     def _arm(self) -> None:
@@ -111,7 +113,7 @@ class WaitingPulls:
                 self._delay.wake()
             woken = self._parked.wake(topic, queue_id, up_to=up_to, most=left)
             left -= len(woken)
-            if not left:  # there may be more
+            if not left:  # there may be more pulls
                 self._arrived[queue] = up_to
             for pull, deadline in woken:
                 try:
@@ -128,6 +130,6 @@ class WaitingPulls:
 
 
 def _unread(pull: Pull, error: OSError) -> RemotingCommand:
-    """Return the answer to a pull whose messages the disk does not give; those behind it get theirs."""
+    """Return the answer to a pull whose messages the disk cannot read."""
     logger.error("messages not read topic=%s queue=%s error=%s", pull.topic, pull.queue_id, error)
     return pull.request.reply(ResponseCode.SYSTEM_ERROR, remark=f"the disk refused: {error.strerror}")

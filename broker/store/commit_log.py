@@ -1,9 +1,9 @@
 """The commit log: records back to back in files named by their start offset.
 
-A file never grows above its size; what is left when a record does not fit is covered by a padding record
-(8 bytes: rest of the file, :data:`BLANK_MAGIC`), so that only the last file may end without one. Appending is
-one write at the known end, so a record is in the page cache (and survives a killed process) when
-:meth:`CommitLog.append` returns, and only :meth:`CommitLog.flush` makes it survive a power cut.
+A file never grows above its size. If a record does not fit into the rest of a file, a padding record covers
+the rest (8 bytes: size of the rest, :data:`BLANK_MAGIC`). So only the last file may end without one.
+Appending is one write at the known end: when :meth:`CommitLog.append` returns, the record is in the page
+cache and survives a killed process. Only :meth:`CommitLog.flush` makes it survive a power cut.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ BLANK_MAGIC: Final = -875286124
 _PAD: Final = struct.Struct(">ii")
 _NAME_DIGITS: Final = 20
 _REWRITE_BYTES: Final = 1 << 20
-#: Bytes that are read at once for records that lie near each other, and how many times their own at most.
+#: Bounds of one read for several near records: its size in bytes, and that size in relation to the records'
+#: own.
 _SPAN_MAX: Final = 512 << 10
 _SPAN_TIMES: Final = 10
 
@@ -53,17 +54,18 @@ def segment_name(offset: int) -> str:
 class CommitLog:
     """Append-only bytes addressed by physical offset.
 
-    Everything belongs to one thread but :meth:`flush`, :meth:`first_kept`, :meth:`remove_dropped` and
+    Only one thread may call it, except for :meth:`flush`, :meth:`first_kept`, :meth:`remove_dropped` and
     :meth:`read_anywhere`.
 
     Args:
-        keep_from: Files that end at or below this offset were to be removed, and are.
+        keep_from: Files that end at or below this offset should have been removed earlier; they are removed
+            now.
 
     Attributes:
-        directory: Where its files are.
+        directory: Folder of its files.
         flushed_offset: Everything below survives a power cut.
-        broken: Why nothing can be written any more; None if it can.
-        refused: Why the disk did not take a record; None once it takes one of that size, see
+        broken: Why the log cannot be written any more; None if it can.
+        refused: Why the disk did not store a record; None once it stores one of that size, see
             :meth:`try_again`.
     """
 
@@ -77,9 +79,9 @@ class CommitLog:
         self.refused: str | None = None
         self._refused_size = 0  # size of the largest refused record
         self._scratch = bytearray(_SPAN_MAX)
-        self._flushing = threading.Lock()  # one sync at a time; descriptors stay open meanwhile
-        self._reading = threading.Lock()  # descriptors stay open while other threads read
-        self._names_made = 1  # names of an earlier process may not be durable
+        self._flushing = threading.Lock()  # allows one sync at a time, and keeps descriptors open meanwhile
+        self._reading = threading.Lock()  # keeps descriptors open while other threads read
+        self._names_made = 1  # names that an earlier process made may not be durable
         self._names_synced = 0
         make_directories(disk, directory)
         self._open_segments(keep_from)
@@ -115,19 +117,20 @@ class CommitLog:
         return last.end
 
     def append(self, data: bytes) -> None:
-        """Write what was reserved; all of it or nothing.
+        """Write the reserved bytes: all or none.
 
         Raises:
-            StoreUnavailable: If the disk is full or the log is broken; nothing of ``data`` stays.
+            StoreUnavailable: If the disk is full or the log is broken; no part of ``data`` stays.
         """
         last = self._segments[-1]
         self._write(last, data, len(data))
         last.written += len(data)
 
     def try_again(self) -> None:
-        """Find out whether the disk has room again: write a record as large as refused ones, and cut it off.
+        """Test whether the disk has room again: write a record as large as refused ones, then cut it off.
 
-        Only a write tells: quotas and limits on files are not in what a file system says of its free space.
+        Only a write can test that: a file system's figure of free space does not include quotas and limits on
+        files.
         """
         if self.refused is None or self.broken is not None:
             return
@@ -154,7 +157,7 @@ class CommitLog:
         return data if len(data) == size else None
 
     def read_anywhere(self, offset: int, size: int) -> bytes | None:
-        """As :meth:`read`, in any thread."""
+        """Same as :meth:`read`, for any thread."""
         with self._reading:
             for segment in reversed(tuple(self._segments)):
                 if segment.start <= offset:
@@ -176,7 +179,7 @@ class CommitLog:
                 and last + last_size <= segment.end
                 and span <= min(_SPAN_MAX, wanted * _SPAN_TIMES)
             ):
-                # One call for all, with what lies between them, takes less time than one for each.
+                # One read of all, including the bytes between them, takes less time than a read for each.
                 whole = memoryview(self._scratch)[:span]
                 if self._disk.read_into(segment.fd, whole, first - segment.start) == span:
                     return b"".join(
@@ -186,11 +189,11 @@ class CommitLog:
         return b"".join([data for data in found if data is not None])
 
     def flush(self) -> int:
-        """Sync what is written; return the offset below which everything is durable now.
+        """Sync the written records; return the offset below which everything is durable now.
 
         Raises:
-            StoreUnavailable: If a sync failed. The log takes no more records: after a failed sync nobody
-                knows which pages reached the disk.
+            StoreUnavailable: If a sync failed. The log then accepts no more records, because after a failed
+                sync it is unknown which pages reached the disk.
         """
         with self._flushing:
             if self.broken is not None:
@@ -198,7 +201,7 @@ class CommitLog:
             done = self.flushed_offset
             segments = tuple(self._segments)
             target = segments[-1].end if segments else 0
-            made = self._names_made  # read after the target, whose files it covers
+            made = self._names_made  # read these after the target, so that they include all its files
             for segment in segments:
                 if segment.start + segment.capacity > done and segment.start < target:
                     self._sync(segment)
@@ -206,7 +209,8 @@ class CommitLog:
                 try:
                     self._disk.sync_directory(self.directory)
                 except OSError as error:
-                    if error.errno in NO_DESCRIPTORS:  # nothing was synced, and nothing is lost: try again
+                    # nothing was synced and nothing is lost, so a later call can try again
+                    if error.errno in NO_DESCRIPTORS:
                         raise StoreUnavailable(
                             f"cannot open {self.directory.name}: {error.strerror}"
                         ) from error
@@ -227,9 +231,10 @@ class CommitLog:
     # Removing old files --------------------------------------------------------------------------
 
     def first_kept(self, before: float, count_max: int) -> int:
-        """Return where the log begins without its oldest files last written before an instant (Unix s).
+        """Return where the log would begin without its oldest files last written before an instant (Unix s).
 
-        At most ``count_max`` go; the newest file and those not synced are always kept.
+        It leaves out at most ``count_max`` files; it always keeps the newest file, and files that are not
+        synced.
         """
         kept = self.min_offset
         for segment in tuple(self._segments)[:-1][:count_max]:
@@ -247,10 +252,10 @@ class CommitLog:
         return count
 
     def remove_dropped(self) -> None:
-        """Remove the files that were forgotten, the oldest first.
+        """Remove the forgotten files from disk, the oldest first.
 
         Raises:
-            OSError: If one cannot be removed; it and those after it are tried again at the next call.
+            OSError: If one cannot be removed; the next call tries it and the later ones again.
         """
         while self._dropped:
             oldest = self._dropped[0]
@@ -267,13 +272,16 @@ class CommitLog:
 
     @property
     def padded_to(self) -> int | None:
-        """Return the beginning of the next file if the last one ends with padding; user data may look so."""
+        """Return the beginning of the next file if the last one seems to end with padding.
+
+        User data at the end may look the same.
+        """
         return self._padding_end(self._segments[-1]) if self._segments else None
 
     def holes(self) -> tuple[tuple[int, int], ...]:
-        """Return where the log lacks bytes between files: from the end of one to the beginning of the next.
+        """Return the gaps between files: each from the end of one file to the beginning of the next.
 
-        The padding at a file's end says where the next one begins, unless a file has its full size.
+        The padding at a file's end says where the next file begins, unless the file has its full size.
         """
         found = []
         for segment, following in pairwise(self._segments):
@@ -289,7 +297,7 @@ class CommitLog:
     def contents(self, offset: int) -> Iterator[tuple[int, int | None, Content]]:
         """Yield (start, start of the next file, content) of each file that ends above ``offset``.
 
-        A content is valid for its turn.
+        A content is valid until the next step of the iteration.
         """
         for segment in tuple(self._segments):
             if segment.start + segment.capacity > offset and segment in self._segments:
@@ -298,10 +306,10 @@ class CommitLog:
                     yield segment.start, following, data
 
     def truncate(self, offset: int) -> None:
-        """Cut the log at ``offset``; files that begin at or after it are removed, but one stays.
+        """Cut the log at ``offset``; remove files that begin at or after it, but keep at least one file.
 
-        To be followed by :meth:`flush` before anything is written: what came back with a power cut would be
-        read as if it followed that.
+        Call :meth:`flush` before anything is written: otherwise a power cut could bring cut bytes back behind
+        new records.
         """
         while len(self._segments) > 1 and self._segments[-1].start >= offset:
             segment = self._segments.pop()
@@ -309,7 +317,8 @@ class CommitLog:
             self._disk.remove(segment.path)
         last = self._segments[-1]
         if last.start + last.capacity == offset:
-            last.written = last.capacity  # the file ended with its padding; the cut bytes began behind it
+            # the file ended with its padding, and the cut bytes were in the next file
+            last.written = last.capacity
         else:
             last.capacity = max(self._file_size, offset - last.start + _PAD.size)
             last.written = max(0, min(self._disk.size(last.fd), offset - last.start))
@@ -323,9 +332,10 @@ class CommitLog:
         segment.written = segment.capacity = end - start
 
     def rewrite(self, offset: int) -> None:
-        """Write again what lies above ``offset``, for :meth:`flush` to sync.
+        """Write the bytes above ``offset`` again, so that :meth:`flush` syncs them.
 
-        A sync that failed in an earlier process may have left pages that count as written and are not.
+        After a failed sync in an earlier process, the kernel may count pages as written that are not on the
+        disk.
         """
         for segment in self._segments:
             position = max(offset - segment.start, 0)
@@ -338,7 +348,7 @@ class CommitLog:
     # Parts ---------------------------------------------------------------------------------------
 
     def _padding_end(self, segment: _Segment) -> int | None:
-        """Return where the next file begins as the padding of this one says; None if it ends without."""
+        """Return where the next file begins, from the padding of this one; None if it has no padding."""
         tail = self._disk.read(segment.fd, _PAD.size, max(segment.written - _PAD.size, 0))
         if len(tail) < _PAD.size:
             return None
@@ -375,7 +385,8 @@ class CommitLog:
         except OSError as error:
             raise self._refuse(size, f"cannot begin log file {path.name}: {error.strerror}", error) from error
         self._segments.append(_Segment(start, self._file_size, path, fd))
-        self._names_made += 1  # durable with the next flush, before anything in it counts as durable
+        # the next flush makes the name durable, before any record in the file counts as durable
+        self._names_made += 1
 
     def _sync(self, segment: _Segment) -> None:
         try:
@@ -385,7 +396,7 @@ class CommitLog:
             raise StoreUnavailable(self.broken) from error
 
     def _write(self, segment: _Segment, data: bytes, record_size: int) -> None:
-        """Write at a file's end for a record of ``record_size`` bytes."""
+        """Write bytes at a file's end, as part of storing a record of ``record_size`` bytes."""
         if self.broken is not None:
             raise StoreUnavailable(self.broken)
         position, size = segment.written, len(data)
@@ -403,7 +414,7 @@ class CommitLog:
 
     def _cannot_cut(self, segment: _Segment, end: int, error: OSError) -> None:
         self.broken = f"cannot cut a partial record in {segment.path.name}: {error.strerror}"
-        segment.written = end  # the file may come back, so the next one begins behind it
+        segment.written = end  # the file may come back after a power cut, so the next one begins behind it
 
     def _refuse(self, size: int, reason: str, error: OSError) -> StoreUnavailable:
         self.refused = reason

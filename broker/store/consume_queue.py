@@ -3,11 +3,11 @@
 Entry, big-endian, 20 bytes::
 
     log_offset  i64
-    size        i32   of the record; 0 marks an entry whose record is lost, its offset is that of the next one
+    size        i32   of the record; 0: the record is lost, and log_offset is the next record's
     tags_code   i64   hash of the tag; in SCHEDULE_TOPIC_XXXX the instant of delivery in Unix ms
 
-Everything here can be rebuilt from the log, so entries are written late and in bulk; until then they are
-served from memory. Source: ConsumeQueue of RocketMQ 4.9.
+All entries can be rebuilt from the log, so they are written late and in bulk. Until then they are read from
+memory. Source: ConsumeQueue of RocketMQ 4.9.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from routekeeper.broker.store.files import DISK, Disk, make_directories, write_w
 ENTRY_SIZE: Final = 20
 ENTRY: Final = struct.Struct(">qiq")
 _NAME_DIGITS: Final = 20
-#: Entries of each queue kept in memory after they were written; where consumers usually read.
+#: Number of a queue's last entries that stay in memory after they were written: consumers usually read these.
 _KEPT_ENTRIES: Final = 256
 
 
-#: Entries that recovery reads at once.
+#: Number of entries that recovery reads at once.
 _BLOCK_ENTRIES: Final = 4096
 
 
@@ -77,7 +77,7 @@ class ConsumeQueue:
         self._weight = zlib.crc32(f"{directory.parent.name}/{directory.name}".encode()) | 1
         self.min_index = 0
         self.max_index = 0
-        self._stored = 0  # entries below are in the files
+        self._stored = 0  # entries below this index are in the files
         self._tail = bytearray()  # entries from _tail_index to max_index
         self._tail_index = 0
 
@@ -88,7 +88,7 @@ class ConsumeQueue:
         """Open the files of a queue and cut entries whose records are not in [log_min, log_end).
 
         Returns:
-            None if the files are of another file size, or one is missing or cut: they must be rebuilt.
+            None if the files have another file size, or one is missing or cut: then they must be rebuilt.
         """
         queue = cls(directory, file_size=file_size, disk=disk)
         files = queue._files()
@@ -98,16 +98,17 @@ class ConsumeQueue:
         if files != list(range(first, last + 1, queue._file_size)) or first % queue._file_size:
             return None
         if any(queue._size_of(start) < queue._file_size for start in files[:-1]):
-            return None  # it was whole before the next one began
+            return None  # a file was complete before the next one began
         low = first // ENTRY_SIZE
         queue.max_index = (last + min(queue._size_of(last), queue._file_size)) // ENTRY_SIZE
         queue.min_index = low
         queue._stored = queue._tail_index = queue.max_index
-        # Data that was not synced may be anything: holes, and entries whose records the log has no more.
+        # Entries that were not synced may have any content: holes, or entries whose records the log no longer
+        # has.
         queue.max_index = queue._end_of_synced(low, log_end)
         queue._stored = queue._tail_index = queue.max_index
-        if log_min:  # else the queue begins with the log, and bytes that are no entry are damage
-            # The head of the first file may be a hole, too; behind it are entries only.
+        if log_min:  # otherwise the queue begins with the log, so bytes that are no entry mean damage
+            # The beginning of the first file may be a hole, too; only entries follow it.
             queue.min_index = queue._end_of_hole(low)
         queue._cut_files(files)
         if log_min:
@@ -116,17 +117,17 @@ class ConsumeQueue:
 
     @property
     def weighed_length(self) -> int:
-        """The queue's length times a weight of its own, so that in a sum two wrong lengths do not cancel."""
+        """The queue's length times a weight of its own, so that two wrong lengths do not cancel in a sum."""
         return self.max_index * self._weight
 
     @property
     def last_log_offset(self) -> int:
-        """Return the place of its last record, also if the log has lost it; if none, behind everything."""
+        """Return the place of its last record, even if lost; without a record, a place behind all others."""
         entry = self._entry_at(self.max_index - 1) if self.max_index else None
         return 2**63 if entry is None else entry.log_offset
 
     def begin_at(self, index: int) -> None:
-        """Start an empty queue at ``index``, as when the log's first files are gone."""
+        """Start an empty queue at ``index``, because the log's first files are gone."""
         assert self.max_index == self.min_index == self._stored
         self.min_index = self.max_index = self._stored = self._tail_index = index
         self._tail.clear()
@@ -136,7 +137,7 @@ class ConsumeQueue:
         self.max_index += 1
 
     def holds(self, index: int) -> bool:
-        """Say whether the entries from ``index`` on are in memory."""
+        """Return whether the entries from ``index`` on are in memory."""
         return index >= self._tail_index
 
     def read_bytes(self, index: int, count: int) -> bytes | bytearray:
@@ -172,7 +173,7 @@ class ConsumeQueue:
             self._tail_index += surplus
 
     def overwrite(self, index: int, entry: Entry) -> None:
-        """Put a damaged entry of a file right. If the disk refuses, a later read tries again."""
+        """Repair a damaged entry of a file. If the disk fails, a later read tries again."""
         position = index * ENTRY_SIZE
         start = position - position % self._file_size
         with contextlib.suppress(OSError):
@@ -185,22 +186,22 @@ class ConsumeQueue:
     # A log that begins later ---------------------------------------------------------------------
 
     def first_in_files(self, log_min: int) -> int:
-        """Return the first index whose record the log still has, as far as the files say; in any thread.
+        """Return the first index whose record the log still has, according to the files; in any thread.
 
-        What only memory knows begins at the largest index that this returns.
+        Entries that are only in memory begin at the largest index that this can return.
         """
         low, high = self.min_index, self._tail_index
         return low if low >= high else self._first(low, high, log_min)
 
     def raise_min(self, index: int, log_min: int) -> None:
-        """Forget entries below ``index``, and those behind whose records the log no longer has."""
+        """Forget entries below ``index``, and later ones whose records the log no longer has."""
         index = max(index, self.min_index)
         self.min_index = self._first(index, self.max_index, log_min)
 
     def remove_old_files(self) -> None:
         """Remove files that hold only entries below ``min_index``, the oldest first; in any thread.
 
-        The last file stays: its size says how long the queue is.
+        The last file stays, because its size gives the queue's length.
 
         Raises:
             OSError: If one cannot be removed.
@@ -215,7 +216,8 @@ class ConsumeQueue:
     def _first(self, low: int, high: int, log_min: int) -> int:
         """Return the first index in [low, high) whose record lies at ``log_min`` or behind; else ``high``.
 
-        By bisection, which damaged entries lead astray: it counts if the entry before it leads to below.
+        Damaged entries can mislead the bisection. So the result is valid only if the entry before it points
+        below ``log_min``.
         """
         while low < high:
             begin, end = low, high
@@ -233,7 +235,7 @@ class ConsumeQueue:
         return low
 
     def _end_of_hole(self, low: int) -> int:
-        """Return the index of the first written entry, from ``low`` on; else where the queue ends."""
+        """Return the index of the first written entry, from ``low`` on; else the end of the queue."""
         while low < self.max_index:
             data = self._read_file(low, min(_BLOCK_ENTRIES, self.max_index - low))
             empty = (len(data) - len(data.lstrip(b"\0"))) // ENTRY_SIZE
@@ -243,7 +245,7 @@ class ConsumeQueue:
         return low
 
     def _end_of_synced(self, low: int, log_end: int) -> int:
-        """Return the index behind the last entry that leads to below ``log_end``; else ``low``."""
+        """Return the index after the last entry that points below ``log_end``; else ``low``."""
         end = self.max_index
         while end > low:
             per_file = self._file_size // ENTRY_SIZE
@@ -287,7 +289,7 @@ class ConsumeQueue:
             self._disk.close(fd)
 
     def _cut_files(self, files: list[int]) -> None:
-        """Remove entries above ``max_index`` from the file: they would come back as the file grows."""
+        """Remove entries above ``max_index`` from the file: else they would come back as the file grows."""
         end = self.max_index * ENTRY_SIZE
         removed = False
         for start in reversed(files):
@@ -313,15 +315,15 @@ class ConsumeQueue:
             return []
 
 
-#: Entry that is read from a part of a file that was never written.
+#: An entry as read from a part of a file that was never written.
 _HOLE: Final = Entry(0, 0, 0)
 
 
 def write_entries(disk: Disk, work: Unwritten) -> None:
-    """Write entries to their files, names and all durable. Writing the same entries again does no harm.
+    """Write entries to their files, durably and with the files' names. Repeating this does no harm.
 
     Raises:
-        OSError: If they cannot be written; what is missing stays :meth:`ConsumeQueue.unwritten`.
+        OSError: If they cannot be written; missing entries stay in :meth:`ConsumeQueue.unwritten`.
     """
     position, data = work.index * ENTRY_SIZE, memoryview(work.data)
     while data:
@@ -348,6 +350,6 @@ def _make(disk: Disk, path: Path) -> int:
         disk.sync_directory(path.parent)
     except OSError:
         disk.close(fd)
-        disk.remove(path)  # else the next call would take its name for durable
+        disk.remove(path)  # otherwise the next call would assume that its name is durable
         raise
     return fd

@@ -1,8 +1,9 @@
-"""The one place where the broker touches files; tests put a disk in its place that forgets what it may.
+"""All of the broker's access to files. Tests replace it by a disk that loses everything that is not synced.
 
-What is written survives the end of the process; only what is synced survives a power cut, and a name (a file
-made, renamed, removed) only once its directory is synced. Small files are replaced as a whole: written aside,
-synced, renamed; those with the broker's tables have a checksum and the version before beside them.
+Written bytes survive the end of the process. Only synced bytes survive a power cut, and a name (of a file
+that was made, renamed or removed) survives only once its directory is synced. Small files are replaced whole:
+a new file is written, synced, and renamed. Files with the broker's tables have a checksum and the previous
+version beside them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from routekeeper.remoting.state_file import Loaded
 
 T = TypeVar("T")
 
-#: Too many files are open, here or on this machine: the disk is as good as before.
+#: Errors of too many open files, of this process or of the machine: they say nothing about the disk.
 NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 #: Content of a file, valid within its context.
@@ -29,7 +30,7 @@ Content = bytes | mmap.mmap
 
 
 class Disk:
-    """Operations that the broker needs of a file system. All raises OSError if it cannot be done."""
+    """Operations that the broker needs of a file system. Each raises OSError if it fails."""
 
     def names(self, directory: Path) -> list[str]:
         return os.listdir(directory)
@@ -55,8 +56,8 @@ class Disk:
         """Open a file for reading and writing.
 
         Args:
-            create: Make it; an error if it is there.
-            empty: Make it or cut it to nothing.
+            create: Make the file; an error if it exists.
+            empty: Make the file, or cut it to size 0.
         """
         flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
         return open_regular(path, flags | (os.O_CREAT | os.O_TRUNC if empty else 0), 0o600)
@@ -75,7 +76,7 @@ class Disk:
         return os.pread(fd, size, at)
 
     def read_into(self, fd: int, buffer: memoryview, at: int) -> int:
-        """Read as much as ``buffer`` takes; return how many bytes there were."""
+        """Fill ``buffer``; return how many bytes were read."""
         return os.preadv(fd, [buffer], at)
 
     @contextlib.contextmanager
@@ -88,7 +89,7 @@ class Disk:
             yield data
 
     def write(self, fd: int, data: bytes | memoryview, at: int) -> int:
-        """Write; return how many bytes were taken."""
+        """Write; return how many bytes were written."""
         return os.pwrite(fd, data, at)
 
     def cut(self, fd: int, size: int) -> None:
@@ -111,7 +112,7 @@ class Disk:
         path.unlink()
 
     def space(self, path: Path) -> tuple[int, int]:
-        """Return (size, free) in bytes of what we may use of a file system; zeros if it does not say."""
+        """Return (size, free) in bytes of the part of a file system that we may use; zeros if unknown."""
         try:
             found = os.statvfs(path)
         except OSError:
@@ -141,7 +142,7 @@ def make_directories(disk: Disk, path: Path) -> None:
 
 
 def remove_tree(disk: Disk, path: Path) -> None:
-    """Remove a directory with all that is in it; nothing if it is not there. The removal is not synced."""
+    """Remove a directory with all its content; do nothing if it does not exist. The removal is not synced."""
     try:
         names = disk.names(path)
     except FileNotFoundError:
@@ -155,7 +156,7 @@ def remove_tree(disk: Disk, path: Path) -> None:
 
 
 def write_whole(disk: Disk, fd: int, data: bytes | memoryview, at: int) -> None:
-    """Write all of ``data``, in as many calls as that takes."""
+    """Write all of ``data``, in as many calls as needed."""
     rest = memoryview(data)
     while rest:
         written = disk.write(fd, rest, at)
@@ -166,11 +167,13 @@ def write_whole(disk: Disk, fd: int, data: bytes | memoryview, at: int) -> None:
 
 
 def write_atomic(disk: Disk, path: Path, data: bytes) -> None:
-    """Replace ``path``, which checks itself, by ``data``; after a crash the old or the new content is there.
+    """Replace the content of ``path`` by ``data``, which has its own checksum.
+
+    After a crash, the file has the old or the new content.
 
     Raises:
-        OSError: If it cannot be written; the old content is untouched, unless only the last step failed,
-            which makes the new name durable.
+        OSError: If it cannot be written; the old content remains, unless only the last step failed, which
+            makes the new name durable.
     """
     make_directories(disk, path.parent)
     scratch = path.with_name(path.name + ".tmp")
@@ -199,7 +202,7 @@ def read_whole(disk: Disk, path: Path) -> bytes:
 
 
 class StateStorage:
-    """The disk as small state files need it."""
+    """The disk interface for small state files."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -217,7 +220,7 @@ class StateStorage:
         return read_whole(self._disk, path)
 
     def write_new(self, path: Path, data: bytes) -> None:
-        self.discard(path)  # the name may be a second one of another file
+        self.discard(path)  # the file may have a second name
         fd = self._disk.open(path, create=True)
         try:
             write_whole(self._disk, fd, data, 0)
@@ -231,11 +234,11 @@ class StateStorage:
 
 
 def load_state(disk: Disk, path: Path, parse: Callable[[str], T], *, adopt: bool = True) -> Loaded[T]:
-    """Return what a state file holds.
+    """Return the content of a state file.
 
     Raises:
-        StateFileError: If somebody has to decide, or neither file nor backup can be used.
-        OSError: If the disk refuses.
+        StateFileError: If an operator has to decide, or neither file nor backup can be used.
+        OSError: If the disk fails.
     """
     return state_file.load(StateStorage(disk), path, lambda content: parse(content.decode()), adopt=adopt)
 

@@ -1,13 +1,15 @@
 """Changes of a table since its file was written, appended to a file beside it: ``STEM-COUNTER.journal``.
 
-Rewriting a table of 90,000 topics for each change takes a quarter of a second. So the file is rewritten now
-and then, and the changes since are lines of its journal, whose name has the counter of the file's version::
+Rewriting a table of 90,000 topics for each change takes a quarter of a second. So the file is rewritten
+rarely, and later changes become lines of its journal. The journal's name has the counter of the file's
+version::
 
     5d0b5e3c [{"dataVersion": {...}, "put": [...], "delete": [...]}, ...]
 
-A line begins with the CRC-32 of the rest. It holds the changes that are made durable together: it is synced
-before one of them is acknowledged, and before the next line is written. So only a last line can be torn.
-Lines whose changes the table has are passed over: a journal may outlive the file that it belongs to.
+A line begins with the CRC-32 of the rest. It holds changes that become durable together: it is synced before
+one of them is acknowledged, and before the next line is written. So only the last line can be torn. Lines
+whose changes are in the table already are skipped, because a journal may remain after its table was
+rewritten.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ from routekeeper.remoting.route import DataVersion
 
 logger = logging.getLogger(__name__)
 
-#: A journal below this size is never too large, however small its table is.
+#: A journal below this size in bytes never causes a rewrite, however small its table is.
 JOURNAL_BYTES_MIN: Final = 64 * 1024
-#: Changes that wait for the disk; with more of them the whole table is written.
+#: Bound of the changes that wait for the disk; above it the whole table is written.
 CHANGES_MAX: Final = 10_000
 _NAME: Final = re.compile(r"-(-?[0-9]{1,19})\.journal")
 
@@ -43,11 +45,11 @@ class Row(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One version of a table, by what differs from the one before.
+    """One version of a table, as its difference from the previous one.
 
     Attributes:
-        put: Rows that are new or have changed.
-        delete: Names of those that are gone.
+        put: New or changed rows.
+        delete: Names of removed rows.
         more: Members that only one kind of table has.
     """
 
@@ -75,7 +77,7 @@ class Changes:
             self._is_complete = False
 
     def take(self) -> tuple[Change, ...] | None:
-        """Return the changes and forget them; None if there were too many to keep."""
+        """Return the changes and forget them; None if there were more than the bound."""
         taken = tuple(self._noted) if self._is_complete else None
         self._noted, self._is_complete = [], True
         return taken
@@ -85,8 +87,8 @@ class Table(Protocol):
     """A table whose file has a journal.
 
     Attributes:
-        changes: Those since the file or the journal was last written.
-        is_journaled: Whether the file that was loaded has a journal.
+        changes: Changes since the file or the journal was last written.
+        is_journaled: The loaded file has a journal.
     """
 
     changes: Changes
@@ -96,13 +98,13 @@ class Table(Protocol):
     def data_version(self) -> DataVersion: ...
 
     def snapshot(self, *, journaled: bool = False) -> Callable[[], bytes]:
-        """Return what encodes the table as it is now, at any later time and in any thread."""
+        """Return a function that encodes the present table, at any later time and in any thread."""
 
     def apply(self, change: Mapping[str, Any]) -> bool:
-        """Make a change again, unless the table has it; return False if one before it is missing.
+        """Apply a change of the journal, unless the table has it; return False if an earlier one is missing.
 
         Raises:
-            ValueError: If it is none; nothing has changed then.
+            ValueError: If it is no change; then nothing was changed.
         """
 
 
@@ -111,8 +113,8 @@ class JournalsRead:
     """Outcome of reading the journals of a table.
 
     Attributes:
-        is_used: There was a journal, or there should have been one.
-        lacks: The table may lack changes that were acknowledged.
+        is_used: The table has, or should have, a journal.
+        lacks: The table may lack acknowledged changes.
         damaged: Names of journals with lines that cannot be read.
     """
 
@@ -132,8 +134,8 @@ class Lines:
     """Content of a journal.
 
     Attributes:
-        damaged: Bytes of lines that cannot be read, with others behind them that can.
-        torn: Bytes behind the last line that can be read.
+        damaged: Bytes of unreadable lines before a readable line.
+        torn: Bytes after the last readable line.
     """
 
     changes: list[Mapping[str, Any]]
@@ -142,7 +144,10 @@ class Lines:
 
 
 def decode_lines(content: bytes) -> Lines:
-    """Return what a journal says; lines behind a damaged one count, as each stands for itself."""
+    """Return a journal's content.
+
+    Lines after a damaged one count, because each line is complete in itself.
+    """
     *lines, rest = content.split(b"\n")
     changes: list[Mapping[str, Any]] = []
     damaged = tail = 0
@@ -165,12 +170,12 @@ def _decode_line(line: bytes) -> list[Mapping[str, Any]] | None:
 
 
 def journal_of(path: Path, counter: int) -> Path:
-    """Return the path of the journal that goes with a version of a table's file."""
+    """Return the path of the journal for a version of a table's file."""
     return path.with_name(f"{path.stem}-{counter}.journal")
 
 
 def journals_of(disk: Disk, path: Path) -> list[Path]:
-    """Return the journals that are there of a table, oldest first."""
+    """Return the existing journals of a table, the oldest first."""
     found = []
     for name in disk.names(path.parent):
         match = _NAME.fullmatch(name, len(path.stem)) if name.startswith(path.stem) else None
@@ -180,11 +185,11 @@ def journals_of(disk: Disk, path: Path) -> list[Path]:
 
 
 def read_journals(disk: Disk, path: Path, table: Table) -> JournalsRead:
-    """Bring a table that was loaded from ``path`` up to date; log what is missing or damaged.
+    """Apply the journals to a table that was loaded from ``path``; log missing and damaged parts.
 
     Raises:
-        OSError: If the disk refuses.
-        ValueError: If a line is as it was written, and cannot be used.
+        OSError: If the disk fails.
+        ValueError: If a line is undamaged but cannot be used.
     """
     journals = journals_of(disk, path)
     damaged = set()
@@ -212,10 +217,10 @@ def read_journals(disk: Disk, path: Path, table: Table) -> JournalsRead:
 
 
 class Journal:
-    """A journal that is being written, from one thread at a time.
+    """A journal that is being written, by one thread at a time.
 
     Args:
-        size_max: Above it the table is to be rewritten.
+        size_max: Size in bytes above which the table is to be rewritten.
     """
 
     def __init__(self, disk: Disk, path: Path, *, size_max: int) -> None:
@@ -232,7 +237,8 @@ class Journal:
         """Write a line and sync it.
 
         Raises:
-            OSError: If the disk refused; a part of it may be there, so nothing may be appended any more.
+            OSError: If the disk failed. A part of the line may be in the file, so nothing may be appended any
+                more.
         """
         fd = self._disk.open(self._path)
         try:
@@ -251,7 +257,7 @@ def begin_journal(disk: Disk, path: Path) -> None:
     """Make an empty journal whose name is durable.
 
     Raises:
-        OSError: If the disk refused.
+        OSError: If the disk failed.
     """
     fd = disk.open(path, empty=True)
     try:
@@ -262,9 +268,9 @@ def begin_journal(disk: Disk, path: Path) -> None:
 
 
 def clear_journals(disk: Disk, path: Path, *, keep: Path | None, damaged: frozenset[str]) -> None:
-    """Remove a table's journals except one; the last that is damaged stays as ``STEM.journal.damaged``.
+    """Remove a table's journals except one; the last damaged one stays as ``STEM.journal.damaged``.
 
-    A disk that refuses is left alone: their lines are older than the file.
+    Errors of the disk are ignored, because the lines of these journals are older than the file.
     """
     with contextlib.suppress(OSError):
         for journal in journals_of(disk, path):

@@ -1,4 +1,4 @@
-"""Reads a log file: which records are whole, and where they end (pure)."""
+"""Reads a log file: finds intact records and their ends (pure)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _HEAD: Final = struct.Struct(">ii")
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MAGIC_V1, MAGIC_V2))
-#: Bytes before a record's magic.
+#: Number of bytes before a record's magic.
 _MAGIC_AT: Final = 4
 
 
-#: Fields of a record up to its body, by the bits of its hosts' families: size, magic, crc, queue id,
-#: queue and log offset, store time, body size.
+#: Formats of a record up to its body, by the address families of its hosts: size, magic, crc, queue id, queue
+#: and log offset, store time, body size.
 _LAYOUTS: Final = {
     (SYS_BORN_HOST_V6 if born == 20 else 0) | (SYS_STORE_HOST_V6 if store == 20 else 0): struct.Struct(
         f">iiii4xqq4x8x{born}xq{store}x4x8xi"
@@ -42,15 +42,15 @@ _HOSTS_V6: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 _SYS_FLAG_AT: Final = 36
 
 
-#: Bytes of a record at most: its message came in one frame, and its properties may have grown.
+#: Largest record in bytes: its message came in one frame, and its properties may have grown.
 RECORD_MAX: Final = FRAME_SIZE_MAX + 64 * 1024
-#: Bytes at a record's beginning that say whether it is one: size, magic and log offset.
+#: Number of bytes that identify a record at its beginning: size, magic and log offset.
 HEAD_SIZE: Final = 36
 _PLACED: Final = struct.Struct(">ii20xq")
 
 
 class Record(NamedTuple):
-    """A message in the log as recovery needs it; members as those of ``StoredMessage``."""
+    """The fields of a message in the log that recovery needs, named as in ``StoredMessage``."""
 
     topic: str
     queue_id: int
@@ -61,14 +61,14 @@ class Record(NamedTuple):
 
 
 class Padding(NamedTuple):
-    """A file's padding record: where it begins, and where the next file does."""
+    """A file's padding record: where it begins, and where the next file begins."""
 
     offset: int
     end: int
 
 
 class Damage(NamedTuple):
-    """Bytes that are no record, or the end of the data, begin here."""
+    """The position at which bytes that are no record, or the end of the data, begin."""
 
     offset: int
 
@@ -77,7 +77,7 @@ def read_record(data: Content, position: int, *, base: int) -> tuple[StoredMessa
     """Decode and verify the record at ``position`` of a file that starts at log offset ``base``.
 
     Returns:
-        The message and the position after it; None if there is no whole record that belongs just here.
+        The message and the position after it; None if no intact record of this offset begins here.
     """
     try:
         message, end = decode_message(cast(bytes, data), position)
@@ -91,7 +91,8 @@ def read_record(data: Content, position: int, *, base: int) -> tuple[StoredMessa
 def size_of_record(head: bytes | None, log_offset: int) -> int:
     """Return the size of the record at a log offset, from its first bytes; 0 if no record begins there.
 
-    Senders choose bodies, and anybody chooses the offset: a length that stands in a body is not believed.
+    Senders choose bodies, and any client chooses the offset. So a length inside a body must not be accepted
+    as a record's.
     """
     if head is None or len(head) < HEAD_SIZE:
         return 0
@@ -101,7 +102,7 @@ def size_of_record(head: bytes | None, log_offset: int) -> int:
 
 
 def is_record_of(data: bytes, *, topic: str, queue_id: int, queue_offset: int, log_offset: int) -> bool:
-    """Say whether bytes are just the record of this message of a queue; its body is not looked at."""
+    """Return whether bytes are the record of this message of a queue; the body is not checked."""
     try:
         (sys_flag,) = _INT32.unpack_from(data, _SYS_FLAG_AT)
         layout = _LAYOUTS[sys_flag & _HOSTS_V6]
@@ -120,12 +121,12 @@ def is_record_of(data: bytes, *, topic: str, queue_id: int, queue_offset: int, l
     return data[at : at + length] == topic.encode()
 
 
-#: Bytes of a record up to the time at which it was stored, with addresses of any length.
+#: Number of bytes of a record up to its store time, for addresses of any length.
 TIMED_SIZE: Final = max(layout.size for layout in _LAYOUTS.values())
 
 
 def stored_at(head: bytes | None, *, queue_id: int, queue_offset: int, log_offset: int) -> int | None:
-    """Return when (Unix ms) a record was stored; None if it is another one.
+    """Return the store time (Unix ms) of a record; None if it is another record.
 
     Args:
         head: Its first :data:`TIMED_SIZE` bytes.
@@ -142,7 +143,7 @@ def stored_at(head: bytes | None, *, queue_id: int, queue_offset: int, log_offse
 
 
 def read_indexed(data: Content, position: int, *, base: int) -> tuple[Record, int] | None:
-    """As :func:`read_record`, for all records of a log: decodes only what its queues hold."""
+    """As :func:`read_record`, for all records of a log: decodes only messages that its queues contain."""
     try:
         (sys_flag,) = _INT32.unpack_from(data, position + _SYS_FLAG_AT)
         layout = _LAYOUTS[sys_flag & _HOSTS_V6]
@@ -197,7 +198,7 @@ def scan(data: Content, start: int, *, base: int) -> Iterator[tuple[Record, int]
 
 
 def find_record(data: Content, start: int, *, base: int) -> int | None:
-    """Return the position of the first whole record at or after ``start``, found by its magic."""
+    """Return the position of the first intact record at or after ``start``, found by its magic."""
     at = start + _MAGIC_AT
     while True:
         hits = [hit for magic in _MAGICS if (hit := data.find(magic, at)) >= 0]

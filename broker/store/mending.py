@@ -1,7 +1,7 @@
-"""Finds the messages of damaged queue entries again, in the log between the sound entries around them.
+"""Finds the messages of damaged queue entries again, in the log between the intact entries around them.
 
-An entry of a file is believed only as far as the log agrees: the record that it leads to has to name its
-topic, queue and queue offset. Entries that this process appended itself need no such look.
+An entry of a file is trusted only if the log agrees: the record that it points to must have its topic, queue
+and queue offset. Entries that this process appended itself need no such check.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from routekeeper.broker.store.recovery import Holes
 
 logger = logging.getLogger(__name__)
 
-#: Entries on each side of a damaged one among which a sound one is looked for.
+#: Number of entries on each side of a damaged one that are searched for an intact one.
 _REACH: Final = 4096
-#: Bytes of the log that are searched for the messages of one run of damaged entries: a second of the loop.
+#: Bound of the bytes of the log that are searched for one run of damaged entries: this takes a second of the
+#: loop.
 _SEARCHED_MAX: Final = 256 << 20
-#: Entries that were not found again and are remembered, so that each pull does not search for them anew.
+#: Bound of the remembered entries whose messages were not found, so that no pull searches for them again.
 _UNFOUND_MAX: Final = 10_000
-#: An entry whose message is lost.
+#: The entry of a lost message.
 _LOST: Final = Entry(0, 0, 0)
 
 
@@ -39,11 +40,11 @@ class Mender:
     """Checks and repairs queue entries that were read from files, in the store's thread.
 
     Args:
-        tags_code: Computes the entry's code of a message found in the log.
-        holes: Begin and end of each stretch that the log lacks: an entry that leads there may be right.
+        tags_code: Computes the entry's code for a message in the log.
+        holes: Begin and end of each part that the log lacks: an entry that points there may be intact.
 
     Attributes:
-        damaged: Entries that were found damaged so far.
+        damaged: Number of damaged entries found so far.
     """
 
     def __init__(self, log: CommitLog, tags_code: Callable[[Record], int], *, holes: Holes) -> None:
@@ -54,7 +55,7 @@ class Mender:
         self._unfound: set[tuple[str, int, int]] = set()
 
     def checked(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, block: bytes) -> bytes:
-        """Return encoded entries of a file with those that cannot be right replaced by what the log says."""
+        """Return encoded entries of a file; damaged ones are replaced by entries from the log."""
         entries, before, end = list(map(Entry._make, ENTRY.iter_unpack(block))), -1, self._log.max_offset
         doubtful = []
         for at, entry in enumerate(entries):
@@ -69,7 +70,7 @@ class Mender:
         return b"".join(ENTRY.pack(*entry) for entry in entries)
 
     def find(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int) -> Entry | None:
-        """Return the entry at an index as it should be, and mend its file; None if its message is lost."""
+        """Return the correct entry at an index, and repair its file; None if its message is lost."""
         if (topic, queue_id, index) in self._unfound:
             return None
         entry = queue.get(index)
@@ -91,7 +92,7 @@ class Mender:
         return found.get(index)
 
     def is_sound(self, topic: str, queue_id: int, index: int, entry: Entry) -> bool:
-        """Say whether the log has the message of an entry where it says, or the message is known as lost."""
+        """Return whether the log has an entry's message at its offset, or the message is known to be lost."""
         if not is_plausible(entry, self._log.max_offset):
             return False
         begin, end = entry.log_offset, entry.log_offset + entry.size
@@ -125,7 +126,7 @@ class Mender:
     def _search(
         self, topic: str, queue_id: int, first: int, last: int, begin: int, end: int
     ) -> dict[int, Entry]:
-        """Return entries of a queue by their indexes, as a stretch of the log has them."""
+        """Return entries of a queue by index, made from a part of the log."""
         found: dict[int, Entry] = {}
         end = min(end, begin + _SEARCHED_MAX)
         for base, _, data in self._log.contents(begin):
@@ -149,7 +150,7 @@ class Mender:
 
 
 def is_plausible(entry: Entry, end: int) -> bool:
-    """Return whether an entry can be right in a log with this end; an entry of zeros was never written."""
+    """Return whether an entry can be correct in a log with this end; an entry of zeros was never written."""
     log_offset, size, _ = entry
     if size == 0:
         return 0 < log_offset <= end

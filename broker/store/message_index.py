@@ -1,12 +1,12 @@
-"""Finds messages by key: an index that follows the log, some seconds behind and in memory, then in files.
+"""Finds messages by key: an index of the log, some seconds behind it, first in memory and then in files.
 
-A file holds the entries of one stretch of the log, sorted by hash; it is written as a whole and never
-changed. A start removes files whose stretch the log does not hold to its end: a power cut took it. What has
-no file is read from the log again. So is the stretch of a file whose entries are not what was written: the
-first search in a file compares its checksum. The layout, big-endian::
+A file holds the entries of one part of the log, sorted by hash; it is written whole and never changed. A
+start removes files whose part of the log is incomplete, because a power cut removed its end. Parts of the log
+without a file are read again. So is the part of a damaged file: the first search in a file compares its
+checksum. The layout, big-endian::
 
     magic        8 bytes "RKINDEX2"
-    begin, end   u64    the stretch of the log; the file is named by its begin
+    begin, end u64 the part of the log; begin is the file's name
     first, last  u64    least and greatest store time in it, Unix ms
     count        u64    entries
     checksum     u32    CRC-32 of the entries
@@ -36,22 +36,23 @@ from routekeeper.remoting.message import NAME_END, PAIR_END, PROPERTY_KEYS, PROP
 
 logger = logging.getLogger(__name__)
 
-#: Keys of one message that are indexed; more would let small messages make a large index.
+#: Bound of the indexed keys of one message: without it, small messages could make a large index.
 KEYS_MAX: Final = 64
-#: Messages whose entries one file holds at most, unless the settings say otherwise.
+#: Default bound of the messages whose entries one file holds.
 FILE_MESSAGES: Final = 20_000
-#: Log that one file covers at most: so much is read again after a start.
+#: Bound of the log that one file covers, in bytes: this much is read again after a start.
 _FILE_LOG_BYTES: Final = 64 << 20
-#: Messages, and bytes of the log, that are indexed before others have their turn.
+#: Bounds of one step: number of messages, and bytes of the log.
 _SLICE_MESSAGES: Final = 256
 _SLICE_BYTES: Final = 256 << 10
-#: Messages noted for the index at most; what is beyond is read from the log later.
+#: Bound of the messages noted for the index; further ones are read from the log later.
 NOTED_MAX: Final = 100_000
-#: Files' worth of messages that searches may add to memory while none can be written.
+#: Bound of the messages, in files, that searches may add to memory while no file can be written.
 _UNWRITTEN_FILES: Final = 4
-#: Files that one step of a search looks into.
+#: Number of files that one step of a search reads.
 _SEARCH_FILES: Final = 16
-#: Entries of one key that are taken from one file, the youngest: as many as a query may have results.
+#: Bound of the entries of one key that a search takes from one file, the youngest: the bound of a query's
+#: results.
 FOUND_MAX: Final = 64
 
 _MAGIC: Final = b"RKINDEX2"
@@ -76,7 +77,7 @@ class Noted(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """An entry: when its message was stored, and where."""
+    """An entry: store time and log offset of its message."""
 
     store_ms: int
     offset: int
@@ -84,7 +85,7 @@ class IndexEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """One file, by its header."""
+    """The header of one file."""
 
     path: Path
     begin: int
@@ -96,10 +97,10 @@ class IndexFile:
 
 
 def keys_of(properties: str) -> list[str]:
-    """Return the keys under which a message is found, each once: those in KEYS, and its unique id."""
+    """Return the keys under which a message is found, each only once: those in KEYS, and its unique id."""
     begin = properties.find(_UNIQUE_MARK)
     if _KEYS_MARK not in properties and (begin < 0 or properties.find(_UNIQUE_MARK, begin + 1) < 0):
-        # Nearly every message has nothing but a unique id.
+        # Nearly every message has only a unique id.
         if begin < 0 or (begin and properties[begin - 1] != PAIR_END):
             return []
         end = properties.find(PAIR_END, begin)
@@ -116,21 +117,21 @@ def keys_of(properties: str) -> list[str]:
 
 
 def key_hash(topic: str, key: str) -> int:
-    """Return the hash of a key; nobody can make many keys with one hash, as with Java's."""
+    """Return the hash of a key. Unlike Java's hash, a stranger cannot make many keys with the same hash."""
     digest = blake2b(f"{topic}#{key}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big")
 
 
 class MessageIndex:
-    """The index of one store. One thread calls everything; the steps it yields may run in another.
+    """The index of one store. One thread calls all methods; the steps that they yield may run in another.
 
     Args:
         directory: Holds its files.
         log: The log that it follows, recovered.
-        file_messages: Messages whose entries one file holds at most.
+        file_messages: Bound of the messages whose entries one file holds.
 
     Attributes:
-        damaged: Files that were found damaged since the start, and made again.
+        damaged: Number of damaged files found since the start, and made again.
     """
 
     def __init__(
@@ -147,24 +148,24 @@ class MessageIndex:
         self._recent_count = 0
         self._recent_ms = (0, 0)
         self._sealing: dict[int, list[IndexEntry]] = {}
-        self._checked: set[Path] = set()  # files whose entries are what was written
-        self._unsound: set[Path] = set()  # files to be made again
+        self._checked: set[Path] = set()  # files whose checksum was correct
+        self._unsound: set[Path] = set()  # damaged files, to be made again
         make_directories(disk, directory)
         self._files = self._load()
         self._begin = self._position = self._files[-1].end if self._files else log.min_offset
 
     @property
     def position(self) -> int:
-        """Log offset below which messages are found."""
+        """Log offset below which messages are indexed."""
         return self._position
 
     @property
     def noted(self) -> int:
-        """Messages that were noted and are not indexed yet."""
+        """Number of messages that were noted and are not indexed yet."""
         return len(self._noted)
 
     def note(self, topic: str, properties: str, offset: int, end: int, store_ms: int) -> None:
-        """Note a message that was just appended to the log; index it at once if all before it are indexed."""
+        """Note a message that was just appended to the log. Index it now if all before it are indexed."""
         if offset == self._position and not self._noted and self._recent_count < self._unwritten_max:
             self._add(topic, properties, offset, end, store_ms)
         elif len(self._noted) < NOTED_MAX:
@@ -173,7 +174,7 @@ class MessageIndex:
     # Following the log -----------------------------------------------------------------------------
 
     def follow(self) -> Generator[Callable[[], Any], Any, None]:
-        """Index the later messages, and write a file whenever there are enough entries for one.
+        """Index the messages after :attr:`end`, and write a file whenever there are enough entries for one.
 
         Raises:
             OSError: As :meth:`seal`.
@@ -186,7 +187,7 @@ class MessageIndex:
             yield no_work
 
     def catch_up(self, slices: int) -> Generator[Callable[[], Any], Any, None]:
-        """Index the later messages, in at most this many slices; write no files."""
+        """Index the messages after :attr:`end`, in at most this many slices; write no files."""
         most = self._unwritten_max
         while slices and self._position < self._log.max_offset and self._recent_count < most:
             slices -= 1
@@ -208,10 +209,10 @@ class MessageIndex:
             self._read_log()
 
     def seal(self) -> Generator[Callable[[], Any], Any, None]:
-        """Write what is in memory into a file.
+        """Write the entries in memory into a file.
 
         Raises:
-            OSError: If the disk refused; nothing is lost, a later try writes it again.
+            OSError: If the disk failed. Nothing is lost: a later call tries again.
         """
         if self._position == self._begin or self._sealing:
             return
@@ -232,7 +233,10 @@ class MessageIndex:
         self._begin = end
 
     def drop_before(self, offset: int) -> list[Path]:
-        """Forget what the log no longer holds; return the files that may be removed, in any thread."""
+        """Forget entries whose messages the log no longer holds.
+
+        Return the files to remove, which any thread may do.
+        """
         gone = [file.path for file in self._files if file.end <= offset]
         self._files = self._files[len(gone) :]
         if self._begin < offset:
@@ -256,7 +260,7 @@ class MessageIndex:
             at = first = max(position - base, 0)
             for found in scan(data, at, base=base):
                 if isinstance(found, Padding | Damage):
-                    break  # the file's end, or what recovery was told to give up: the next one goes on
+                    break  # the file's end, or a damaged part that an operator gave up: the next file follows
                 record, size = found
                 records.append((record, base + at, base + at + size))
                 at += size
@@ -289,9 +293,10 @@ class MessageIndex:
     def search(
         self, topic: str, key: str, *, begin_ms: int, end_ms: int
     ) -> Iterator[Callable[[], list[IndexEntry]]]:
-        """Yield steps that may run in any thread: each finds entries, the youngest come first.
+        """Yield steps that may run in any thread: each finds entries, the youngest first.
 
-        An entry may be another key's, or a message's that is gone: anyone who reads the message has to look.
+        An entry may belong to another key, or to a message that is gone. The caller has to check that when it
+        reads the message.
         """
         wanted = key_hash(topic, key)
         recent = [
@@ -323,7 +328,7 @@ class MessageIndex:
         return found
 
     def _is_sound(self, file: IndexFile, fd: int) -> bool:
-        """Say whether a file holds what was written; in any thread. Its first look reads all of it."""
+        """Return whether a file is undamaged; in any thread. The first call for a file reads all of it."""
         if file.path not in self._checked:
             entries = self._disk.read(fd, file.count * _ENTRY.size, _HEAD.size)
             if len(entries) != file.count * _ENTRY.size or crc32(entries) != file.checksum:
@@ -335,7 +340,7 @@ class MessageIndex:
     def _make_again(
         self, file: IndexFile, wanted: int, begin_ms: int, end_ms: int
     ) -> Iterator[Callable[[], list[IndexEntry]]]:
-        """Write a damaged file again from its stretch of the log, and find what it should have had."""
+        """Write a damaged file again from its part of the log, and find the searched entries."""
         entries: dict[int, list[IndexEntry]] = {}
         times, position = (0, 0), file.begin
         while position < file.end and position < self._log.max_offset:
@@ -350,7 +355,7 @@ class MessageIndex:
                         )
             yield list
         found = [each for each in entries.get(wanted, ()) if begin_ms <= each.store_ms <= end_ms]
-        if file.path in self._unsound:  # else another search has replaced the file already
+        if file.path in self._unsound:  # otherwise another search has replaced the file already
             self._unsound.discard(file.path)
             self.damaged += 1
             logger.error("index file damaged, made again from the log file=%s", file.path.name)
@@ -365,7 +370,7 @@ class MessageIndex:
     # Start -----------------------------------------------------------------------------------------
 
     def _load(self) -> list[IndexFile]:
-        """Take over the files that go with the log, without a gap; remove the others."""
+        """Use the files that fit the log without a gap; remove the others."""
         files: list[IndexFile] = []
         unfit = []
         names = self._disk.names(self._directory)
@@ -382,7 +387,8 @@ class MessageIndex:
         for path in (*unfit, *(self._directory / name for name in names if name.endswith(".tmp"))):
             self._disk.remove(path)
         if unfit:
-            # A file that a later power cut brought back would be taken for an index of the new content.
+            # Sync the removal: a power cut could bring the file back, and it would count as an index of new
+            # content.
             self._disk.sync_directory(self._directory)
             logger.info("index files removed count=%s", len(unfit))
         return files
@@ -407,7 +413,7 @@ class MessageIndex:
 
 
 def _entries(disk: Disk, fd: int, count: int, low: _Place, high: _Place) -> list[IndexEntry]:
-    """Return the youngest entries between two places of a file, the youngest first."""
+    """Return the youngest entries between two positions in a file, the youngest first."""
 
     def place(index: int) -> _Place:
         data = disk.read(fd, _PLACE.size, _HEAD.size + index * _ENTRY.size)
@@ -424,7 +430,7 @@ def _entries(disk: Disk, fd: int, count: int, low: _Place, high: _Place) -> list
 
 
 def _span(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """Return the span of two spans of time; (0, 0) is none."""
+    """Return the time span that covers two time spans; (0, 0) means none."""
     if one == (0, 0) or other == (0, 0):
         return other if one == (0, 0) else one
     return min(one[0], other[0]), max(one[1], other[1])

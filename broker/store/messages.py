@@ -1,7 +1,7 @@
 """The message store: one commit log, the consume queues that index it, and their recovery.
 
 A message is stored once it is in the log; its queue entry follows at once in memory and later in the queue's
-file. The checkpoint says up to which log offset the files of all queues are complete and synced, so that a
+file. The checkpoint has the log offset up to which the files of all queues are complete and synced. So a
 start reads the log only from there.
 """
 
@@ -49,18 +49,20 @@ logger = logging.getLogger(__name__)
 
 #: Name of the file.
 CHECKPOINT: Final = "checkpoint"
-#: Queues of whose files the entries last read are kept, for who reads on behind them.
+#: Bound of the queues whose last read entries are kept in memory: a consumer that is behind reads the next
+#: ones.
 _BLOCKS_MAX: Final = 256
-#: Queues of which the log says that messages are missing; a pull of each may come again and again.
+#: Bound of the queues whose missing messages were logged, because pulls of such a queue may come again and
+#: again.
 _LOST_SAID_MAX: Final = 1000
-#: Queues whose files a checkpoint writes in one step; each may take some ms.
+#: Number of queues whose files a checkpoint writes in one step; each may take some ms.
 _QUEUES_AT_ONCE: Final = 64
-#: Bytes of queue entries that one pull looks through at least. Source: DefaultMessageStore.getMessage.
+#: Bytes of queue entries that one pull reads at least. Source: DefaultMessageStore.getMessage.
 _SCAN_BYTES_MIN: Final = 16_000
 
 
 class GetStatus(Enum):
-    """The result of a look into a queue; the names are the remarks of pull answers."""
+    """Outcomes of reading a queue; the names are the remarks of pull answers."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -73,7 +75,7 @@ class GetStatus(Enum):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Result of a look into a queue; ``body`` holds the messages as they lie in the log."""
+    """Result of reading a queue; ``body`` holds the messages in the log's format."""
 
     status: GetStatus
     next_begin: int
@@ -91,10 +93,10 @@ class Placed(NamedTuple):
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that has no place yet; members as those of ``StoredMessage``.
+    """A message without a place in the log yet; fields as in ``StoredMessage``.
 
     Attributes:
-        tags_code: What the queue entry carries for filtering (in the schedule topic the delivery time).
+        tags_code: Code in the queue entry for filtering (in the schedule topic: the delivery time).
     """
 
     topic: str
@@ -115,7 +117,8 @@ class CheckpointWork:
     """The work of a checkpoint; made by the loop, run by a thread.
 
     Attributes:
-        doomed: Topics whose queues go, each with the number of its deletion; their files go first.
+        doomed: Topics whose queues are deleted, each with the number of its deletion; their files are removed
+            first.
     """
 
     entries: tuple[tuple[QueueKey, ConsumeQueue, Unwritten], ...]
@@ -124,7 +127,7 @@ class CheckpointWork:
 
 
 def read_checkpoint(disk: Disk, directory: Path) -> Checkpoint | None:
-    """Return a store's last checkpoint; None if there is none to be read, and queues are built anew."""
+    """Return a store's last checkpoint; None if there is no readable one, so that queues are built anew."""
     try:
         content = read_whole(disk, directory / CHECKPOINT)
         return Checkpoint.parse(content.decode())
@@ -140,7 +143,7 @@ def _nothing() -> None:
 
 
 def _are_records_of(topic: str, queue_id: int, body: bytes, wanted: Sequence[tuple[int, Entry]]) -> bool:
-    """Say whether bytes are the records of a queue to which these entries lead, one behind the other."""
+    """Return whether bytes are the records of a queue to which these entries point, in sequence."""
     at = 0
     for index, (log_offset, size, _) in wanted:
         record = body[at : at + size]
@@ -157,25 +160,23 @@ def _same(entry: Entry | None) -> Entry | None:
 
 
 class MessageStore:
-    """Messages on disk. One thread calls everything; what may run in another says so.
+    """Messages on disk. One thread calls all methods, except where a docstring allows another thread.
 
     Args:
         directory: Holds ``consumequeue``, ``index`` and ``checkpoint``, and ``commitlog`` unless that is
             elsewhere.
-        boot: The machine's present start; empty if it does not say.
-        log_directory: Where the commit log is instead.
-        store_host: Goes into each record and so into message ids: what clients can dial.
-        tags_code: Computes the entry's code of a message found in the log.
-        born_at: Log offset from which on messages of a topic count; None if none of them does.
-        index_messages: Messages of one index file.
+        boot: Name of the machine's present boot; empty if unknown.
+        log_directory: Other folder of the commit log.
+        store_host: Address in each record, and so in message ids, to which clients can connect.
+        tags_code: Computes the entry's code for a message in the log.
+        born_at: Returns the log offset from which on messages of a topic count; None if none of them does.
+        index_messages: Bound of the messages of one index file.
 
     Attributes:
         deletions: Number of topics deleted since the start.
         queue_counts: Topic to the number of queues that it must have for all its messages to be in one.
-        index: Finds messages by their keys.
-
-    Raises:
-        StoreDamaged: If what is there cannot be used without losing messages.
+        index: Finds messages by their keys. ¶ Raises: StoreDamaged: If the files cannot be used without
+            losing messages.
     """
 
     def __init__(
@@ -202,7 +203,7 @@ class MessageStore:
         self._store_host = store_host
         self._boot = boot
         self.deletions = 0
-        self._confirmed = -1  # the table on disk is not known yet
+        self._confirmed = -1  # it is not known yet which topic table is on disk
         self._topics_counter = 0
         self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
         self._doomed: dict[str, int] = {}
@@ -210,9 +211,9 @@ class MessageStore:
         self._queue_failure: str | None = None
         self._queue_refused = Refused.DISK_FAILED
         self._checkpointed: Checkpoint | None = None
-        self._queues_from = 0  # files of queues are removed that lead to the log below
+        self._queues_from = 0  # below this log offset, files of queues were removed
         make_directories(disk, directory)
-        disk.sync_directory(directory)  # an earlier process may have left names that are not durable
+        disk.sync_directory(directory)  # an earlier process may have left names that are not durable yet
         checkpoint = read_checkpoint(disk, directory)
         if checkpoint is not None:
             self._topics_counter = checkpoint.topics_counter
@@ -244,7 +245,7 @@ class MessageStore:
         self.index = MessageIndex(disk, directory / "index", self.log, file_messages=index_messages)
 
     def _begin(self) -> None:
-        """Write a checkpoint: no message is taken before one names the present boot."""
+        """Write a checkpoint: the store accepts no message before a checkpoint names the present boot."""
         work = self.prepare_checkpoint()
         assert work is not None
         try:
@@ -257,17 +258,17 @@ class MessageStore:
 
     @property
     def given_up(self) -> Holes:
-        """Begin and end of each stretch of the log that is missing; the broker goes on without them."""
+        """Begin and end of each missing part of the log, without which the broker goes on."""
         return tuple(hole for hole in self._given_up if hole[1] > self.log.min_offset)
 
     @property
     def damaged_entries(self) -> int:
-        """Entries of files of queues that were found damaged since the start."""
+        """Number of damaged entries found in files of queues since the start."""
         return self._mender.damaged
 
     @property
     def refusing(self) -> str | None:
-        """Why no messages are taken; None if they are."""
+        """Why the store accepts no messages; None if it does."""
         return self._queue_failure or self.log.broken or self.log.refused
 
     # Writing -------------------------------------------------------------------------------------
@@ -276,7 +277,7 @@ class MessageStore:
         """Store one message.
 
         Raises:
-            StoreUnavailable: If it cannot be written; nothing of it was.
+            StoreUnavailable: If it cannot be written; then no part of it was.
             LocalProtocolError: If a part is above its limit.
         """
         queue = self._queue_for(draft)
@@ -297,7 +298,7 @@ class MessageStore:
         """Store messages of one queue with consecutive offsets; all or none.
 
         Raises:
-            StoreUnavailable: If they cannot be written; nothing of them was.
+            StoreUnavailable: If they cannot be written; then none was.
             LocalProtocolError: If a part is above its limit, or all together do not fit one log file.
         """
         queue = self._queue_for(drafts[0])
@@ -352,14 +353,14 @@ class MessageStore:
         """Read messages from a queue offset on.
 
         Args:
-            bytes_max: At least one message is returned no matter its size.
-            codes: Tag codes wanted; None for all.
+            bytes_max: Bound of the bytes; the first message is always returned.
+            codes: Wanted tag codes; None for all.
 
         Source: DefaultMessageStore.getMessage, RocketMQ 4.9.4 and later.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            # Nobody wrote to it yet. RocketMQ makes the queue when it is looked for, with this outcome.
+            # The queue has no messages yet. RocketMQ creates a queue at the first read, with this outcome.
             return Batch(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         low, high = queue.min_index, queue.max_index
         if high == 0:
@@ -371,7 +372,7 @@ class MessageStore:
         if offset > high:
             return Batch(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         wide = max(_SCAN_BYTES_MIN // ENTRY_SIZE, count_max)
-        # If all are wanted, it takes no more than are asked for, unless some are lost.
+        # If all messages are wanted, no more entries are needed than messages, unless some are lost.
         data = self._entries_at(topic, queue_id, queue, offset, count_max if codes is None else wide)
         if codes is None and data and ENTRY.unpack_from(data)[1] <= 0:
             data = self._entries_at(topic, queue_id, queue, offset, wide)
@@ -425,7 +426,7 @@ class MessageStore:
         wanted: Sequence[tuple[int, Entry]],
         codes: Collection[int] | None,
     ) -> list[bytes]:
-        """Return the records that the log still has; log once for a queue which of them are missing.
+        """Return the records that the log still has; log the missing ones, once for a queue.
 
         Args:
             wanted: Queue offset and entry of each.
@@ -449,7 +450,7 @@ class MessageStore:
     def _record_of(
         self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, entry: Entry
     ) -> tuple[bytes | None, int]:
-        """Return the record that an entry leads to, and its code; None if the log has it no more."""
+        """Return the record to which an entry points, and its code; None if the log no longer has it."""
         for _ in range(2):
             if entry.size > 0 and is_plausible(entry, self.log.max_offset):
                 record = self.log.read(entry.log_offset, entry.size)
@@ -470,7 +471,7 @@ class MessageStore:
     def _entries_at(
         self, topic: str, queue_id: int, queue: ConsumeQueue, offset: int, count: int
     ) -> bytes | bytearray:
-        """Return up to ``count`` encoded entries from an offset on; fewer where queue or file end."""
+        """Return up to ``count`` encoded entries from an offset on; fewer if the queue or the file ends."""
         if queue.holds(offset):
             return queue.read_bytes(offset, count)
         first, block = self._blocks.get(queue, (0, b""))
@@ -495,7 +496,7 @@ class MessageStore:
         return None if found is None else found[0]
 
     def counts(self, topic: str, physical_offset: int) -> bool:
-        """Say whether a message in the log belongs to its topic: not if that was deleted since."""
+        """Return whether a message in the log still belongs to its topic, and not to a deleted one."""
         born = self._born_at(topic)
         return born is not None and physical_offset >= born
 
@@ -514,12 +515,12 @@ class MessageStore:
         return None if record is None else decode_message(record)[0]
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return (min, max) offset of a queue; (0, 0) for one that nobody wrote to."""
+        """Return (min, max) offset of a queue; (0, 0) for a queue that never had messages."""
         queue = self._queues.get((topic, queue_id))
         return (0, 0) if queue is None else (queue.min_index, queue.max_index)
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
-        """Return queue entries themselves."""
+        """Return decoded queue entries."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return []
@@ -530,7 +531,7 @@ class MessageStore:
         return list(map(Entry._make, ENTRY.iter_unpack(data)))
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Return when (Unix ms) the message at a queue offset was stored; None if there is none."""
+        """Return the store time (Unix ms) of the message at a queue offset; None if there is none."""
         message = self.message_in_queue(topic, queue_id, offset)
         return None if message is None else message.store_timestamp
 
@@ -551,7 +552,7 @@ class MessageStore:
         return read
 
     def times_stored(self, topic: str, places: Sequence[tuple[int, int]]) -> Callable[[], list[int | None]]:
-        """Do as :meth:`stored_times`, but read only the beginnings of the records: for figures."""
+        """Do as :meth:`stored_times`, but read only the beginnings of the records: for metrics."""
         looks = self._looks(topic, places)
 
         def read() -> list[int | None]:
@@ -570,7 +571,7 @@ class MessageStore:
 
     def _looks(self, topic: str, places: Sequence[tuple[int, int]]) -> list[Callable[[], Entry | None]]:
         """Return a function for any thread that returns the entries at these places."""
-        # Entries in memory belong to this thread.
+        # Read these now: entries in memory belong to this thread.
         looks: list[Callable[[], Entry | None]] = []
         for queue_id, offset in places:
             queue = self._queues.get((topic, queue_id))
@@ -583,7 +584,10 @@ class MessageStore:
         return looks
 
     def _time_of(self, topic: str, queue_id: int, offset: int, entry: Entry | None) -> int | None:
-        """Return when a message was stored; a damaged entry counts as none, as no thread but one mends."""
+        """Return a message's store time.
+
+        A damaged entry counts as none, because only the store's thread may repair entries.
+        """
         if entry is None or entry.size <= 0 or not is_plausible(entry, self.log.max_offset):
             return None
         data = self.log.read_anywhere(entry.log_offset, entry.size)
@@ -597,7 +601,7 @@ class MessageStore:
         """Return the first offset stored at or after ``timestamp`` (Unix ms), at most the last existing one.
 
         Args:
-            upper: Of messages stored in the same millisecond take the last instead of the first.
+            upper: Of messages stored in the same millisecond, return the last instead of the first.
         """
         low, end = self.bounds(topic, queue_id)
         if low == end:
@@ -617,12 +621,12 @@ class MessageStore:
         return min(low, end - 1)
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
-        """Return when (Unix ms) the first message of a queue was stored, -1 if there is none."""
+        """Return the store time (Unix ms) of the first message of a queue, -1 if there is none."""
         stored = self.store_timestamp(topic, queue_id, self.bounds(topic, queue_id)[0])
         return -1 if stored is None else stored
 
     def earliest_log_time(self) -> int:
-        """Return when (Unix ms) the first message of the log was stored, -1 if it is empty; in any thread."""
+        """Return the store time (Unix ms) of the log's first message, -1 if it is empty; in any thread."""
         begin = self.log.min_offset
         size = size_of_record(self.log.read_anywhere(begin, HEAD_SIZE), begin)
         data = self.log.read_anywhere(begin, size) if size else None
@@ -630,7 +634,7 @@ class MessageStore:
         return -1 if found is None else found[0].store_timestamp
 
     def queues_of(self, topic: str) -> tuple[int, ...]:
-        """Return the queue ids of a topic that have been written to."""
+        """Return the ids of a topic's queues that have or had messages."""
         return tuple(
             sorted(
                 queue_id
@@ -640,11 +644,11 @@ class MessageStore:
         )
 
     def disk_space(self) -> tuple[int, int]:
-        """Return (size, free) of the log's file system in bytes; zeros if it does not say."""
+        """Return (size, free) of the log's file system in bytes; zeros if unknown."""
         return self._disk.space(self.log.directory)
 
     def disk_used(self) -> float:
-        """Return the share of the log's file system that is in use, 0 to 1; -1 if it does not say."""
+        """Return the share of the log's file system that is in use, 0 to 1; -1 if unknown."""
         size, free = self.disk_space()
         return 1 - free / size if size else -1.0
 
@@ -661,16 +665,16 @@ class MessageStore:
         """Note which topic table is on disk.
 
         Args:
-            counter: Of its version; later checkpoints name it.
-            deletions: It lacks the topics of so many deletions; their files may go.
+            counter: Counter of its version, which later checkpoints contain.
+            deletions: Number of deletions that it contains; these topics' files may be removed.
         """
         self._topics_counter = max(self._topics_counter, counter)
         self._confirmed = max(self._confirmed, deletions)
 
     def remove_old_files(self, *, before: float, count_max: int = sys.maxsize) -> Steps:
-        """Remove the oldest log files, if last written before an instant (Unix s), and queue files to them.
+        """Remove the oldest log files, if last written before an instant (Unix s), and their queue files.
 
-        The files go after a checkpoint has said that they do: they may come back with a power cut.
+        The files are removed after a checkpoint has recorded that, because a power cut may bring them back.
         """
         offset: int = yield lambda: self.log.first_kept(before, count_max)
         if offset > self.log.min_offset:
@@ -701,7 +705,7 @@ class MessageStore:
     def checkpoint(self) -> Steps:
         """Write the missing entries of the queues' files, and the durable state; one caller at a time.
 
-        A failure is kept: the store takes no messages until a checkpoint works again.
+        After a failure, the store accepts no messages until a checkpoint works again.
         """
         work = self.prepare_checkpoint()
         if work is None:
@@ -718,9 +722,9 @@ class MessageStore:
         self.finish_checkpoint(work)
 
     def prepare_checkpoint(self) -> CheckpointWork | None:
-        """Collect what a checkpoint has to write; None if there is nothing new.
+        """Collect the data that a checkpoint has to write; None if there is nothing new.
 
-        None, too, while a deleted topic may come back with a crash: its files have to be as they were.
+        Also None while a crash may bring a deleted topic back: until then its files must not change.
         """
         if any(number > self._confirmed for number in self._doomed.values()):
             return None
@@ -742,10 +746,10 @@ class MessageStore:
         return CheckpointWork(entries, tuple(self._doomed.items()), checkpoint)
 
     def write_checkpoint(self, work: CheckpointWork) -> None:
-        """Write and sync log, queue entries and checkpoint at once.
+        """Write and sync log, queue entries and checkpoint in one call.
 
         Raises:
-            OSError, StoreUnavailable: If the disk refused; the work is to be prepared anew.
+            OSError, StoreUnavailable: If the disk failed; then the work must be prepared anew.
         """
         for step in self._writing(work):
             step()
@@ -753,14 +757,14 @@ class MessageStore:
     def _writing(
         self, work: CheckpointWork, *, is_late: Callable[[], bool] = bool
     ) -> Generator[Callable[[], Any], Any, bool]:
-        """Write log, queue entries and checkpoint in steps; return False if it became late in between."""
+        """Write log, queue entries and checkpoint in steps; return False if the time was over earlier."""
         yield partial(self._write_head, work)
         for start in range(0, len(work.entries), _QUEUES_AT_ONCE):
             if is_late():
                 return False
             part = work.entries[start : start + _QUEUES_AT_ONCE]
             yield partial(self._write_queues, part)
-            # Noted at once: a later checkpoint, or the last one, has the others to write only.
+            # Note it now, so that a later checkpoint only has to write the others.
             self._note_written(part)
         yield partial(work.checkpoint.write, self._disk, self._checkpoint_path)
         return True
@@ -784,7 +788,7 @@ class MessageStore:
     def finish_checkpoint(
         self, work: CheckpointWork, *, failure: OSError | StoreUnavailable | None = None
     ) -> None:
-        """Note the outcome of :meth:`write_checkpoint`; after a failure the store takes no messages."""
+        """Note the outcome of :meth:`write_checkpoint`; after a failure the store accepts no messages."""
         if failure is not None:
             reason = failure.strerror if isinstance(failure, OSError) else failure
             self._queue_failure = f"cannot write queue files: {reason}"
@@ -813,10 +817,10 @@ class MessageStore:
         """Write a last checkpoint in steps and close the files.
 
         Args:
-            is_late: Asked between steps. Once it is late, files of queues are left as they are.
+            is_late: Called between steps. Once it returns True, no more files of queues are written.
 
         Raises:
-            OSError, StoreUnavailable: If the disk refused.
+            OSError, StoreUnavailable: If the disk failed.
         """
         work = self.prepare_checkpoint()
         if work is not None:
@@ -833,15 +837,15 @@ class MessageStore:
 
     @property
     def queue_count(self) -> int:
-        """Queues that were opened."""
+        """Number of opened queues."""
         return len(self._queues)
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
-        """Say whether a queue was opened, by a message or for one to come."""
+        """Return whether a queue was opened, for a stored or a coming message."""
         return (topic, queue_id) in self._queues
 
     def reserve_queue(self, topic: str, queue_id: int) -> None:
-        """Open a queue for a message to come; it has no file before."""
+        """Open a queue for a coming message; it has no file before that message."""
         self._open_queue(topic, queue_id)
 
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:

@@ -1,9 +1,9 @@
 """Makes log and queues of a store agree after a crash.
 
-What is below the checkpoint was synced before it was written. Bytes above it that are no record are the torn
-end of what was being written when the power went, and all behind it is void: pages reach the disk in any
-order. If the machine has not been started since (the boot is the same), no page was lost, so damage with
-valid records behind it is something else, and nothing is given up without being told to.
+Everything below the checkpoint's offset was synced before the checkpoint was written. Bytes above it that are
+no record are the torn end of a write during a power cut. All later bytes are void, because pages reach the
+disk in any order. If the machine has not been restarted since (the boot is the same), no page was lost. Then
+damage before valid records has another cause, and nothing is given up without the operator's order.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from routekeeper.broker.store.log_scan import Damage, Padding, Record, find_reco
 
 logger = logging.getLogger(__name__)
 
-#: Longest gap in a queue that recovery fills with empty entries; more cannot come from damaged records.
+#: Longest gap in a queue that recovery fills with empty entries; damaged records cannot cause a longer one.
 _GAP_MAX: Final = 10_000_000
 
-#: Behind all offsets of a log; that of a queue without entries.
+#: An offset behind all offsets of a log; it stands for a queue without entries.
 _ANYWHERE: Final = 2**63
 
 QueueKey = tuple[str, int]
-#: Begin and end of each stretch that the log lacks.
+#: Begin and end of each part that the log lacks.
 Holes = tuple[tuple[int, int], ...]
 
 
@@ -41,13 +41,14 @@ class Checkpoint:
     """State that is durable.
 
     Attributes:
-        log_offset: The log below is, and so is the queue entry of each of its messages.
-        queue_entries: Sum of the weighed lengths of all queues then.
-        log_min: Where the log begins; files below may be there still, or again.
-        boot: The machine's start during which it was written.
-        topics_counter: Counter of the topic table's version on disk then; a table with a lower one is older.
-        given_up: Stretches of the log, begin and end of each, that are missing between its files; somebody
-            has said that the broker shall go on without them.
+        log_offset: The log below it is durable, and so is the queue entry of each of its messages.
+        queue_entries: Sum of the weighted lengths of all queues at that time.
+        log_min: Offset at which the log begins; files below it may still, or again, exist.
+        boot: Name of the machine's boot during which it was written.
+        topics_counter: Counter of the topic table's version on disk at that time; a table with a lower
+            counter is older.
+        given_up: Begin and end of each missing part of the log between its files, without which the broker
+            shall go on by the operator's order.
     """
 
     log_offset: int = 0
@@ -67,7 +68,7 @@ class Checkpoint:
         }
         if self.given_up:
             members["givenUp"] = self.given_up
-        # Files of the log are removed as it says, so that a flipped bit must not pass.
+        # Check it, because a flipped bit in it could cause log files to be removed.
         write_atomic(disk, path, orjson.dumps(members | {"crc32": crc32(orjson.dumps(members))}))
 
     @classmethod
@@ -75,11 +76,11 @@ class Checkpoint:
         """Read the file's content.
 
         Raises:
-            ValueError: If it is none.
+            ValueError: If it is no checkpoint.
         """
         try:
             members = orjson.loads(text)
-            found = members.pop("crc32", None)  # checkpoints of earlier versions have none
+            found = members.pop("crc32", None)  # checkpoints of earlier versions have no checksum
             if found is not None and found != crc32(orjson.dumps(members)):
                 raise ValueError("the checkpoint is damaged, its checksum differs")
             return cls(
@@ -99,11 +100,11 @@ class Recovery:
     """One recovery.
 
     Attributes:
-        checkpoint: The last one written; None if there is none that can be read.
-        boot: The machine's present start; empty if it does not say.
-        born_at: Log offset from which on messages of a topic count; None if none of them does.
-        tags_code: Computes the entry's code of a message found in the log.
-        queues: The outcome.
+        checkpoint: The last one written; None if there is no readable one.
+        boot: Name of the machine's present boot; empty if unknown.
+        born_at: Returns the log offset from which on messages of a topic count; None if none of them does.
+        tags_code: Computes the entry's code for a message in the log.
+        queues: The recovered queues.
     """
 
     disk: Disk
@@ -118,22 +119,22 @@ class Recovery:
     queues: dict[QueueKey, ConsumeQueue] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Cut what is torn, and index what the queues lack.
+        """Cut the torn end of the log, and add missing entries to the queues.
 
         Raises:
             StoreDamaged: If valid records follow a damaged one or some are missing, unless that is to be
-                skipped.
-            OSError, StoreUnavailable: If the disk refuses.
+                skipped. OSError, StoreUnavailable: If the disk fails.
         """
         checkpoint = self.checkpoint
         start = self.log.min_offset
         if checkpoint is not None and start > checkpoint.log_min:
-            # Else the next checkpoint would say that they may go, and have them removed once they are back.
+            # Otherwise the next checkpoint would allow their removal, and they would be removed if they came
+            # back.
             self._refuse(f"log begins at offset {start}, it began at {checkpoint.log_min}: files are missing")
             logger.error("log files missing began=%s begins=%s", checkpoint.log_min, start)
         self._look_for_holes()
         if checkpoint is not None and self.log.padded_to == checkpoint.log_offset:
-            self.log.seal(self.log.last_start, checkpoint.log_offset)  # no next file could begin
+            self.log.seal(self.log.last_start, checkpoint.log_offset)  # otherwise no next file could begin
         if checkpoint is None:
             self._look_for_log_end()
             self._drop_queues()
@@ -143,7 +144,7 @@ class Recovery:
             logger.warning("consume queues do not fit the checkpoint, they are built anew")
             self._drop_queues()
         if not self._replay(start):
-            # The queues' files do not go with the log: build all of them anew.
+            # The queues' files do not fit the log: build all of them anew.
             logger.warning("consume queues built anew from the log min_offset=%s", self.log.min_offset)
             self._drop_queues()
             if not self._replay(self.log.min_offset, gaps=True):
@@ -158,10 +159,10 @@ class Recovery:
     def _look_for_holes(self) -> None:
         """Log the missing stretches of the log, and those that were given up before.
 
-        What is above the checkpoint may be torn: the replay looks at that.
+        Bytes above the checkpoint may be torn; the replay checks them.
 
         Raises:
-            StoreDamaged: If something is missing that nobody has given up, unless that is to be skipped.
+            StoreDamaged: If a part is missing that no operator gave up, unless it is to be skipped.
         """
         known = () if self.checkpoint is None else self.checkpoint.given_up
         for begin, end in self.log.holes():
@@ -172,13 +173,13 @@ class Recovery:
             logger.error("log files missing, given up begins=%s ends=%s", begin, end)
 
     def _look_for_log_end(self) -> None:
-        """Compare the log with the queues' files, because no checkpoint has its length.
+        """Compare the log with the queues' files, because no checkpoint has the log's length.
 
-        An entry is written after its record was synced, so that one to behind the log proves that files are
-        missing.
+        An entry is written after its record was synced, so an entry that points behind the log proves that
+        files are missing.
 
         Raises:
-            StoreDamaged: If it ends too early, unless that is to be skipped.
+            StoreDamaged: If the log ends too early, unless that is to be skipped.
         """
         begin, end = self.log.min_offset, self.log.max_offset
         if end:
@@ -201,7 +202,7 @@ class Recovery:
     # Queues --------------------------------------------------------------------------------------
 
     def _recover_queues(self, checkpoint: Checkpoint) -> bool:
-        """Open the queues' files; return False if they do not hold what the checkpoint says."""
+        """Open the queues' files; return False if their content differs from the checkpoint's."""
         if not self.log.min_offset <= checkpoint.log_offset <= self.log.max_offset:
             return False
         total = 0
@@ -219,7 +220,7 @@ class Recovery:
                 return False
             total += queue.weighed_length
             if born is None or queue.last_log_offset < born:
-                # The queue is of a deleted topic, even if a topic of that name exists again.
+                # The queue belongs to a deleted topic, even if a topic of that name exists again.
                 doomed.append(directory)
             else:
                 queue.remove_old_files()
@@ -251,7 +252,7 @@ class Recovery:
     # Log -----------------------------------------------------------------------------------------
 
     def _replay(self, start: int, *, gaps: bool = False) -> bool:
-        """Read the log from ``start``, cut a torn tail, index what the queues lack.
+        """Read the log from ``start``, cut a torn end, add missing entries to the queues.
 
         Returns:
             False if a queue lacks entries from before ``start``.
@@ -287,7 +288,7 @@ class Recovery:
     def _after_damage(
         self, base: int, following: int | None, data: Content, found: Padding | Damage
     ) -> int | None:
-        """Cut the log where its torn end begins, or find where to go on in this file behind damage."""
+        """Cut the log where its torn end begins, or find the next valid record of this file behind damage."""
         at = found.end if isinstance(found, Padding) else found.offset
         resume = find_record(data, at - base + 1, base=base) if at < base + len(data) else None
         valid_follow = resume is not None or self._later_files_hold_records(at)

@@ -1,8 +1,9 @@
-"""Which log files are not kept any more: by age, by the hour, by the use of the disk (pure).
+"""Decides which log files to remove: by age, by the hour, by the use of the disk (pure).
 
-Source: DefaultMessageStore.CleanCommitLogService, RocketMQ 4.9 and 5.3, whose names and defaults the settings
-have. Different from there: a request to clean up holds for one turn, not for twenty, and removes all that is
-old enough; no messages are refused above 90 per cent, the broker goes on until the disk refuses.
+Source: DefaultMessageStore.CleanCommitLogService, RocketMQ 4.9 and 5.3; the settings have its names and
+defaults. There are two differences. A request to clean up holds for one turn, not for twenty, and removes all
+files that are old enough. Above 90 per cent no messages are refused: the broker goes on until the disk is
+full.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Final
 
 from routekeeper.broker.errors import SettingError
 
-#: Files removed in one turn because the disk is full, no matter their age. Source: deleteFileBatchMax.
+#: Bound of the files that one turn removes at any age because the disk is full. Source: deleteFileBatchMax.
 OLDEST_AT_ONCE: Final = 10
 
 
 class Removal(Enum):
-    """Files that are removed now; the newest file always stays."""
+    """The class of files to remove now; the newest file always stays."""
 
     NOTHING = "nothing"
     EXPIRED = "files older than fileReservedTime"
@@ -38,12 +39,12 @@ def removal(
 
     Args:
         hour: Of the local day.
-        asked: An operator wants it, no matter the hour.
-        used: Share of the log's file system that is in use, 0 to 1; below 0 if nobody can say.
-        delete_when: Hours in which old files go.
-        used_max: Share above which they go at any hour.
-        forcibly: Share above which young ones go, too.
-        clean_forcibly: Young ones may go at all.
+        asked: An operator requests it, at any hour.
+        used: Share of the log's file system that is in use, 0 to 1; below 0 if unknown.
+        delete_when: Hours in which old files are removed.
+        used_max: Share above which old files are removed at any hour.
+        forcibly: Share above which young files are removed, too.
+        clean_forcibly: Whether young files may be removed at all.
     """
     is_full = used < 0 or used > used_max
     if clean_forcibly and used > forcibly:
@@ -55,7 +56,7 @@ def parse_hours(text: str) -> frozenset[int]:
     """Parse ``deleteWhen``: hours of the day, 00 to 23, with semicolons between.
 
     Raises:
-        SettingError: If there is none, or one is none.
+        SettingError: If there is no hour, or one is invalid.
     """
     hours = set()
     for part in text.split(";"):

@@ -1,13 +1,13 @@
-"""Tables of one broker beside messages, and the files that keep them.
+"""Tables of one broker beside messages, and their files.
 
-Here belongs a table with its bounds; all of it is pure but for the files.
+Here belongs the tables and their bounds. It is pure except for the files.
 
-    state.py           BrokerState: all tables of one broker, and what handlers want done
-    state_files.py     the tables on disk, and who waits for that
+    state.py           BrokerState: all tables of one broker, and the effects of handlers
+    state_files.py     the tables on disk, and callers that wait for writes
     topics.py          topics, rules on their names, their attributes
-    group_configs.py   consumer groups as they are configured
+    group_configs.py   configurations of consumer groups
     groups.py          clients, by group and connection
-    offsets.py         where groups are in their queues
+    offsets.py         committed offsets of groups
     locks.py           queues that consumers have locked
     long_polling.py    pulls that wait
     stats.py           counters and their rates

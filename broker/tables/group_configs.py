@@ -15,9 +15,9 @@ from routekeeper.remoting.route import DataVersion
 
 logger = logging.getLogger(__name__)
 
-#: Largest number of queues of a retry topic; it becomes a loop wherever the topic's queues are listed.
+#: Largest number of queues of a retry topic, because code that lists the topic's queues loops over them.
 RETRY_QUEUE_NUMS_MAX: Final = 1024
-#: Groups that exist without creation. Source: SubscriptionGroupManager.init.
+#: Groups that exist in every broker. Source: SubscriptionGroupManager.init.
 PREDEFINED: Final = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
@@ -34,8 +34,8 @@ class GroupConfigs:
     """The broker's group configurations; changes bump the data version.
 
     Attributes:
-        changes: Those since the file or its journal was last written.
-        is_journaled: Whether the file that was loaded has a journal.
+        changes: Changes since the file or its journal was last written.
+        is_journaled: The loaded file has a journal.
     """
 
     def __init__(self) -> None:
@@ -78,16 +78,16 @@ class GroupConfigs:
         return self.snapshot()()
 
     def snapshot(self, *, journaled: bool = False) -> Callable[[], bytes]:
-        """Return what encodes the table as it is now, at any later time and in any thread."""
+        """Return a function that encodes the present table, at any later time and in any thread."""
         return SubscriptionGroupTable(
             data_version=self._version, groups=dict(self._configs), journal=journaled
         ).encode
 
     def load(self, text: str) -> None:
-        """Take over a stored file; predefined groups that it lacks stay.
+        """Load a stored file; predefined groups that it lacks stay.
 
         Raises:
-            ValueError: If it cannot be read; nothing has changed then.
+            ValueError: If it cannot be read; then nothing was changed.
         """
         try:
             stored = SubscriptionGroupTable.decode(text.encode(), FILE)
@@ -98,10 +98,10 @@ class GroupConfigs:
         self.is_journaled = stored.journal
 
     def apply(self, change: Mapping[str, Any]) -> bool:
-        """Make a change of the journal again, unless the table has it; return False if one is missing before.
+        """Apply a change of the journal, unless the table has it; return False if an earlier one is missing.
 
         Raises:
-            ValueError: If it is none; nothing has changed then.
+            ValueError: If it is no change; then nothing was changed.
         """
         try:
             version = DataVersion.from_json(change.get("dataVersion"))
@@ -120,7 +120,7 @@ class GroupConfigs:
 
 
 def group_fault(config: SubscriptionGroupConfig) -> str | None:
-    """Say what is wrong with the numbers of a group's configuration; None if nothing."""
+    """Return the error in the numbers of a group's configuration; None if there is none."""
     if not 0 <= config.retry_queue_nums <= RETRY_QUEUE_NUMS_MAX:
         return f"retryQueueNums {config.retry_queue_nums} is outside 0..{RETRY_QUEUE_NUMS_MAX}"
     return None

@@ -23,7 +23,8 @@ from routekeeper.remoting.codes import LanguageCode
 CLIENT_EXPIRY_S: Final = 120.0
 #: Interval in s between two checks for silent clients. Source: ClientHousekeepingService.
 SCAN_INTERVAL_S: Final = 10.0
-#: Bytes that a client's membership in a group takes besides its names, a subscription, and a tag of it.
+#: Bytes that these take in addition to their names: a client's membership in a group, a subscription, and a
+#: tag.
 _MEMBER_BYTES: Final = 400
 _SUBSCRIPTION_BYTES: Final = 700
 _TAG_BYTES: Final = 150
@@ -31,10 +32,11 @@ _TAG_BYTES: Final = 150
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """One client process as it spoke over one connection.
+    """One client process, known from one connection.
 
     Attributes:
-        host: Whose share it takes, as :func:`routekeeper.remoting.addresses.charged_host` has it.
+        host: Host against whose share it counts, in the form of
+            :func:`routekeeper.remoting.addresses.charged_host`.
     """
 
     connection: int
@@ -74,8 +76,8 @@ class ConsumerGroup:
     """Members and subscriptions of one consumer group.
 
     Attributes:
-        size: Bytes of the subscriptions, about.
-        host: Whose share these take: that of the last client which named them.
+        size: Approximate size of the subscriptions in bytes.
+        host: Host against whose share they count: that of the last client which named them.
     """
 
     def __init__(self, name: str) -> None:
@@ -132,7 +134,7 @@ class ConsumerGroup:
         return changed
 
     def growth(self, data: ConsumerData) -> int:
-        """Return by how many bytes an update would make the subscriptions grow; 0 if by none."""
+        """Return by how many bytes an update would enlarge the subscriptions."""
         named = {subscription.topic: subscription for subscription in data.subscriptions}
         for topic, known in self.subscriptions.items():
             if topic in named and named[topic].sub_version <= known.sub_version:
@@ -145,10 +147,10 @@ class ConsumerGroup:
 
 
 class ClientTable:
-    """All groups. Methods return the consumer groups whose members must be told of a change (request 40).
+    """All groups. Methods return the consumer groups whose members must be notified of a change (request 40).
 
     Attributes:
-        size: Bytes that it takes, about.
+        size: Approximate size in bytes.
     """
 
     def __init__(self) -> None:
@@ -169,7 +171,7 @@ class ClientTable:
         return tuple(client for client, _ in self._producers.get(group, {}).values())
 
     def producer_groups(self) -> Mapping[str, tuple[tuple[Client, float], ...]]:
-        """Return the producers of each group, each with when it was last seen."""
+        """Return the producers of each group, each with the instant at which it was last seen."""
         return {group: tuple(members.values()) for group, members in self._producers.items()}
 
     def consumers_of(self, topic: str) -> tuple[str, ...]:
@@ -187,7 +189,7 @@ class ClientTable:
         return "producer" if connection in self._produces_in else ""
 
     def growth(self, client: Client, data: HeartbeatData) -> int:
-        """Return by how many bytes a heartbeat would make the table grow, at most; 0 if by none."""
+        """Return an upper bound of the bytes by which a heartbeat would enlarge the table."""
         growth = 0
         for consumer in data.consumers:
             name = consumer.group_name
@@ -226,7 +228,7 @@ class ClientTable:
     def unregister(
         self, connection: int, *, producer_group: str | None, consumer_group: str | None
     ) -> tuple[str, ...]:
-        """Remove a client from a group of each kind, as it asks."""
+        """Remove a client from the groups that it names, one of each kind."""
         if producer_group:
             self._drop_producer(producer_group, connection)
         if consumer_group and self._drop_consumer(consumer_group, connection):
@@ -234,7 +236,7 @@ class ClientTable:
         return ()
 
     def closed(self, connection: int) -> tuple[str, ...]:
-        """Remove all that was registered over a connection that is gone."""
+        """Remove everything that was registered over a closed connection."""
         for group in tuple(self._produces_in.get(connection, ())):
             self._drop_producer(group, connection)
         groups = sorted(self._groups_of.pop(connection, ()))
@@ -299,7 +301,7 @@ class ClientTable:
             self._take(client.host, -_size_in(group, client))
 
     def _take(self, host: str, size: int) -> None:
-        """Note that a host takes so many bytes more."""
+        """Add bytes to a host's share."""
         self.size += size
         self._by_host[host] += size
         if not self._by_host[host]:

@@ -11,12 +11,12 @@ from routekeeper.remoting.bodies import MessageQueue
 
 #: A lock not renewed for so long is free. Source: RebalanceLockManager.
 LOCK_LIFE_S: Final = 60.0
-#: Queues of all groups together that are locked at a time.
+#: Bound of the locked queues of all groups together.
 LOCKS_MAX: Final = 200_000
 
 
 class _Held(NamedTuple):
-    """A lock: its client, when it was renewed last, and the host whose share it takes."""
+    """A lock: its client, the instant of its last renewal, and the host against whose share it counts."""
 
     client_id: str
     renewed: float
@@ -34,17 +34,17 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], *, now: float, host: str = ""
     ) -> tuple[MessageQueue, ...]:
-        """Lock or renew; return the queues that the client holds now: free, its own or expired before.
+        """Lock or renew; return the queues that the client holds now: they were free, its own or expired.
 
         Args:
-            host: Whose share new locks take; empty for loopback, which may take all.
+            host: Host against whose share new locks count; empty for loopback, which may use all.
         """
         holders = self._holders.setdefault(group, {})
         held = []
         for queue in queues:
             known = holders.get(queue)
             if known is None and not self._has_room(host):
-                continue  # the lock is not granted: the client asks again
+                continue  # do not grant the lock; the client will ask again
             if known is None or known.client_id == client_id or now - known.renewed > LOCK_LIFE_S:
                 self._release(known)
                 holders[queue] = _Held(client_id, now, host)
@@ -56,7 +56,7 @@ class QueueLocks:
         return tuple(held)
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Free those queues that the client holds; others are left alone."""
+        """Free those of the queues that the client holds."""
         holders = self._holders.get(group, {})
         for queue in queues:
             if queue in holders and holders[queue].client_id == client_id:
@@ -65,7 +65,7 @@ class QueueLocks:
             self._holders.pop(group, None)
 
     def any_held(self, group: str, *, now: float) -> bool:
-        """Say whether a member of the group holds a queue: whether the group consumes in order."""
+        """Return whether a member of the group holds a queue, so that the group consumes in order."""
         return any(now - held.renewed <= LOCK_LIFE_S for held in self._holders.get(group, {}).values())
 
     def expire(self, now: float) -> None:

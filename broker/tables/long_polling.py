@@ -11,10 +11,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-#: Pulls that wait at a time, and bytes that they take.
+#: Bounds of the waiting pulls: their number and their bytes.
 PULLS_MAX: Final = 100_000
 PULL_BYTES_MAX: Final = 256 * 1024 * 1024
-#: One host, loopback apart, may fill this part of each; a pull that is not held comes again at once.
+#: Share of each bound that one host may use; loopback may use all. A pull that is not held comes again at
+#: once.
 HOST_PERCENT: Final = 50
 
 P = TypeVar("P", bound=Hashable)
@@ -34,7 +35,7 @@ class _Parked(Generic[P]):
 
 @dataclass(slots=True)
 class _Filled:
-    """Room that the pulls of one host take."""
+    """Number and bytes of one host's pulls."""
 
     count: int = 0
     size: int = 0
@@ -43,12 +44,12 @@ class _Filled:
 class ParkedPulls(Generic[P]):
     """Waiting pulls, by queue.
 
-    A pull leaves exactly once: woken, expired or dropped with its connection. The number of pulls and their
-    bytes are bounded, in all and for each host; :meth:`park` says when it is full, and the caller answers at
-    once then.
+    Each pull leaves exactly once: woken, expired or dropped with its connection. The number of pulls and
+    their bytes are bounded, in all and for each host. At a bound, :meth:`park` returns False, and the caller
+    answers at once.
 
     Args:
-        host_percent: How much of both bounds one host may fill.
+        host_percent: Percentage of both bounds that one host may use.
 
     Attributes:
         parked: Pulls that were parked so far.
@@ -64,7 +65,7 @@ class ParkedPulls(Generic[P]):
         self._host_bytes_max = bytes_max * host_percent // 100
         self._by_host: dict[str, _Filled] = {}
         self._held = 0
-        # Keys alone count: an entry leaves from the middle at once.
+        # Dicts serve as ordered sets, from which any entry is removed in constant time.
         self._by_queue: dict[tuple[str, int], dict[_Parked[P], None]] = {}
         self._by_owner: dict[int, set[_Parked[P]]] = {}
         self._deadlines: list[tuple[float, int, _Parked[P]]] = []
@@ -87,7 +88,7 @@ class ParkedPulls(Generic[P]):
         """Park a pull of connection ``owner`` that takes ``size`` bytes; return False at a limit.
 
         Args:
-            host: Whose share it takes; empty for loopback, which may take all.
+            host: Host against whose share it counts; empty for loopback, which may use all.
         """
         if self._size >= self._limit or self._held + size > self._bytes_max:
             return False
@@ -107,11 +108,11 @@ class ParkedPulls(Generic[P]):
         return True
 
     def wake(self, topic: str, queue_id: int, *, up_to: int, most: int) -> list[tuple[P, float]]:
-        """Take out pulls of a queue, with their deadlines, for the caller to run again.
+        """Remove and return pulls of a queue, with their deadlines, for the caller to try again.
 
         Args:
-            up_to: Only of those that were parked while :attr:`parked` was at most this.
-            most: How many at most, those first that wait longest.
+            up_to: Only pulls that were parked while :attr:`parked` was at most this.
+            most: Bound of their number; the longest waiting pulls come first.
         """
         entries = [
             entry
@@ -124,7 +125,7 @@ class ParkedPulls(Generic[P]):
         return [(entry.pull, entry.deadline) for entry in entries]
 
     def expire(self, now: float) -> list[P]:
-        """Take out the pulls whose deadline has come."""
+        """Remove and return the pulls whose deadline has come."""
         found = []
         while self._deadlines and (self._deadlines[0][2].gone or self._deadlines[0][0] <= now):
             _, _, entry = heapq.heappop(self._deadlines)
@@ -140,7 +141,7 @@ class ParkedPulls(Generic[P]):
         return self._deadlines[0][0] if self._deadlines else None
 
     def drop(self, owner: int) -> int:
-        """Forget the pulls of a connection that is gone; return how many there were."""
+        """Forget the pulls of a closed connection; return how many there were."""
         entries = list(self._by_owner.get(owner, ()))
         for entry in entries:
             self._leave_queue(entry)
@@ -166,7 +167,8 @@ class ParkedPulls(Generic[P]):
         owned.discard(entry)
         if not owned:
             del self._by_owner[entry.owner]
-        # Woken entries stay in the heap until they come up; do not let them outnumber the living.
+        # Woken entries stay in the heap until their deadline. Rebuild the heap when they outnumber the
+        # waiting ones.
         if len(self._deadlines) > 64 + 4 * self._size:
             self._deadlines = [item for item in self._deadlines if not item[2].gone]
             heapq.heapify(self._deadlines)

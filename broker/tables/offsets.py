@@ -11,7 +11,7 @@ from routekeeper.remoting.errors import RemoteProtocolError
 from routekeeper.remoting.lenient import FILE
 
 _SEPARATOR = "@"
-#: Bytes of the encoded table: of a pair besides its names, and of an offset besides its queue's number.
+#: Bytes in the encoded table: of a pair without its names, and of an offset without its queue's number.
 _PAIR_BYTES = 7
 _OFFSET_BYTES = 23
 
@@ -19,12 +19,12 @@ _OFFSET_BYTES = 23
 class ConsumerOffsets:
     """Next offset to consume, per topic, group and queue.
 
-    Each pair of topic and group is kept encoded, too: 700,000 offsets at once would take half a second. Pairs
-    are listed by topic and by group, because a look through all of them takes some ms.
+    Each pair of topic and group is also kept encoded, because to encode 700,000 offsets at once would take
+    half a second. Pairs are listed by topic and by group, because a search through all of them takes some ms.
     ``changed`` counts modifications, so that a writer knows whether there is anything to store.
 
     Attributes:
-        size: Bytes of the encoded table, at most.
+        size: Upper bound of the encoded table's size in bytes.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class ConsumerOffsets:
         self.size = 0
 
     def growth(self, topic: str, group: str, queue_id: int) -> int:
-        """Return by how many bytes an offset would make the encoded table grow, at most; 0 if it has one."""
+        """Return an upper bound of the bytes by which a new offset enlarges the encoded table; else 0."""
         queues = self._table.get((topic, group))
         if queues is None:
             return len(topic) + len(group) + _PAIR_BYTES + len(str(queue_id)) + _OFFSET_BYTES
@@ -72,13 +72,13 @@ class ConsumerOffsets:
         return tuple(self._groups.get(topic, ()))
 
     def keep_within(self, ends: Callable[[str, int], int | None]) -> None:
-        """Bring offsets back to where the queues end; forget those of topics that do not exist.
+        """Lower offsets to the ends of their queues; forget offsets of topics that do not exist.
 
-        After a power cut without SYNC_FLUSH the log may be shorter than what was consumed. A consumer that
-        went on from there would pass over the messages that come next.
+        After a power cut without SYNC_FLUSH, consumers may have consumed more than the log still has. A
+        consumer that went on from its old offset would skip the next messages.
 
         Args:
-            ends: Returns where the queue of a topic ends; None if there is no such topic.
+            ends: Returns the end of a topic's queue; None if there is no such topic.
         """
         for (topic, group), queues in list(self._table.items()):
             if ends(topic, 0) is None:
@@ -115,7 +115,7 @@ class ConsumerOffsets:
         return self.snapshot()()
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Return what encodes ``consumerOffset.json`` as it is now, at any later time and in any thread."""
+        """Return a function that encodes the present ``consumerOffset.json``, later and in any thread."""
         for topic, group in self._stale:
             name = orjson.dumps(f"{topic}{_SEPARATOR}{group}")
             queues = b",".join(b"%d:%d" % entry for entry in self._table[topic, group].items())
@@ -125,10 +125,10 @@ class ConsumerOffsets:
         return lambda: b'{"offsetTable":{' + b",".join(parts) + b"}}"
 
     def load(self, text: str) -> None:
-        """Take over a stored file.
+        """Load a stored file.
 
         Raises:
-            ValueError: If it cannot be read; nothing has changed then.
+            ValueError: If it cannot be read; then nothing was changed.
         """
         try:
             stored = ConsumerOffsetTable.decode(text.encode(), FILE)

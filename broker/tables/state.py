@@ -28,15 +28,15 @@ from routekeeper.remoting.route import DataVersion, TopicConfig
 
 logger = logging.getLogger(__name__)
 
-#: Appended to refusals that users look up. Source: FAQUrl, RocketMQ 5.3.
+#: Appended to refusals about which users may read more. Source: FAQUrl, RocketMQ 5.3.
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One request with what the server knows about it.
+    """One request with the server's facts about it.
 
     Attributes:
-        connection: The server's number of the connection it came over.
+        connection: The server's number of its connection.
         peer: Address of the caller.
         now_ms: Unix ms.
         now: Loop time in seconds.
@@ -51,19 +51,20 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Effects:
-    """Effects that a handler wants besides its answer; the server takes and clears it after each call.
+    """Effects that a handler requests besides its answer; the server clears them after each call.
 
     Attributes:
-        notify: Consumer groups whose members are told to rebalance (request 40), before the answer goes out.
-        changed_topics: Topics to register incrementally, in order, each with the version that its change
-            made: with a younger one it would make a later change look known.
+        notify: Consumer groups whose members are notified to rebalance (request 40), before the answer is
+            sent.
+        changed_topics: Topics to register incrementally, in order, each with the data version of its change.
+            With a later version, nameservers would take a later change for known.
         register_all: All topics are to be registered.
         nameservers: The setting that names the nameservers may have changed.
         save_topics, save_groups: The table has changed and must be written.
         arrived: Queues that got messages.
-        tell: Connections, each with what its client is told.
-        clean: Old files are to be removed soon, no matter the hour.
-        about: Of a request that is audited: its subject, and the old and the new value, by name.
+        tell: Connections, each with a request to its client.
+        clean: Old files are to be removed soon, at any hour.
+        about: For an audited request: its subject, and the old and the new value, by name.
     """
 
     notify: list[str] = field(default_factory=list)
@@ -83,7 +84,7 @@ class Later(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         log_offset: The log must be synced up to here; 0 for no wait.
-        topics_saved, groups_saved, offsets_saved, settings_saved: That table must be on disk.
+        topics_saved, groups_saved, offsets_saved, settings_saved: This table must be on disk.
         registered: The topics that this call changed must have been sent to the nameservers.
     """
 
@@ -97,7 +98,7 @@ class Later(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def only_synced(self) -> bool:
-        """Return whether it waits for nothing but the log."""
+        """Return whether it waits only for the log."""
         return not (
             self.topics_saved
             or self.groups_saved
@@ -111,7 +112,7 @@ class KnownSend(msgspec.Struct, frozen=True):
     """Conclusions from a send's arguments; they hold for all messages that a producer sends to a queue.
 
     Attributes:
-        topic, settings: What they were judged by; what was found holds while both are in force.
+        topic, settings: The values on which the conclusions depend; these are valid while both are in force.
     """
 
     topic: TopicConfig
@@ -122,17 +123,17 @@ class KnownSend(msgspec.Struct, frozen=True):
     reconsume_times: int
 
 
-#: Work in steps, as those of the store; a yielded step may run in a thread. The result is the answer.
+#: Work in steps like the store's; a yielded step may run in a thread. The result is the answer.
 Work = Generator[Callable[[], Any], Any, RemotingCommand | Later]
 
 
 @dataclass(frozen=True, slots=True)
 class Stepwise:
-    """An answer that takes a while to make; others have their turn between its steps.
+    """An answer that takes a while to make; other work has its turn between its steps.
 
     Attributes:
         asked: The request that it answers.
-        queues: Queues that the answer lists at most; they take memory until it is sent.
+        queues: Bound of the queues that the answer lists; they take memory until it is sent.
     """
 
     work: Work
@@ -142,21 +143,23 @@ class Stepwise:
 
 @dataclass(slots=True, kw_only=True)
 class BrokerState:
-    """Everything one broker knows.
+    """The whole state of one broker.
 
     Attributes:
-        advertise: Address that goes into message ids and to the nameservers.
-        hot_bytes: Younger log bytes than this count as being in memory.
+        advertise: Address in message ids and at the nameservers.
+        hot_bytes: The last this many bytes of the log count as being in memory.
         delay_offsets: Delay level to next offset of its queue.
-        id_prefix: What all message ids begin with: the advertised address.
+        id_prefix: Beginning of all message ids: the advertised address.
         live_keys: Settings that request 25 may change.
-        changed_settings: What request 25 has changed, now or before the last start, by RocketMQ's keys.
-        sign: Signs what goes to nameservers.
-        known_sends: How sends are to be read, by their arguments; ``requests.sending`` fills and asks it.
-        full: Kinds of things of which there were once as many as there may be; said once of each.
-        topics_promised, groups_promised: New ones of lists that are under way; they have their room already.
+        changed_settings: Settings that request 25 has changed, now or before the last start, by RocketMQ's
+            keys.
+        sign: Signs requests to nameservers.
+        known_sends: Conclusions from sends' arguments; ``requests.sending`` fills and reads it.
+        full: Kinds of entries whose bound was reached once; logged once for each.
+        topics_promised, groups_promised: Number of new entries in lists that are being applied; their room is
+            reserved.
         unsaved_topics: Topics created or changed since the table was last written, with the counter of the
-            version that did it.
+            change's version.
     """
 
     config: BrokerConfig
@@ -191,11 +194,11 @@ class BrokerState:
         return f"{self.id_prefix}{physical_offset:016X}"
 
     def queue(self, topic: str, queue_id: int) -> MessageQueue:
-        """Return a queue of this broker as clients name it."""
+        """Return a queue of this broker in the form that clients use."""
         return MessageQueue(topic=topic, broker_name=self.config.broker_name, queue_id=queue_id)
 
     def require_topic(self, topic: str) -> TopicConfig:
-        """Return a topic's configuration, for what operators ask.
+        """Return a topic's configuration, for operators' requests.
 
         Raises:
             Refusal: If it is unknown.
@@ -211,10 +214,10 @@ class BrokerState:
         return self.turn % queue_nums if queue_nums > 0 else 0
 
     def require_room_for_topics(self, *names: str) -> None:
-        """Check that topics exist, or may be made besides those that do.
+        """Check that topics exist, or that the bound of topics allows to create them.
 
         Raises:
-            Refusal: If there are as many as the broker may have.
+            Refusal: If there would be too many.
         """
         new = sum(name not in self.topics for name in set(names))
         used = len(self.topics) + self.topics_promised
@@ -222,13 +225,11 @@ class BrokerState:
             raise self._full("topics", f"maxTopics={self.config.topics_max}", used)
 
     def require_room_for_queue(self, topic: str, queue_id: int, *, reserve: bool = False) -> None:
-        """Check that a queue has messages, or may get its first one.
+        """Check that a queue has messages, or that the bound of queues allows its first one.
 
         Args:
-            reserve: The message comes later, and is to have its place then.
-
-        Raises:
-            Refusal: If there are as many as the broker may have.
+            reserve: The message comes later; reserve room for its queue. ¶ Raises: Refusal: If there would be
+                too many.
         """
         if self.store.has_queue(topic, queue_id):
             return
@@ -238,10 +239,10 @@ class BrokerState:
             self.store.reserve_queue(topic, queue_id)
 
     def require_room_for_groups(self, *names: str) -> None:
-        """Check that consumer groups exist, or may be made besides those that do.
+        """Check that consumer groups exist, or that the bound of groups allows to create them.
 
         Raises:
-            Refusal: If there are as many as the broker may have.
+            Refusal: If there would be too many.
         """
         new = sum(self.groups.get(name) is None for name in set(names))
         used = len(self.groups) + self.groups_promised
@@ -249,10 +250,10 @@ class BrokerState:
             raise self._full("groups", f"maxSubscriptionGroups={self.config.groups_max}", used)
 
     def require_room_for_client(self, client: Client, data: HeartbeatData) -> None:
-        """Check that a heartbeat says nothing new, or that there is room for it.
+        """Check that a heartbeat has nothing new, or that there is room for it.
 
         Raises:
-            Refusal: If clients take as much room as they may, all or those of its host.
+            Refusal: If the clients, or those of its host, would exceed their bound.
         """
         growth, size_max = self.clients.growth(client, data), self.config.client_bytes_max
         if growth and self.clients.size + growth > size_max:
@@ -269,7 +270,7 @@ class BrokerState:
         """Store a group's offsets, by queue; all or none.
 
         Raises:
-            Refusal: If new ones are among them, and there are as many as the broker may have.
+            Refusal: If there are new ones among them, and there would be too many.
         """
         growth = sum(self.offsets.growth(topic, group, queue_id) for queue_id in offsets)
         size, size_max = self.offsets.size, self.config.offset_bytes_max
@@ -288,10 +289,10 @@ class BrokerState:
         )
 
     def group_config(self, group: str, *, now_ms: int) -> SubscriptionGroupConfig | None:
-        """Return a group's configuration, created if that is allowed and its name is valid.
+        """Return a group's configuration; create it if that is allowed and its name is valid.
 
         Raises:
-            Refusal: If there are as many as the broker may have.
+            Refusal: If there would be too many.
         """
         found = self.groups.get(group)
         if found is None and self.config.auto_create_subscription_group:
@@ -312,14 +313,14 @@ class BrokerState:
         return found
 
     def topic_changed(self, topic: str) -> None:
-        """Ask for the topic changed just now to be written and registered."""
+        """Request that the topic that was just changed is written and registered."""
         self.topic_unsaved(topic)
         config = self.topics.get(topic)
         if config is not None:
             self.effects.changed_topics.append((config, self.topics.data_version))
 
     def topic_unsaved(self, topic: str) -> None:
-        """Ask for the topic changed just now to be written."""
+        """Request that the topic that was just changed is written."""
         self.effects.save_topics = True
         self.unsaved_topics[topic] = self.topics.data_version.counter
 
@@ -335,7 +336,7 @@ class BrokerState:
         """Return a retry or dead-letter topic, created if it is missing.
 
         Raises:
-            Refusal: If the group's name makes no valid topic, or there are as many as the broker may have.
+            Refusal: If the group's name makes no valid topic, or there would be too many.
         """
         fault = name_fault(topic, length_max=GROUP_TOPIC_LENGTH_MAX)
         if fault is not None:

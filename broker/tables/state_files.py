@@ -1,6 +1,6 @@
 """The tables of one broker on disk, and the callers that wait for them or the log (no thread, no clock).
 
-Work goes in steps (:data:`routekeeper.broker.store.steps.Steps`), so that its driver decides where it
+Work is done in steps (:data:`routekeeper.broker.store.steps.Steps`), so that its driver decides where it
 runs: the broker's loop and a thread, or a simulator.
 """
 
@@ -29,7 +29,7 @@ from routekeeper.broker.tables.state import BrokerState
 from routekeeper.remoting.bodies import DelayOffsetTable
 from routekeeper.remoting.properties import escape_properties
 
-#: The reason why something is not on disk; None if it is.
+#: The reason why data are not on disk; None if they are.
 Failure = OSError | StoreUnavailable | None
 Done = Callable[[Failure], None]
 
@@ -44,16 +44,16 @@ NAME: Final = "broker.name"
 class StateFile:
     """One file that is rewritten as a whole when its table has changed.
 
-    Writes are collected: what changes while one is under way goes into the next.
+    Writes are collected: changes during a write go into the next one.
 
     Args:
-        version: Returns what differs after each change of the table.
-        snapshot: Returns what encodes the table as it is now, later in a thread.
-        before: What must have succeeded, in that thread, before the file may say so.
-        saved: Called as a write begins; its result is called when that write is on disk.
+        version: Returns a value that changes with each change of the table.
+        snapshot: Returns a function that encodes the present table, later in a thread.
+        before: Function that must succeed, in that thread, before the file may be written.
+        saved: Called when a write begins; its result is called when that write is on disk.
 
     Attributes:
-        path: Of the file.
+        path: Path of the file.
         before: See above.
         failure: Why the last write failed.
     """
@@ -80,18 +80,18 @@ class StateFile:
         self._waiting: list[Done] = []
 
     def is_as_loaded(self) -> None:
-        """Say that the file holds what the table does."""
+        """Note that the file has the table's present content."""
         self._on_disk = self._version()
 
     def when_saved(self, done: Done) -> None:
-        """Call ``done`` when what the table holds now is on disk, or could not be written."""
+        """Call ``done`` when the table's present content is on disk, or could not be written."""
         self._waiting.append(done)
 
     def save(self, *, whole: bool = False) -> Steps:
         """Write the table if it has changed; report the outcome to the waiting callers, and keep it.
 
         Args:
-            whole: The file itself shall hold everything, without a journal.
+            whole: Write the whole table into the file itself, without a journal.
         """
         version = self._version()
         waiting, self._waiting = self._waiting, []
@@ -102,7 +102,7 @@ class StateFile:
                 yield self._prepare(whole=whole)
             except (OSError, StoreUnavailable) as error:
                 self.failure = error
-            except Exception as error:  # one entry that cannot be encoded must not end the broker
+            except Exception as error:  # an entry that cannot be encoded must not end the broker
                 self.failure = StoreUnavailable(f"{self.name} cannot be encoded: {error!r}")
             else:
                 self._on_disk = version
@@ -115,7 +115,7 @@ class StateFile:
         return False
 
     def _prepare(self, *, whole: bool) -> Callable[[], None]:
-        """Return what writes the table as it is now, later in a thread."""
+        """Return a function that writes the present table, later in a thread."""
         encode = self._snapshot()
 
         def write() -> None:
@@ -126,15 +126,15 @@ class StateFile:
 
 
 class JournaledFile(StateFile):
-    """A file with a journal: what a change costs does not grow with the table.
+    """A file with a journal, so that the cost of a change does not grow with the table.
 
-    File and backup hold the same, so that the journal goes with either of them.
+    File and backup have the same content, so the journal fits both.
 
     Args:
-        damaged: Names of journals that were found damaged; they are set aside.
+        damaged: Names of damaged journals; they are set aside.
 
     Attributes:
-        journal: Where changes go; None if the next write is of the whole table.
+        journal: The journal for changes; None if the next write is of the whole table.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class JournaledFile(StateFile):
 
     def _prepare(self, *, whole: bool) -> Callable[[], None]:
         changes, journal = self._table.changes.take(), self.journal
-        self.journal = None  # the end of the journal is unknown until this line is written
+        self.journal = None  # until this line is written, the end of the journal is unknown
         if journal is not None and changes is not None and not whole and not journal.is_full:
             return partial(self._append, journal, changes)
         counter = None if whole else self._table.data_version.counter
@@ -168,12 +168,13 @@ class JournaledFile(StateFile):
         self.journal = journal
 
     def rewrite(self, encode: Callable[[], bytes], counter: int | None) -> None:
-        """Write the whole table, with an empty journal if ``counter`` says of which version."""
+        """Write the whole table; if ``counter`` names its version, with an empty journal."""
         data = encode()
         make_directories(self._disk, self.path.parent)
         path = None if counter is None else journal_of(self.path, counter)
         if path is not None:
-            # Before the file, which says that there is one. An earlier one of that name has no line.
+            # Make the journal before the file, which says that there is one. An earlier journal of that name
+            # has no lines.
             begin_journal(self._disk, path)
         write_state(self._disk, self.path, data, backup_too=True)
         clear_journals(self._disk, self.path, keep=path, damaged=self._damaged)
@@ -181,7 +182,7 @@ class JournaledFile(StateFile):
 
 
 class LogFlush:
-    """Syncs the log once for all callers that wait at a time.
+    """Syncs the log once for all callers that wait at the same time.
 
     Attributes:
         failure: Why the last sync failed.
@@ -197,7 +198,7 @@ class LogFlush:
         return bool(self._waiting)
 
     def when_flushed(self, log_offset: int, done: Done) -> None:
-        """Call ``done`` when everything below an offset is synced, or the disk refused."""
+        """Call ``done`` when everything below an offset is synced, or the disk failed."""
         self._waiting.append((log_offset, done))
 
     def flush(self) -> Steps:
@@ -260,7 +261,8 @@ def state_files(
     return StateFiles(
         JournaledFile(disk, directory / TOPICS, state.topics, saved=topics_saved, damaged=damaged),
         JournaledFile(disk, directory / GROUPS, state.groups, damaged=damaged),
-        # A message that was sent back or delivered is in the log before these files say that it is done with.
+        # Sync the log before these files: a message that was sent back or delivered must be in the log before
+        # its offset counts as consumed.
         StateFile(
             disk,
             directory / OFFSETS,

@@ -20,16 +20,16 @@ GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
 SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
-#: Statistics kept at most: each costs memory and a sample every 10 s. What comes beyond is not counted.
+#: Bound of the statistics: each costs memory and a sample every 10 s. Further ones are not counted.
 ITEMS_MAX: Final = 20_000
 #: Seconds between samples, and samples kept, for the last minute, hour and day. Source: StatsItem.
 _SPANS: Final = ((10.0, 7), (600.0, 7), (3600.0, 25))
-#: Items that are sampled before others have their turn.
+#: Number of items that one step samples.
 _TURN: Final = 500
 
 
 class Rate:
-    """A growing total, and how fast it grew lately."""
+    """A growing total, and its recent rate."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -57,7 +57,7 @@ class Growth:
     """Growth of a counter between its first and its last sample of a span.
 
     Attributes:
-        times: How often something was added.
+        times: Number of additions.
     """
 
     sum: int = 0
@@ -80,7 +80,7 @@ class Item:
 
     def __init__(self, now: float) -> None:
         self.value = self.times = 0
-        # The first sample is that of its birth: what is counted from now on has grown since.
+        # Take the first sample at creation, so that all later counts are growth.
         self._samples = tuple(deque([(now, 0, 0)], maxlen=kept) for _, kept in _SPANS)
 
     def sample(self, now: float) -> None:
@@ -101,10 +101,10 @@ class Stats:
     """Counters of this broker since its start.
 
     Attributes:
-        cluster_name: Key of the statistics of the whole broker, as RocketMQ has it.
-        refused: Sends that were refused, by :class:`routekeeper.broker.errors.Refused`.
-        put_bytes: Bytes that the messages of ``put`` take in the log.
-        now: Loop time of the last sample; what is counted is dated by it.
+        cluster_name: Key of the statistics of the whole broker, as in RocketMQ.
+        refused: Number of refused sends, by :class:`routekeeper.broker.errors.Refused`.
+        put_bytes: Bytes of the messages of ``put`` in the log.
+        now: Loop time of the last sample, which dates later counts.
     """
 
     started_ms: int = 0
@@ -121,7 +121,7 @@ class Stats:
     mornings: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
 
     def count(self, name: str, key: str, value: int) -> None:
-        """Add to a statistic, which begins with that; nothing if there are too many."""
+        """Add to a statistic; create it if it is new, unless there are too many."""
         item = self.items.get((name, key))
         if item is None:
             if len(self.items) >= ITEMS_MAX:
@@ -167,7 +167,7 @@ class Stats:
             rate.sample(now)
 
     def sample_items(self, now: float) -> Iterator[None]:
-        """Sample all statistics; others have their turn at each step."""
+        """Sample all statistics, in steps, so that other work has its turn."""
         items = list(self.items.values())
         for begin in range(0, len(items), _TURN):
             for item in items[begin : begin + _TURN]:

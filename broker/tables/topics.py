@@ -23,7 +23,7 @@ from routekeeper.remoting.route import DataVersion, TopicConfig
 logger = logging.getLogger(__name__)
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-#: Topics that one log line names.
+#: Bound of the topics that one log line names.
 _NAMED_MAX: Final = 100
 #: Source: TopicFilterType.
 FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
@@ -33,16 +33,17 @@ class Attribute(NamedTuple):
     """An attribute that a topic can have.
 
     Attributes:
-        values: Those that this broker serves; the first is the default.
-        changeable: Whether a topic can get or lose it once it exists.
+        values: Values that this broker serves; the first is the default.
+        changeable: An existing topic can get or lose it.
     """
 
     values: tuple[str, ...]
     changeable: bool
 
 
-#: By key. Of RocketMQ's values those are missing that need batch queues, compaction, tiered storage or, for
-#: MIXED, a setting that is off by default. Source: TopicAttributes and TopicMessageType of 5.3.3.
+#: Attributes by key. Some of RocketMQ's values are missing: those that need batch queues, compaction or
+#: tiered storage; and MIXED, which needs a setting that is off by default. Source: TopicAttributes and
+#: TopicMessageType of 5.3.3.
 ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     "message.type": Attribute(("NORMAL", "UNSPECIFIED", "FIFO", "DELAY", "TRANSACTION"), changeable=True),
     "queue.type": Attribute(("SimpleCQ",), changeable=False),
@@ -65,7 +66,7 @@ _SYSTEM_PREFIX: Final = "rmq_sys_"
 
 
 def name_fault(name: str, *, length_max: int = TOPIC_LENGTH_MAX) -> str | None:
-    """Say in Apache's words what is wrong with a topic, group or broker name; None if nothing."""
+    """Return the error in a topic, group or broker name, in Apache's words; None if there is none."""
     match fault_of(name, length_max=length_max):
         case None:
             return None
@@ -78,13 +79,13 @@ def name_fault(name: str, *, length_max: int = TOPIC_LENGTH_MAX) -> str | None:
 
 
 def is_sending_forbidden(topic: str) -> bool:
-    """Say whether producers may not send to this topic at all."""
+    """Return whether producers must not send to this topic."""
     return topic in _FORBIDDEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartTopics:
-    """Settings that decide which topics are there from the start."""
+    """Settings that decide which topics exist from the start."""
 
     cluster_name: str
     broker_name: str
@@ -122,25 +123,26 @@ class StartTopics:
 class TopicConfigs:
     """The broker's topic table.
 
-    A topic is born where the log ends then: what lies before in the log under its name is a deleted one's.
-    The table says up to where the log had been written, too: what lies before, of a topic that it lacks, is a
-    deleted one's for good. Behind, or if nobody vouches for the table, topics are found in the log.
+    A topic has a birth offset, the end of the log at its creation: earlier messages of its name belong to a
+    deleted topic. The table also has the end of the log at the time of its writing: earlier messages of a
+    topic that it lacks belong to a deleted topic for good. Topics of later messages are restored from the
+    log; if the table may be too old, so are all others.
 
     Every change replaces the data version by (same state version, now, counter + 1). Two changes within one
     millisecond therefore still differ, and a version never repeats within one store.
 
     Attributes:
-        known_until: Where the log ended when the table was written: it knows all topics of before.
+        known_until: End of the log when the table was written: the table has all topics of earlier messages.
         unknown_from: Log offset from which on messages count whose topic the table lacks; None if none do.
-        changes: Those since the file or its journal was last written.
-        is_journaled: Whether the file that was loaded has a journal.
+        changes: Changes since the file or its journal was last written.
+        is_journaled: The loaded file has a journal.
     """
 
     def __init__(self, start: StartTopics) -> None:
         self._start = {config.topic_name: config for config in start.configs()}
         self._configs = dict(self._start)
         self._births: dict[str, int] = {}
-        self._deaths: dict[str, int] = {}  # number of topics that a journal deletes
+        self._deaths: dict[str, int] = {}  # number of topics that the journal deletes
         self.known_until = 0
         self._lacks_changes = False
         self.changes = Changes()
@@ -179,20 +181,21 @@ class TopicConfigs:
         return max(self.unknown_from, self._deaths.get(topic, 0))
 
     def expect_unknown(self, *, trusted: bool) -> None:
-        """Have the log count for topics that the table lacks, until :meth:`follow_log`.
+        """Let messages in the log count for topics that the table lacks, until :meth:`follow_log`.
 
         Args:
-            trusted: The table is older than the log, but as it was written: what it lacked then was deleted.
+            trusted: The table is older than the log but undamaged, so topics that it lacked when it was
+                written were deleted.
         """
         self.unknown_from = self.known_until if trusted else 0
 
     def follow_log(self, log_end: Callable[[], int], queue_counts: Mapping[str, int], *, now_ms: int) -> bool:
-        """Date births by this log from now on; return whether the table was corrected, and must be saved.
+        """Use this log for birth offsets from now on; return whether the table was corrected.
 
         A power cut may have shortened the log: a topic born behind its end is as if born at it.
 
         Args:
-            queue_counts: Topics that have messages, with the number of queues that it takes to hold them.
+            queue_counts: Topics that have messages, with the number of queues that hold them.
         """
         self._log_end = log_end
         births = {topic: min(born, log_end()) for topic, born in self._births.items()}
@@ -206,7 +209,7 @@ class TopicConfigs:
         return corrected
 
     def _take_found(self, queue_counts: Mapping[str, int], *, now_ms: int) -> None:
-        """Take topics that the log has and the table lacks, and queues likewise."""
+        """Add topics and queues that the log has and the table lacks."""
         found, widened = [], []
         for topic, needed in queue_counts.items():
             count = min(needed, QUEUE_NUMS_MAX)
@@ -232,7 +235,7 @@ class TopicConfigs:
             self._bump(now_ms, put=(*found, *widened))
 
     def is_older_than(self, counter: int) -> bool:
-        """Say whether a table with this counter has been on disk since; versions to come are younger."""
+        """Return whether a table with this counter, or a later one, is on disk."""
         older = self._version.counter < counter
         if older:
             known = self._version
@@ -242,14 +245,14 @@ class TopicConfigs:
         return older
 
     def is_system(self, topic: str) -> bool:
-        """Say whether requests 17 and 215 must leave this topic alone."""
+        """Return whether requests 17 and 215 must not change this topic."""
         return topic in self._reserved or topic.startswith(_SYSTEM_PREFIX)
 
     def system_topics(self) -> tuple[str, ...]:
         return tuple(name for name in self._configs if self.is_system(name))
 
     def begin(self, *, now_ms: int) -> None:
-        """Date the table of a broker that has no stored one, so that no two first starts share a version."""
+        """Set the version of a new table from the time, so that no two first starts share a version."""
         if self._version == DataVersion():
             self._version = DataVersion(timestamp=now_ms)
 
@@ -264,7 +267,7 @@ class TopicConfigs:
         return True
 
     def delete(self, topic: str, *, now_ms: int) -> bool:
-        """Delete a topic; return whether it was there."""
+        """Delete a topic; return whether it existed."""
         if self._configs.pop(topic, None) is None:
             return False
         self._births.pop(topic, None)
@@ -281,10 +284,10 @@ class TopicConfigs:
         auto_create: bool,
         now_ms: int,
     ) -> TopicConfig | None:
-        """Create a topic that a producer sends to, after the template it names; None if that is not allowed.
+        """Create the topic of a send from the template that the send names; None if that is not allowed.
 
-        The new topic has the smaller of the asked and the template's queues, and the template's permissions
-        without INHERIT.
+        The number of queues is the smaller of the requested number and the template's. The topic has the
+        template's permissions without INHERIT.
 
         Source: TopicConfigManager.createTopicInSendMessageMethod.
         """
@@ -309,7 +312,7 @@ class TopicConfigs:
         return config
 
     def create_for_group(self, topic: str, *, queue_nums: int, perm: int, sys_flag: int, now_ms: int) -> bool:
-        """Create a retry or dead-letter topic if it is missing; return whether it was."""
+        """Create a retry or dead-letter topic if it is missing; return whether it was missing."""
         if topic in self._configs:
             return False
         config = TopicConfig(
@@ -322,14 +325,14 @@ class TopicConfigs:
         return self.put(config, now_ms=now_ms)
 
     def restate(self, *, now_ms: int) -> None:
-        """Raise the version although no topic changed: a fact about all of them did.
+        """Raise the version although no single topic changed, because a fact about all of them did.
 
-        Nameservers look at the topics of a registration only if its version is another one.
+        Nameservers read the topics of a registration only if its version is a new one.
         """
         self._bump(now_ms)
 
     def set_order(self, ordered: Iterable[str], *, now_ms: int) -> bool:
-        """Mark the named topics as ordered, as the answer to a registration asks (5.x: only ever sets)."""
+        """Mark topics as ordered, as the answer to a registration requests (as in 5.x, never unmark one)."""
         changed = []
         for topic in ordered:
             config = self._configs.get(topic)
@@ -345,7 +348,7 @@ class TopicConfigs:
         return _encode(self._configs.values(), self._version)
 
     def snapshot(self, *, journaled: bool = False) -> Callable[[], bytes]:
-        """Return what encodes ``topics.json`` as it is now, at any later time and in any thread."""
+        """Return a function that encodes the present ``topics.json``, at any later time and in any thread."""
         configs, version, births = tuple(self._configs.values()), self._version, dict(self._births)
         log_end = self._log_end()
         more: dict[str, object] = {"bornAt": births, "logEnd": log_end}
@@ -354,10 +357,10 @@ class TopicConfigs:
         return lambda: _encode(configs, version, **more)
 
     def load(self, text: str) -> None:
-        """Take over a stored ``topics.json``; topics of the start that it lacks stay.
+        """Load a stored ``topics.json``; topics of the start that it lacks stay.
 
         Raises:
-            ValueError: If it cannot be read; nothing has changed then.
+            ValueError: If it cannot be read; then nothing was changed.
         """
         try:
             members = loads(text, FILE)
@@ -376,7 +379,7 @@ class TopicConfigs:
         except (RemoteProtocolError, AttributeError) as error:
             raise ValueError(f"topics.json: {error}") from None
         if DEFAULT_TOPIC not in self._start:
-            # Switched off since: clients must not learn of a template that this broker no longer follows.
+            # The setting was switched off: clients must not see a template that this broker no longer uses.
             stored.pop(DEFAULT_TOPIC, None)
         self._configs = self._start | stored
         self._births = {name: offset for name, offset in births.items() if name in self._configs}
@@ -385,10 +388,10 @@ class TopicConfigs:
         self.is_journaled = journaled
 
     def apply(self, change: Mapping[str, Any]) -> bool:
-        """Make a change of the journal again, unless the table has it; return False if one is missing before.
+        """Apply a change of the journal, unless the table has it; return False if an earlier one is missing.
 
         Raises:
-            ValueError: If it is none; nothing has changed then.
+            ValueError: If it is no change; then nothing was changed.
         """
         try:
             version = DataVersion.from_json(change.get("dataVersion"))
@@ -453,13 +456,13 @@ def _names(topics: Sequence[str]) -> str:
 
 
 def retry_topic(group: str) -> str:
-    """Return the topic to which a group's failed messages go."""
+    """Return the topic of a group's failed messages."""
     return RETRY_PREFIX + group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChange:
-    """The change that request 17 asks for.
+    """The change that request 17 requests.
 
     ``attributes`` is 5.x's edit text: ``+key=value,-key``.
     """
@@ -474,10 +477,10 @@ class TopicChange:
     attributes: str = ""
 
     def apply_to(self, old: TopicConfig | None) -> TopicConfig:
-        """Return the topic as it shall be.
+        """Return the topic after the change.
 
         Raises:
-            ValueError: If the attribute text is no good, or there is no such type of filter.
+            ValueError: If the attribute text is invalid, or there is no such type of filter.
         """
         filter_type = self.topic_filter_type or FILTER_TYPES[0]
         if filter_type not in FILTER_TYPES:
@@ -495,7 +498,7 @@ class TopicChange:
 
     @classmethod
     def of(cls, config: TopicConfig) -> Self:
-        """Ask for exactly this topic (request 18 carries whole configurations)."""
+        """Make the change to exactly this topic (request 18 has whole configurations)."""
         return cls(
             topic_name=config.topic_name,
             read_queue_nums=config.read_queue_nums,
@@ -509,7 +512,7 @@ class TopicChange:
 
 
 def _edit(key: str, value: str) -> str:
-    """Return an attribute of request 18 as an edit; RocketMQ's tools put the sign before the key."""
+    """Return an attribute of request 18 as an edit: RocketMQ's tools put the sign before the key."""
     if key.startswith("-") and not value:
         return key
     return f"{key}={value}" if key.startswith(("+", "-")) else f"+{key}={value}"
@@ -518,13 +521,13 @@ def _edit(key: str, value: str) -> str:
 def edit_attributes(old: Mapping[str, str] | None, edits: str) -> dict[str, str]:
     """Apply ``+key=value,-key`` to attributes.
 
-    An unknown key that a topic has, as one of a former release may, can be removed.
+    An unknown key of a topic, for example from a former release, can be removed.
 
     Args:
         old: None if the topic is new.
 
     Raises:
-        ValueError: If an edit is malformed, names a key twice, or asks for something that is not served.
+        ValueError: If an edit is malformed, names a key twice, or requests a value that is not served.
 
     Source: AttributeParser and AttributeUtil of 5.3.3.
     """

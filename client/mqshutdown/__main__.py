@@ -14,12 +14,13 @@ from typing import Final
 
 from routekeeper.remoting.terminal import print_any_text
 
-#: Programs by the words that name them. Brokers come first: they tell the nameservers that they leave.
+#: Programs by the words that name them. Brokers come first, so that they can still unregister at the
+#: nameservers.
 _PROGRAMS: Final = {"broker": "mqbroker", "namesrv": "mqnamesrv"}
 _MODULES: Final = {"routekeeper.broker": "mqbroker", "routekeeper.nameserver": "mqnamesrv"}
-#: Options of the interpreter whose value is an argument of its own.
+#: Options of the interpreter whose value is a separate argument.
 _VALUED: Final = ("-X", "-W")
-#: Longest wait for a server. One that needs more than 30 s to end stops waiting for requests by itself.
+#: Longest wait for a server in seconds. A server itself stops waiting for requests after 30 s.
 _ENDS_WITHIN_S: Final = 60.0
 _PROC: Final = Path("/proc")
 _USAGE: Final = """usage: mqshutdown broker|namesrv ...
@@ -32,7 +33,7 @@ class Server:
     """A process that runs one of our servers.
 
     Attributes:
-        started: When it started, in ticks of the system's clock: another process may get its number later.
+        started: Its start, in ticks of the system's clock: another process may get the same id later.
     """
 
     program: str
@@ -41,7 +42,7 @@ class Server:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Stop servers and say which; return 0 if there were some and all ended, 2 for a wrong word, else 1."""
+    """Stop servers and print which; return 0 if there were some and all ended, 2 for a wrong word, else 1."""
     print_any_text()
     words = list(sys.argv[1:] if argv is None else argv)
     if set(words) & {"-h", "--help"}:
@@ -109,7 +110,7 @@ def _running() -> Iterator[Server]:
 
 
 def server_of(command: Sequence[str]) -> str | None:
-    """Return which of our servers a command line runs; None if it runs something else."""
+    """Return which of our servers a command line runs; None if it runs another program."""
     if not command or not os.path.basename(command[0]).startswith("python"):
         return None
     rest = list(command[1:])

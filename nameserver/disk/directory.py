@@ -1,6 +1,7 @@
 """A data directory: one process at a time holds it, and it belongs to one mode for good.
 
-``ROOT/lock`` is locked, and ``ROOT/identity.json`` names the mode; raft members say more there.
+``ROOT/lock`` is locked, and ``ROOT/identity.json`` names the mode; raft members store more facts in that
+file.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class DirectoryError(Exception):
 
 
 def lock_directory(files: Files, root: Path) -> File:
-    """Hold a directory until what is returned is closed, or the process ends.
+    """Lock a directory until the returned lock is closed, or the process ends.
 
     Raises:
         DirectoryError: Another process holds it.
@@ -33,7 +34,7 @@ def lock_directory(files: Files, root: Path) -> File:
 
 
 def check_mode(root: Path, found: object, mode: str) -> None:
-    """Check what a directory's identity says.
+    """Check that a directory's identity names this mode.
 
     Raises:
         DirectoryError: It belongs to another mode.

@@ -1,13 +1,14 @@
-"""The one way to the disk: journal, votes, standing, images, identity, settings and KV file use nothing else.
+"""All access to the disk. Journal, votes, roles, snapshots, identity, settings and KV file use only this.
 
-The real side is thin. The simulator has another one for the raft mode's files, on which bytes and names are
-unsure until they are synced, and on which every call can fail. What is said of durability holds for both:
+:class:`Files` is the real disk, in little code. The simulator has its own disk for the raft mode's files:
+there, bytes and names may be lost until they are synced, and every call can fail. These guarantees hold for
+both:
 
-- bytes are sure after :meth:`File.sync`, or when a write to a file opened as ``durable`` has returned;
-- a new, renamed or removed name is sure after :meth:`Files.sync_directory` of its directory;
-- any call may fail, a write may take less than it was given, and each may take for ever.
+- bytes are durable after :meth:`File.sync`, or when a write to a file opened as ``durable`` has returned;
+- a new, renamed or removed name is durable after :meth:`Files.sync_directory` of its directory;
+- any call may fail or never return, and a write may store fewer bytes than it was given.
 
-Files are made for their owner only, and never over what is there already.
+Only the owner may read a new file, and a new file never replaces an existing one.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ from routekeeper.remoting.files import open_regular, read_regular
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
-#: There is no room now, in the words of the file systems and limits we know: of the disk, or of descriptors.
+#: Errors that mean "no room now" on the file systems and limits that we know: no space on the disk, or no
+#: free descriptors.
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
-#: Bytes of a file of ours that are read. A journal and a snapshot stay far below.
+#: Largest size in bytes of one of our files that is read whole. Journals and snapshots stay far below it.
 FILE_SIZE_MAX: Final = 16 * 1024**3
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 _sync: Final = getattr(os, "fdatasync", os.fsync)
 
 
 class StorageFull(OSError):
-    """No room: the partial frame was cut off again, nothing before it is lost; try again later."""
+    """No room: the partial frame was removed again and nothing before it is lost. Try again later."""
 
 
 class File:
@@ -45,21 +47,21 @@ class File:
         self.descriptor = descriptor
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Less than ``size`` only at the end of the file."""
+        """Read bytes: fewer than ``size`` only at the end of the file."""
         found = bytearray()
         while more := os.pread(self.descriptor, size - len(found), offset + len(found)):
             found += more
         return bytes(found)
 
     def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> int:
-        """Write some of it; return how many bytes."""
+        """Write some of the bytes; return how many were written."""
         return os.pwrite(self.descriptor, data, offset)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self.descriptor, size)
 
     def sync(self) -> None:
-        """All that was written to this file, by whomever, is on the disk, and its size."""
+        """Wait until all bytes of this file, written by any process, and its size are on the disk."""
         _sync(self.descriptor)
 
     def close(self) -> None:
@@ -73,16 +75,16 @@ class Files:
         """Open a regular file.
 
         Args:
-            write: Not only for reading.
-            new: It must not exist yet.
-            durable: What a write has taken is on the disk when it returns.
+            write: Open for writing, too.
+            new: The file must not exist yet.
+            durable: The bytes of a write are on the disk when it returns.
         """
         flags = os.O_RDWR if write else os.O_RDONLY
         flags |= (os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW if new else 0) | (os.O_DSYNC if durable else 0)
         return File(open_regular(path, flags, FILE_MODE))
 
     def read(self, path: Path, *, size_max: int = FILE_SIZE_MAX) -> bytes:
-        """All of a regular file, which has ``size_max`` bytes at most."""
+        """Return the content of a regular file, which has at most ``size_max`` bytes."""
         return read_regular(path, size_max=size_max)
 
     def names(self, directory: Path) -> list[str]:
@@ -93,14 +95,14 @@ class Files:
             return []
 
     def modified_at(self, path: Path) -> float:
-        """Seconds since 1970."""
+        """Return the time in seconds since 1970."""
         return path.stat().st_mtime
 
     def make_directory(self, path: Path) -> None:
-        """Nothing if it is there.
+        """Make a directory; do nothing if it exists.
 
         Raises:
-            FileNotFoundError: Its parent is not.
+            FileNotFoundError: If its parent does not exist.
         """
         path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
 
@@ -109,7 +111,7 @@ class Files:
             os.fsync(directory.descriptor)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Within one directory, over what is there."""
+        """Rename a file within one directory; it replaces a file of the new name."""
         os.rename(old, new)
 
     def link(self, path: Path, new: Path) -> None:
@@ -117,14 +119,14 @@ class Files:
         os.link(path, new)
 
     def unlink(self, path: Path) -> None:
-        """Nothing if it is not there."""
+        """Remove a file; do nothing if it does not exist."""
         path.unlink(missing_ok=True)
 
     def lock(self, path: Path) -> File:
-        """Hold a lock until it is closed, or the process ends.
+        """Lock a file until the returned object is closed, or the process ends.
 
         Raises:
-            BlockingIOError: Another process holds it.
+            BlockingIOError: Another process holds the lock.
         """
         held = File(open_regular(path, os.O_RDWR | os.O_CREAT, FILE_MODE))
         try:
@@ -135,8 +137,9 @@ class Files:
         return held
 
     def boot_id(self) -> str:
-        """Name the life of this machine's kernel: what was not synced in another one may be lost; "" if it
-        cannot be told apart.
+        """Return a name of this boot of the kernel, "" if there is none.
+
+        Bytes that were not synced in an earlier boot may be lost.
         """
         with suppress(OSError):
             return Path(_BOOT_ID).read_text(encoding="ascii").strip()
@@ -144,7 +147,7 @@ class Files:
 
 
 def write_all(file: File, offset: int, data: bytes | bytearray | memoryview) -> None:
-    """Write all data, in as many calls as that takes."""
+    """Write all data, in as many calls as needed."""
     view = memoryview(data)
     while view:
         written = file.write_at(offset, view)
@@ -155,13 +158,13 @@ def write_all(file: File, offset: int, data: bytes | bytearray | memoryview) -> 
 
 
 def replace_file(files: Files, path: Path, parts: Iterable[bytes | bytearray]) -> None:
-    """Have ``path`` hold ``parts``, durably: anyone who reads it finds the old or the new content.
+    """Replace the content of ``path`` by ``parts``, durably: a reader finds the old or the new content.
 
     Raises:
-        OSError: The old content is there; after a failed sync of the directory perhaps the new one.
+        OSError: The old content remains; after a failed sync of the directory perhaps the new one is there.
     """
     temporary = path.with_name(f"{path.name}.tmp")
-    files.unlink(temporary)  # what a crash has left
+    files.unlink(temporary)  # Remove a temporary file that a crash left.
     try:
         with closing(files.open(temporary, write=True, new=True)) as file:
             offset = 0
@@ -177,7 +180,7 @@ def replace_file(files: Files, path: Path, parts: Iterable[bytes | bytearray]) -
 
 
 def make_directories(files: Files, path: Path) -> None:
-    """Have ``path`` and what is above it; a sync of the directories above syncs their names."""
+    """Make directory ``path`` and its parents; sync the directories above, so that the new names last."""
     try:
         files.make_directory(path)
     except FileNotFoundError:
@@ -186,5 +189,5 @@ def make_directories(files: Files, path: Path) -> None:
         files.sync_directory(path.parent)
 
 
-#: A member's disk, unless it is given another one.
+#: The disk of a member, unless a test passes another one.
 DISK: Final = Files()

@@ -1,22 +1,22 @@
-"""The route table over HTTP: JSON for people, scripts and dashboards; nothing here decides a route.
+"""The route table over HTTP: JSON for people, scripts and dashboards.
 
-Here belongs what speaks HTTP, and the bodies that it carries.
+Here belongs all code that speaks HTTP, and the bodies of its answers. No code here decides a route.
 
     app.py             HttpServer: routes, limits
     reads.py           reads of the table
-    shortcut.py        route queries that wait, from bytes to bytes
+    shortcut.py        waiting route queries, answered without aiohttp
     lists.py           lists, page by page and in steps
-    order.py           topics in order, brought up to date by what changed
-    lane.py            that and other work on the table, in slices of the loop
+    order.py           the sorted list of topics, updated by changes
+    lane.py            long work on the table, in slices of the loop
     coding.py          JSON and gzip in steps, entity tags, cursors
-    watch.py           what a watch sends, from an id on
-    watchers.py        those who watch, and the bounds on them
-    admin.py           what operators do to a raft group, behind a token
+    watch.py           the events that a watch sends, from an id on
+    watchers.py        the watchers and their bounds
+    admin.py           operators' changes of a raft group, behind a token
     kv.py              changes of KV values, on conditions
-    token.py           what each change needs: the token, a deadline, a bounded body
+    token.py           checks of each change: the token, a deadline, a bounded body
     answers.py         bodies of answers, as values
-    openapi.py         what each handler says that it serves: routes, and the OpenAPI document
-    problems.py        errors as RFC 9457 says
+    openapi.py         the descriptions of all handlers: routes, and the OpenAPI document
+    problems.py        errors in the format of RFC 9457
     metrics.py         Prometheus text
     console/           the picture of all nameservers, for the page
     web/               the page

@@ -1,7 +1,8 @@
 """Administration of a raft group over HTTP: who belongs to it, who leads it, its snapshots.
 
-The status is open to read, as everything else over HTTP is. What changes the group needs the token of
-``--http-token-file``; without that flag it is off. Only the leader does it: others answer 421 and name it.
+Anybody may read the status, as everything else over HTTP. Changes of the group need the token of
+``--http-token-file``; without that flag they are off. Only the leader makes changes: other members answer 421
+and name the leader.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _T = TypeVar("_T")
 
 #: Longest JSON body in bytes; real requests are shorter.
 BODY_MAX: Final = 4096
-#: Bytes of a snapshot file that are taken in one request; 100,000 topics are some 20 MB.
+#: Largest snapshot file in bytes that one request may bring; 100,000 topics are some 20 MB.
 SNAPSHOT_MAX: Final = 1 << 30
-#: Bytes of a snapshot file that are read and sent at a time.
+#: Bytes of a snapshot file that one step reads and sends.
 _PIECE_BYTES: Final = 256 * 1024
 _BINARY: Final = "application/octet-stream"
 
@@ -46,7 +47,7 @@ class RaftAdmin:
     """The resources below ``/v1/raft``.
 
     Args:
-        token: What a change must prove it knows.
+        token: The token that each change must send.
     """
 
     def __init__(self, consistency: Consistency, *, token: Token) -> None:
@@ -73,12 +74,16 @@ class RaftAdmin:
 
     @change("DELETE", "/v1/raft/members/{address}", "It is out.")
     async def remove_member(self, request: web.Request) -> answers.Members:
-        """Remove a member, which then stops. A leader hands over first and names its successor (421)."""
+        """Remove a member, which then stops.
+
+        A leader first hands over leadership and names its successor (421).
+        """
         member, deadline = self._allowed(request)
         address = _member(request.match_info["address"])
         status = self._operations().raft_status()
         if status.role == "leader" and address not in (known := status.members or ()):
-            # Removing it would change nothing and succeed: a misspelt address should be noticed.
+            # Refuse it: the removal would change nothing and succeed, so nobody would notice a misspelt
+            # address.
             raise Problem(409, f"{address} is no member; the members are {', '.join(known)}")
         change = member.changes.remove_member(address, deadline=deadline)
         await self._done(request, f"remove member {address}", change)
@@ -96,7 +101,8 @@ class RaftAdmin:
     @change(
         "POST",
         "/v1/raft/snapshot",
-        "It is on this nameserver's disk; with Accept: application/octet-stream the answer is it.",
+        "The snapshot is on this nameserver's disk; with Accept: application/octet-stream the answer is the "
+        "file.",
         answer=content(answers.Snapshot) | BINARY,
     )
     async def save_snapshot(self, request: web.Request) -> Answer:
@@ -112,7 +118,8 @@ class RaftAdmin:
     async def restore_snapshot(self, request: web.Request) -> answers.Restored:
         """Replace the state by a snapshot file; only in a group of one member."""
         member, deadline = self._allowed(request)
-        if self._restoring.locked():  # each restore holds its whole file in memory
+        # Allow one restore at a time, because each one holds its whole file in memory.
+        if self._restoring.locked():
             raise Problem(409, "another snapshot is being restored")
         async with self._restoring:
             image = await read_body(request, limit=SNAPSHOT_MAX)
@@ -140,7 +147,7 @@ class RaftAdmin:
     async def _done(
         self, request: web.Request, what: str, change: Awaitable[_T], *, awaited: str | None = None
     ) -> _T:
-        """Await a change; log its sender and its outcome.
+        """Wait for a change; log its sender and its outcome.
 
         Args:
             awaited: A member that the change waits for.
@@ -180,7 +187,7 @@ class RaftAdmin:
 async def _download(request: web.Request, path: Path) -> web.StreamResponse:
     """Send a file in pieces that a thread of its own reads.
 
-    A hung disk holds up neither who shares the usual threads nor the end of the process.
+    So a hung disk delays neither the work of the usual threads nor the end of the process.
     """
     thread, loop = DiskThreads("snapshot download"), asyncio.get_running_loop()
     opening = thread.submit(path.open, "rb")

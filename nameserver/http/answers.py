@@ -1,6 +1,6 @@
 """Bodies of the answers, as values; the OpenAPI document is made from these.
 
-The order of the fields is that of the body's members.
+A body has its members in the order of the fields.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     leader_http: Annotated[
         str | UnsetType,
         Meta(
-            description="HTTP address of the leader, where members that prove who they are have told each "
-            "other theirs.",
+            description="HTTP address of the leader, if known: only members with authenticated links "
+            "exchange these addresses.",
             examples=["10.0.0.4:9880"],
         ),
     ] = UNSET
@@ -72,7 +72,7 @@ class Read(_Answer, frozen=True, kw_only=True):
     """Origin of an answer: mode, index, epoch and contact."""
 
     mode: Mode
-    index: Annotated[int, said("Revision of what was read: of the topic asked for, else of the table.")]
+    index: Annotated[int, said("Revision of the topic that was asked for, else of the table.")]
     epoch: Epoch
     leader_known: Annotated[bool, said("True in independent mode, which needs none.")]
     last_contact_ms: Annotated[
@@ -81,14 +81,12 @@ class Read(_Answer, frozen=True, kw_only=True):
     ]
     boot_id: Annotated[
         int | UnsetType,
-        said("Independent mode only: indexes of two lives of a process must not be compared."),
+        said("Independent mode only: indexes must not be compared across a restart of the process."),
     ] = UNSET
 
 
 _Names = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "array", "items": {"type": "string"}})]
-_NextCursor = Annotated[
-    str | UnsetType, said("There is more: the cursor of the next page. Absent from a last page.")
-]
+_NextCursor = Annotated[str | UnsetType, said("Cursor of the next page. The last page has none.")]
 
 
 def _array(name: str) -> Meta:

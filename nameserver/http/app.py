@@ -44,11 +44,12 @@ log = logging.getLogger(__name__)
 
 #: Longest time in seconds that requests in flight get when the server stops.
 DRAIN_S: Final = 1.0
-#: Paths that are answered even when all places for connections are used up.
+#: Paths that are answered even when all connections are in use.
 ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-#: Paths that are answered under any name: they tell a stranger nothing, and balancers ask by address.
+#: Paths that are answered under any host name. They reveal nothing to a stranger, and load balancers address
+#: servers by IP address.
 UNDER_ANY_NAME: Final = frozenset({"/healthz", "/readyz"})
-#: Status that is counted when the client left before its answer; it is sent to nobody.
+#: Status that is counted for a client that left before its answer; no answer carries it.
 GONE: Final = 499
 #: Content types of the page's files by their endings.
 _CONTENT_TYPES: Final = {
@@ -61,10 +62,10 @@ _CONTENT_TYPES: Final = {
 
 @dataclass(kw_only=True, eq=False)
 class HttpServer:
-    """Serves HTTP from a mode and the wire's counters; not bound before :meth:`start`.
+    """Serves HTTP from a mode and the wire's counters; it is not bound before :meth:`start`.
 
     Args:
-        token: Content of ``--http-token-file``; None leaves changes of the group off.
+        token: Content of ``--http-token-file``; None turns changes of the group off.
     """
 
     consistency: Consistency
@@ -87,7 +88,7 @@ class HttpServer:
         )
         self._page = page_files()
         self._runner = web.AppRunner(self.application())
-        places = http_connections()  # the wire's listener has raised the limit by now
+        places = http_connections()  # The wire's listener has raised the limit of descriptors by now.
         reserve = min(RESERVE, places // 4)
         self._connections = HttpConnections(
             self._runner,
@@ -117,7 +118,7 @@ class HttpServer:
         return host_port(bound)
 
     async def close(self) -> None:
-        """Stop accepting and close; blocking queries are answered, requests in flight get a moment to end."""
+        """Stop accepting and close: answer blocking queries, and give requests in flight a moment to end."""
         if self.tls_files is not None:
             self.tls_files.close()
         await self._connections.close()
@@ -143,7 +144,7 @@ class HttpServer:
     ) -> web.StreamResponse:
         response: web.StreamResponse
         begun = time.perf_counter()
-        peer = _peer(request)  # before it leaves
+        peer = _peer(request)  # Read the address now: it is gone once the client has left.
         try:
             has_place = self._connections.serve(request.protocol)
             if not has_place and request.path not in ALWAYS:
@@ -162,9 +163,9 @@ class HttpServer:
             response = problem.response(request.path)
         except web.HTTPException as error:
             response = _problem(error, request).response(request.path)
-        except ConnectionError:  # nobody reads this answer
+        except ConnectionError:  # The client is gone, so nobody reads this answer.
             response = web.Response(status=GONE, headers=HEADERS)
-        except Exception:  # the boundary of one request
+        except Exception:  # This is the boundary of one request: an error in it must not end the server.
             log.exception("http request failed path=%s", request.path)
             response = Problem(500, "see the nameserver's log").response(request.path)
         finally:
@@ -186,9 +187,9 @@ class HttpServer:
         self._connections.went_on(request.protocol)
 
     async def _coded(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
-        """Compress an answer that is worth it, for those who accept that."""
+        """Compress an answer that is large enough, for clients that accept gzip."""
         body = answer.body if isinstance(answer, web.Response) else None
-        # A strong entity tag stands for these very bytes.
+        # A strong entity tag stands for exactly these bytes, so they must not change.
         if (
             not isinstance(body, bytes)
             or len(body) < GZIP_MIN
@@ -243,7 +244,7 @@ class HttpServer:
         raise Problem(503, detail, headers=ASK_AGAIN)
 
     def _hindrances(self, why: str) -> str:
-        """Return further facts for the operator when nothing is served, besides ``why``."""
+        """Return further reasons why nothing is served, besides ``why``, for the operator."""
         operations = self.consistency.operations
         if operations is None:
             return ""

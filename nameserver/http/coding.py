@@ -17,7 +17,7 @@ import msgspec
 from routekeeper.remoting.steps import STEP, Steps, in_chunks
 
 GZIP_MIN: Final = 1_024
-"""Bytes of an answer from which on it is compressed for those who accept that."""
+"""Size in bytes from which on an answer is compressed for clients that accept gzip."""
 _GZIP_LEVEL: Final = 1
 _GZIP: Final = 31
 """Tells zlib to write a gzip file with the largest window."""
@@ -30,7 +30,7 @@ class Parts(NamedTuple):
     """A JSON array or object in parts: a long list is copied once, into its answer.
 
     Attributes:
-        inner: What is between the brackets, but for the commas between two parts.
+        inner: The text between the brackets, without the commas between two parts.
     """
 
     brackets: bytes
@@ -56,7 +56,7 @@ def object_of(members: Iterable[tuple[str, Any]]) -> Steps[Parts]:
     return parts
 
 
-#: Stands for a list while the rest of its answer is encoded; no JSON has a zero byte.
+#: Stands for a list while the rest of its answer is encoded: no JSON has a zero byte.
 IN_PARTS: Final = msgspec.Raw(b"\0")
 
 

@@ -1,4 +1,4 @@
-"""Changes of the KV configuration over HTTP, behind the token, on conditions if their sender names some."""
+"""Changes of the KV configuration over HTTP: they need the token, and the sender may add conditions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from .problems import ASK_AGAIN, Problem
 from .reads import Reads
 from .token import Token, deadline_of, read_body
 
-#: Bytes of a body: a value of the largest size has twice as many where half of its characters are escaped.
+#: Largest body in bytes. A value of the largest size has twice as many bytes when half of its characters are
+#: escaped.
 BODY_MAX: Final = 2 * KV_ENTRY_BYTES_MAX + 4096
-#: Status for a change that is in force and not on the disk; every other error means that nothing changed.
+#: Status of a change that is in force but not on the disk. Every other error means that nothing changed.
 _NOT_KEPT: Final = 507
 
 
@@ -34,7 +35,7 @@ class KvChanges:
     """Puts and deletes of KV values.
 
     Args:
-        token: What a change must prove it knows.
+        token: The token that each change must send.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class KvChanges:
         raw = await read_body(request, limit=BODY_MAX)
         try:
             value = msgspec.json.decode(raw, type=answers.NewValue).value
-        except (ValueError, RecursionError) as error:  # msgspec raises subclasses of the former
+        except (ValueError, RecursionError) as error:  # msgspec raises subclasses of DecodeError, too.
             raise Problem(400, f'the body must be {{"value": "TEXT"}}: {error}'[:300]) from None
         view = await self._change(request, RequestCode.PUT_KV_CONFIG, deadline=deadline, value=value)
         return self._reads.kv_value(request, view)
@@ -85,7 +86,7 @@ class KvChanges:
                 raise Problem(400, getattr(command, "remark", None) or "this cannot be changed")
             verdict = await self._proposed(command, deadline=deadline)
             match verdict:
-                case Moved():  # somebody else changed it, so its conditions are looked at again
+                case Moved():  # Another client has changed the value, so check the conditions again.
                     continue
                 case Rejected():
                     entry = view.kv_value(namespace, key)
@@ -95,7 +96,7 @@ class KvChanges:
             return view
 
     async def _view(self, request: web.Request, *, deadline: float) -> RouteView:
-        """Return the table to decide on; conditions are about the newest value, not one known here."""
+        """Return the newest table: conditions must not be checked on an older value."""
         conditional = "If-Match" in request.headers or "If-None-Match" in request.headers
         grouped = self._consistency.operations is not None
         freshness = Freshness.LINEARIZABLE if conditional and grouped else Freshness.DEFAULT

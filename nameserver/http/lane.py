@@ -1,4 +1,4 @@
-"""The work that HTTP does on the table, one piece after the other, in slices over rounds of the loop."""
+"""The long work of HTTP on the table: one task after the other, in slices over turns of the event loop."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from routekeeper.remoting.steps import Steps
 from .problems import ASK_AGAIN, Problem
 
 WAITING_MAX: Final = 1_024
-"""Pieces that wait for their turn, those of connections that are gone included."""
+"""Bound of the tasks that wait for their turn, including those whose connections have closed."""
 
 _T = TypeVar("_T")
 
 
 class Lane:
-    """Runs what one HTTP server has to list, encode and compress; never longer than a slice at a time.
+    """Runs one HTTP server's work of listing, encoding and compressing; each slice of it is short.
 
     Attributes:
-        waiting: Pieces that are not done.
+        waiting: Number of tasks that are not done.
     """
 
     def __init__(self) -> None:
@@ -35,14 +35,14 @@ class Lane:
         )
 
     async def run(self, steps: Steps[_T], *, is_wanted: Callable[[], bool]) -> _T:
-        """Return the result of a piece of work, which is done when its turn has come.
+        """Run a task when its turn comes; return its result.
 
         Args:
-            is_wanted: Asked before it begins: one that nobody waits for any more is not done.
+            is_wanted: Called before the task begins: a task for which no client waits any more is not run.
 
         Raises:
             Problem: 503, if too many wait already.
-            ConnectionError: If it was not wanted any more.
+            ConnectionError: If the task was not wanted any more.
         """
         if self.waiting >= WAITING_MAX:
             steps.close()
@@ -62,7 +62,7 @@ class Lane:
 
 
 def _guarded(steps: Steps[_T], is_wanted: Callable[[], bool]) -> Steps[tuple[_T | None, Exception | None]]:
-    """Make the steps; a failure becomes the result, which its waiter raises."""
+    """Run the steps; store an exception as the result, so that the waiting caller raises it."""
     try:
         if not is_wanted():
             raise ConnectionResetError("nobody waits for this answer any more")

@@ -1,6 +1,6 @@
 """Lists of what is in the table, page by page and in steps.
 
-Pure. An answer can show changes later than its index; it never lacks one up to it.
+Pure. An answer can contain changes that are later than its index. It never lacks one up to its index.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .coding import Parts, array_of, cursor_of, object_of
 from .order import TopicOrder, sorting
 
 LIMIT_MAX: Final = 10_000
-"""Things that a page may be asked to hold at most."""
+"""Largest number of entries that a request may ask for in one page."""
 _RECORDS_STEP: Final = 200
-"""Brokers, and clusters, that one step deals with."""
+"""Number of brokers, or clusters, that one step handles."""
 
 
 class Wanted(NamedTuple):
     """Part of a list.
 
     Attributes:
-        contains: In lower case: names are compared in it.
-        after: The last thing of the page before, None for the first page.
-        limit: None for everything that is left.
+        contains: A text in lower case: names are compared in lower case.
+        after: The last entry of the page before, None for the first page.
+        limit: None for all remaining entries.
     """
 
     prefix: str = ""
@@ -43,14 +43,16 @@ class Wanted(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Things of a list, encoded, and the cursor of the next page if there is one."""
+    """Encoded entries of a list, and the cursor of the next page if there is one."""
 
     things: Parts
     next_cursor: str | UnsetType
 
 
 class InCluster:
-    """Test of whether a broker of a cluster has a topic; remembered by queue set, which most topics share.
+    """Tests whether a broker of a cluster has a topic.
+
+    It caches results by queue set, which most topics share.
 
     Attributes:
         names: Broker names of the cluster.
@@ -110,7 +112,10 @@ def _containing(part: str, accept: Callable[[str], bool] | None) -> Callable[[st
 def brokers_page(
     view: RouteView, wanted: Wanted, last_seen_s: Callable[[BrokerKey], float | None]
 ) -> Steps[Page]:
-    """List brokers by cluster and address; the prefix is of their names, the part of name or address."""
+    """List brokers by cluster and address.
+
+    ``prefix`` filters their names, ``contains`` names and addresses.
+    """
     records = sorted(
         (
             record

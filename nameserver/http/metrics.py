@@ -1,4 +1,4 @@
-"""``/metrics``: what this process counted, and what a raft group's status says, as Prometheus reads it."""
+"""``/metrics``: counters of this process and figures of a raft group's status, in Prometheus' format."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 
 class Metrics(Collector):
-    """All metrics of one nameserver, gathered when somebody asks."""
+    """All metrics of one nameserver, gathered at each request for them."""
 
     def __init__(self, consistency: Consistency, server: NameServer, *, version: str) -> None:
         self._consistency = consistency
@@ -36,7 +36,8 @@ class Metrics(Collector):
         self._version = version
         self._requests: Counter[tuple[str, int]] = Counter()
         self._registry = prometheus_client.CollectorRegistry()
-        prometheus_client.ProcessCollector(registry=self._registry)  # nothing where there is no /proc
+        # Systems without /proc get no such metrics.
+        prometheus_client.ProcessCollector(registry=self._registry)
         self._seconds = prometheus_client.Histogram(
             "mqnamesrv_http_request_seconds",
             "Time from a request's header to its answer.",
@@ -47,7 +48,7 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def answered(self, path: str, code: int, seconds: float) -> None:
-        """Count one HTTP request; ``path`` is one of those that are served, not what was asked for."""
+        """Count one HTTP request; ``path`` is one of the served paths, not the text of the request."""
         self._requests[path, code] += 1
         self._seconds.labels(path).observe(seconds)
 
@@ -63,20 +64,24 @@ class Metrics(Collector):
         yield family("mqnamesrv_info", "Constant 1.", [(is_what, 1)])
         requests = Counter(stats.requests)
         requests[105] += cache.hits
-        # Strangers choose codes that nobody serves: together they are one.
+        # Strangers may send any code: all codes that nobody serves are counted as one.
         counted = (*sorted(requests.items()), ("unknown", stats.requests_unknown))
         by_code = [({"code": str(code)}, count) for code, count in counted]
         yield family("mqnamesrv_requests_total", "Requests by code.", by_code)
         for name, help_, value in (
             ("route_cache_hits_total", "Routes served encoded.", cache.hits),
             ("route_cache_entries", "Requests known.", cache.entries),
-            ("route_cache_bytes", "Answers and requests held.", cache.held_bytes),
+            ("route_cache_bytes", "Answers and requests in memory.", cache.held_bytes),
             ("connections", "Open connections.", len(wire.connections)),
             ("connections_accepted_total", "Accepted.", stats.connections_accepted),
             ("connections_refused_total", "Refused: full.", stats.connections_refused),
             ("connections_shed_total", _SHED, stats.connections_shed),
             ("log_lines_suppressed_total", _SUPPRESSED, stats.lines_suppressed + lines_left_out()),
-            ("log_lines_dropped_total", "Lines of stderr that nobody read in time.", lines_dropped()),
+            (
+                "log_lines_dropped_total",
+                "Lines of stderr that were lost because no program read them in time.",
+                lines_dropped(),
+            ),
             ("bad_frames_total", "Connections broken off.", stats.bad_frames),
             ("topics", "Topics listed.", view.topic_count),
             ("topic_pairs", "Pairs of topic and broker name listed.", view.held.pairs),
@@ -86,7 +91,11 @@ class Metrics(Collector):
             ("table_revision", "Changes applied to the table.", view.revision),
             ("reads_ready", "Default reads are served.", status.reads_ready),
             ("writes_ready", "Writes are served.", status.writes_ready),
-            ("unwritten_files", "Files that lack changes: the disk refused.", status.unwritten_files),
+            (
+                "unwritten_files",
+                "Files that lack changes because a write to the disk failed.",
+                status.unwritten_files,
+            ),
         ):
             yield family(f"mqnamesrv_{name}", help_, [({}, value)])
         parts = hook_figures(self._server.hooks)
@@ -140,7 +149,7 @@ class Metrics(Collector):
         yield family("mqnamesrv_connections_by_kind", _KINDS, by_kind)
 
     def _broker_families(self, view: RouteView) -> Iterable[Metric]:
-        """Yield figures of brokers: those that left, and those that are quiet."""
+        """Yield figures of brokers: those that left the table, and those that are silent."""
         departures = self._consistency.departures
         by_reason = [({"reason": reason.value}, departures.get(reason, 0)) for reason in _REASONS]
         yield family("mqnamesrv_brokers_gone_total", "Brokers that left the table, by reason.", by_reason)
@@ -150,21 +159,21 @@ class Metrics(Collector):
             yield family("mqnamesrv_broker_last_seen_oldest_seconds", _OLDEST, [({}, max(known))])
 
 
-_SHED: Final = "Closed because all connections together held too much."
-_SUPPRESSED: Final = "Lines about peers, and of events that came too often, that were not written."
+_SHED: Final = "Closed because all connections together held too many bytes."
+_SUPPRESSED: Final = "Log lines about peers, or about too frequent events, that were not written."
 
 
-_REQUEST: Final = "Time from a request's arrival to its answer; of 64 routes from the cache one is timed."
-_LATE: Final = "By how much the event loop was late, looked at ten times a second."
-_KINDS: Final = "Open connections: of brokers, of others that have asked, of those that have not."
+_REQUEST: Final = "Time from a request's arrival to its answer; of 64 cached routes, one is timed."
+_LATE: Final = "Lateness of the event loop, measured ten times a second."
+_KINDS: Final = "Open connections: of brokers, of clients that sent a request, of clients that did not."
 _OLDEST: Final = (
-    "Age of the last message of the listed broker that has been quiet for longest, if any spoke here."
+    "Age of the last message from the listed broker that has been silent for longest, if any sent one here."
 )
 _CERTIFICATE: Final = "Time until the certificate of a port expires; ports with TLS only."
 _STEPS: Final = {
-    "commit": "Time from a change of this member to its verdict, committed and applied here.",
+    "commit": "Time from a proposal of this member until it is committed and applied here.",
     "fsync": "Time of one write of the journal, its sync included where durability asks for one.",
-    "apply": "Time in which an entry was applied, other work in between included.",
+    "apply": "Time in which an entry was applied, including other work in between.",
 }
 #: Codes of answers that are shown even while their count is 0.
 _ALWAYS_SHOWN: Final = frozenset(
@@ -190,21 +199,21 @@ def family(name: str, help_: str, samples: Iterable[tuple[Mapping[str, str], flo
     return made
 
 
-#: Figures of ``raft_status``, each the metric mqnamesrv_raft_NAME, in seconds if it is a time.
+#: Figures of ``raft_status``. Each becomes the metric mqnamesrv_raft_NAME; times are in seconds.
 _FIGURES: Final = (
     ("term", "Current term."),
     ("commit_index", "Committed."),
     ("applied_index", "Applied here."),
     ("apply_lag", "Entries committed and not yet applied here."),
-    ("last_index", "Last entry in the log here."),
-    ("durable_index", "Last entry that the journal holds."),
+    ("last_index", "Index of the last entry in the log here."),
+    ("durable_index", "Index of the last entry in the journal."),
     ("last_contact_ms", "Age of the contact with a majority; absent if there never was one."),
     ("contact_limit_ms", "Age of contact above which default reads are refused."),
-    ("leader_changes_total", "Leaders seen to change."),
+    ("leader_changes_total", "Changes of leader that this member saw."),
     ("elections_total", "Candidacies begun here."),
     ("journal_bytes", "Journal on disk."),
     ("log_bytes", "Log entries in memory."),
-    ("snapshot_index", "Last entry in the snapshot."),
+    ("snapshot_index", "Index of the last entry in the snapshot."),
     ("snapshot_bytes", "Size of the newest snapshot."),
     ("snapshot_age_s", "Age of the newest snapshot, if any."),
     ("certificate_left_s", "Time until this member's certificate expires; absent without TLS."),
@@ -213,22 +222,26 @@ _FIGURES: Final = (
     ("storage_stalls_total", "Journal writes above one second."),
     (
         "refused_truncations_total",
-        "Orders of a leader to drop committed entries, refused: two histories, never to be seen.",
+        "Refused orders of a leader to drop committed entries. Must stay 0: else the group has two "
+        "histories.",
     ),
-    ("refused_reads_total", "Reads refused because the freshness asked could not be given."),
-    ("refused_writes_total", "Writes refused without anything sent: no leader, or none in contact."),
-    ("unknown_outcomes_total", "Writes whose verdict did not come in time."),
-    ("proposals", "Writes of this member without a verdict."),
+    ("refused_reads_total", "Reads refused because the requested freshness could not be given."),
+    (
+        "refused_writes_total",
+        "Writes refused before anything was sent: no leader was known, or none was in contact.",
+    ),
+    ("unknown_outcomes_total", "Writes whose outcome was not known in time."),
+    ("proposals", "Writes of this member without an outcome yet."),
     ("barriers_total", "Barriers sent for linearizable reads here."),
-    ("barrier_rounds_total", "Rounds of heartbeats that barriers needed, as leader."),
+    ("barrier_rounds_total", "Rounds of heartbeats for read barriers, as leader."),
 )
 
 
 def raft_families(status: GroupStatus) -> Iterable[Metric]:
-    """Yield what ``raft_status`` says; a figure that is absent or None is left out."""
+    """Yield the figures of ``raft_status``, except for those that are absent or None."""
     for figure, help_ in _FIGURES:
         value = getattr(status, figure.removesuffix("_total"))
-        if isinstance(value, (int, float)):  # a bool is an int, too
+        if isinstance(value, (int, float)):  # In Python, a bool is an int, too.
             name, _, unit = figure.rpartition("_")
             if unit in ("ms", "s"):
                 figure, value = f"{name}_seconds", value * (0.001 if unit == "ms" else 1)

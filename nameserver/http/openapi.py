@@ -1,4 +1,4 @@
-"""Description of the HTTP interface, from each handler's own: the routes, and the OpenAPI document."""
+"""The routes of HTTP and the OpenAPI document, both made from the handlers' own descriptions."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ KINDS_PATTERN: Final = "^(topics|brokers|members|console)(,(topics|brokers|membe
 _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "consistency": {
         "schema": {"type": "string", "enum": ["stale", "default", "linearizable"], "default": "default"},
-        "description": "stale: local, always. default: misses no change acknowledged more than one minimum "
-        "election timeout before. linearizable: misses none acknowledged before; 400 where the mode does "
-        "not offer it.",
+        "description": "stale: this member's state, always answered. default: contains every change that "
+        "was acknowledged more than one minimum election timeout before. linearizable: "
+        "contains every change that was acknowledged before; 400 where the mode does not "
+        "offer it.",
     },
     "prefix": {
         "schema": {"type": "string"},
@@ -53,7 +54,8 @@ _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     },
     "after": {
         "schema": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
-        "description": "Only events that came or were counted after this number; without it the last ones.",
+        "description": "Only events that came, or were counted again, after this number. Without it: the "
+        "last events.",
     },
     "cluster": {
         "schema": {"type": "string"},
@@ -61,40 +63,41 @@ _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     },
     "limit": {
         "schema": {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX},
-        "description": "Most that the page is to hold; without it all that is left.",
+        "description": "Largest number of entries in the page; without it all remaining entries.",
     },
     "cursor": {
         "schema": {"type": "string"},
-        "description": "The next_cursor of the page before, with the same prefix and cluster. What came or "
-        "went meanwhile may show; what stayed shows once.",
+        "description": "The next_cursor of the page before, with the same prefix and cluster. Entries that "
+        "were added or removed meanwhile may appear; each other entry appears once.",
     },
     "index": {
         "schema": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
-        "description": "Answer only once something that is asked for has changed above this index, or wait "
-        "has passed.",
+        "description": "Answer only when a requested entry has changed after this index, or when wait has "
+        "passed.",
     },
     "epoch": {
         "schema": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
-        "description": "Epoch of that index, from the same answer: in another one the answer comes at once. "
-        "Needs index.",
+        "description": "Epoch of that index, from the same answer. If the epoch is another one now, the "
+        "answer comes at once. Needs index.",
     },
     "wait": {
-        # No default in the schema: generated clients would send it where there is no index.
+        # The schema has no default: else generated clients would send it without an index.
         "schema": {"type": "string", "pattern": r"^[0-9]{1,4}(\.[0-9]{1,3})?s?$"},
-        "description": "Longest wait in seconds, at most 60s; 30s if it is not said. Needs index.",
+        "description": "Longest wait in seconds, at most 60s; 30s if it is absent. Needs index.",
     },
     "kinds": {
         "schema": {"type": "string", "default": "topics,brokers,members", "pattern": KINDS_PATTERN},
-        "description": "What to watch, by commas. console: when the picture of /v1/console/cluster or its "
-        "history has changed; other nameservers are asked meanwhile.",
+        "description": "Kinds to watch, separated by commas. console: an event for each change of the "
+        "picture of /v1/console/cluster or of its history; other nameservers are asked "
+        "during the watch.",
     },
     "state": {
         "schema": {"type": "string", "enum": ["full", "none"], "default": "full"},
-        "description": "full: the whole present state follows each reset. none: only what changes.",
+        "description": "full: the whole present state follows each reset. none: only changes.",
     },
     "last_event_id": {
         "schema": {"type": "string"},
-        "description": "As the header Last-Event-ID, which goes first.",
+        "description": "Same as the header Last-Event-ID, which has priority.",
     },
     "timeout": {
         "schema": {"type": "string", "pattern": r"^[0-9]{1,3}(\.[0-9]{1,3})?s?$", "default": "30s"},
@@ -106,19 +109,19 @@ _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
 PARAMETER_PROBLEM: Final = {400: "A parameter is unknown."}
 NO_GROUP: Final = {404: "The nameserver belongs to no raft group: it runs in another mode."}
 _READ_PROBLEMS: Final = {
-    400: "A parameter is unknown or wrong, or this mode never offers the freshness asked for.",
-    503: "The freshness asked for cannot be given now; see Retry-After.",
+    400: "A parameter is unknown or wrong, or this mode never offers the requested freshness.",
+    503: "The requested freshness cannot be given now; see Retry-After.",
 }
 _CHANGE_PROBLEMS: Final = {
     400: "A parameter or the body is unknown or wrong.",
     401: "The token is missing or wrong.",
     403: "Changes are off: the nameserver has no --http-token-file.",
     **NO_GROUP,
-    409: "Refused, and nothing was done; the detail says why and what would help.",
+    409: "Refused, and nothing was done; detail says why and what to do.",
     413: "The body is too large.",
     421: "Only the leader does this; the member leader names it by its raft address. Nothing was done.",
     503: "No leader is known. Nothing was done.",
-    504: "Outcome unknown: the change was begun and not seen to end in time. It may come to pass yet.",
+    504: "Outcome unknown: the change began and did not end in time. It may still be applied.",
 }
 
 
@@ -130,7 +133,7 @@ _KV_PROBLEMS: Final = {
     412: "If-Match or If-None-Match does not hold. Nothing was done.",
     413: "The body is too large.",
     503: "No leader is known. Nothing was done; see Retry-After.",
-    504: "Outcome unknown: the change was begun and not seen to end in time. It may come to pass yet.",
+    504: "Outcome unknown: the change began and did not end in time. It may still be applied.",
     507: "In force, and not written to the disk yet; independent mode.",
 }
 #: Headers of conditional changes.
@@ -142,17 +145,17 @@ CONDITIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Serves:
-    """Says what a handler, a method of some class, serves; its name and docstring are the operation's.
+    """Describes the operation that a handler serves. The operation has the name and docstring of the handler.
 
     Attributes:
-        said: What the answer is.
-        answer: Type of the body, if the handler's annotation does not say it, or the content as it stands in
+        said: Description of the answer.
+        answer: Type of the body, if the handler's annotation does not name it; or the content as it stands in
             the document.
-        problems: Status codes of errors, and what each means; else only that a parameter is unknown.
-        query: Names of parameters, by blanks.
+        problems: Status codes of errors with their meaning; by default only that of an unknown parameter.
+        query: Names of parameters, separated by blanks.
         body: Type or content of the request's body; None if it needs none.
-        tagged: The answer has an entity tag, and those who have it already are told so.
-        headers: Headers of a request that are looked at, and what each says.
+        tagged: The answer has an entity tag; a client that has this version already gets 304.
+        headers: Headers that the handler reads from a request, with their descriptions.
     """
 
     method: str
@@ -184,7 +187,11 @@ class Serves:
         }
         if self.method != "GET":
             described["security"] = [{"token": []}]
-        headers = {"If-None-Match": "The ETag of an answer: 304 while it holds."} if self.tagged else {}
+        headers = (
+            {"If-None-Match": "The ETag of an earlier answer: 304 while the content is the same."}
+            if self.tagged
+            else {}
+        )
         in_header = [
             {"name": name, "in": "header", "schema": {"type": "string"}, "description": said}
             for name, said in (headers | self.headers).items()
@@ -201,7 +208,9 @@ class Serves:
         if self.tagged:
             tag = {"ETag": {"schema": {"type": "string"}, "description": "For If-None-Match."}}
             described["responses"]["200"]["headers"] = tag
-            described["responses"]["304"] = {"description": "It is what If-None-Match names."}
+            described["responses"]["304"] = {
+                "description": "The content still has the ETag in If-None-Match."
+            }
         return described
 
 
@@ -225,8 +234,8 @@ def read(path: str, said: str, *, query: str = "", gone: str | None = None, **mo
     """Describe a handler that reads the table; ``more`` as of :class:`Serves`.
 
     Args:
-        query: What may be asked beside the freshness.
-        gone: What a 404 means.
+        query: Parameters beside the freshness.
+        gone: Meaning of a 404.
     """
     problems = ({} if gone is None else {404: gone}) | _READ_PROBLEMS
     return Serves("GET", path, said, problems, query=f"consistency {query}", **more)
@@ -250,7 +259,7 @@ def change_kv(method: str, said: str, **more: Any) -> Serves:
 
 
 def _rank(operation: tuple[Any, Serves]) -> tuple[bool, bool]:
-    """Order of the operations: reads and the process, then the group, then paths without a version."""
+    """Return an operation's sort key: reads and the process, then the group, then unversioned paths."""
     path = operation[1].path
     return not path.startswith("/v1/"), path.startswith("/v1/raft/")
 
@@ -273,9 +282,9 @@ def document() -> bytes:
                 "version": "1",
                 "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
                 "description": "Reads of a nameserver's route table, and administration of its raft group. "
-                "Every read of the table follows the consistency asked for; status, digest, health and "
-                "metrics are about this process and always answered. Changes of the group need a token, are "
-                "off without --http-token-file, and are done by the leader alone.",
+                "Every read of the table has the requested consistency. Status, digest, health and metrics "
+                "are about this process and always answered. Changes of the group need a token, are off "
+                "without --http-token-file, and only the leader makes them.",
             },
             "paths": paths,
             "components": {
@@ -287,7 +296,7 @@ def document() -> bytes:
                     "token": {
                         "type": "http",
                         "scheme": "bearer",
-                        "description": "The one word in the nameserver's --http-token-file.",
+                        "description": "The token in the file of the nameserver's --http-token-file.",
                     }
                 },
             },

@@ -1,4 +1,4 @@
-"""Names in order, kept and sorted in steps: a page costs what the page holds, not what the table holds.
+"""Sorted names, kept up to date in steps: the cost of a page depends on its size, not on the table's.
 
 Pure.
 """
@@ -15,7 +15,7 @@ from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.remoting.steps import STEP, Steps, in_chunks
 
 MERGE_MAX: Final = 32 * STEP
-"""Names that are merged in one step: a call into C of some 2 ms."""
+"""Number of names that one step merges, in one call into C of some 2 ms."""
 
 
 def sorting(names: Iterable[str]) -> Steps[list[str]]:
@@ -34,12 +34,12 @@ def sorting(names: Iterable[str]) -> Steps[list[str]]:
 
 
 def _merging(one: list[str], other: list[str]) -> Steps[list[str]]:
-    """Merge two sorted lists; large lists in parts, which are cut at names of the larger list."""
+    """Merge two sorted lists. Large lists are merged in parts, which end at names of the larger list."""
     if len(one) < len(other):
         one, other = other, one
     if not other or len(one) + len(other) <= MERGE_MAX:
         merged = one + other
-        merged.sort()  # two runs: this merges them
+        merged.sort()  # The list consists of two sorted runs, which sort() merges.
         yield
         return merged
     half = len(one) // 2
@@ -50,9 +50,9 @@ def _merging(one: list[str], other: list[str]) -> Steps[list[str]]:
 
 
 class TopicOrder:
-    """The topics of a table in order, brought up to date by its changes when somebody asks.
+    """The sorted topics of a table; a read first applies the table's changes to them.
 
-    Only one piece of work at a time may use it.
+    Only one task at a time may use it.
 
     Args:
         view: Returns the table as it is.
@@ -63,10 +63,10 @@ class TopicOrder:
         self._log = log
         self._at: tuple[int, int] | None = None  # epoch and revision
         self._blocks: list[list[str]] = []  # no part is empty
-        self._lasts: list[str] = []  # the last name of each
+        self._lasts: list[str] = []  # the last name of each part
 
     def catching_up(self) -> Steps[None]:
-        """Bring the order to the revision of the log, which may rise meanwhile."""
+        """Apply all changes up to the revision of the log, which may rise meanwhile."""
         log = self._log
         while self._at != (log.epoch, log.revision):
             at = self._at

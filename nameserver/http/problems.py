@@ -13,8 +13,8 @@ from .answers import ProblemDetails
 
 JSON: Final = "application/json"
 PROBLEM: Final = "application/problem+json"
-#: Headers of every answer. They name the program and not its version: a scan for known flaws has to try
-#: them.
+#: Headers of every answer. Server names the program without its version, so that a scan for known flaws
+#: learns nothing from it.
 HEADERS: Final = {
     "Server": "mqnamesrv",
     "Cache-Control": "no-store",
@@ -25,9 +25,9 @@ HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
 }
-#: Headers of a refusal that may end within a second.
+#: Headers of a refusal whose cause may end within a second.
 ASK_AGAIN: Final = {"Retry-After": "1"}
-#: Phrases of RFC 9110 where those of a Python release are older.
+#: Phrases of RFC 9110, where a Python release still has older ones.
 _TITLES: Final = {413: "Content Too Large"}
 
 
@@ -35,7 +35,7 @@ class Problem(Exception):
     """An error as RFC 9457 describes it.
 
     Args:
-        headers: Beside those of every answer.
+        headers: Headers in addition to those of every answer.
         more: Further members of :class:`ProblemDetails`.
     """
 
@@ -49,7 +49,7 @@ class Problem(Exception):
         self._headers = {**HEADERS, **(headers or {})}
 
     def response(self, instance: str) -> web.Response:
-        """Return the answer; bytes of a request that are no UTF-8, kept as surrogates by aiohttp, escaped."""
+        """Return the answer; escape bytes that are no UTF-8, which aiohttp keeps as surrogates."""
         details = msgspec.structs.replace(
             self.details, detail=_encodable(self.details.detail), instance=_encodable(instance)
         )
@@ -63,7 +63,7 @@ def _encodable(text: str) -> str:
 
 
 def check_query(request: web.Request, known: set[str]) -> None:
-    """Refuse parameters that nothing would read.
+    """Refuse parameters that the handler does not read.
 
     Raises:
         Problem: 400, naming the first.

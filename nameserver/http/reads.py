@@ -32,7 +32,7 @@ from .shortcut import ROUTE_PATH, Asked, Waiting
 
 #: Longest ``wait`` of a blocking query, in seconds.
 WAIT_MAX_S: Final = 60.0
-#: Longest time in seconds that a read waits for its freshness; a default one gives up earlier.
+#: Longest time in seconds that a read waits for its freshness. A read of default freshness gives up earlier.
 READ_WITHIN_S: Final = 2.45
 _Read = TypeVar("_Read", bound=answers.Read)
 _WAIT: Final = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)s?")
@@ -44,9 +44,9 @@ class Reads:
     """The resources below ``/v1`` that read the table.
 
     Attributes:
-        order: The topics in order; only work in the lane may use it.
-        waits: Limits of the blocking queries that wait with a handler.
-        waiting: Blocking route queries that wait without one.
+        order: The sorted topics; only tasks in the lane may use them.
+        waits: Bounds of the blocking queries that wait within a handler.
+        waiting: Blocking route queries that wait without a handler.
     """
 
     def __init__(
@@ -68,9 +68,10 @@ class Reads:
 
     @property
     def life(self) -> int:
-        """Number that stands for the tables whose revisions can be compared; 0 while it is not known.
+        """Epoch of the table: revisions of one epoch can be compared. 0 while it is unknown.
 
-        Those of one process in independent mode, else those of all members that were founded together.
+        Independent mode has one epoch for each start of a process. In raft mode, all members of a group share
+        one.
         """
         if not self._life:
             if (operations := self._consistency.operations) is None:
@@ -85,11 +86,11 @@ class Reads:
         self.waiting.end()
         now = asyncio.get_running_loop().time()
         for limit in self.waits:
-            if not limit.expired():  # its time can be over in this very round of the loop
+            if not limit.expired():  # A query that began in this very turn of the loop may have no time left.
                 limit.reschedule(now)
 
     async def view(self, request: web.Request, *, known: frozenset[str] = frozenset()) -> RouteView:
-        """Return the view with the freshness asked for, waiting if that needs contact or a barrier.
+        """Return the view with the requested freshness; wait for contact or a read barrier if it needs one.
 
         Args:
             known: Parameters beside the freshness.
@@ -113,11 +114,11 @@ class Reads:
     def answer(
         self, kind: type[_Read], view: RouteView, *, index: int | None = None, **members: Any
     ) -> _Read:
-        """Answer with the values that were read and their origin.
+        """Answer with the values that were read, and their origin.
 
         Args:
-            index: That of the topic asked for; None for the table's.
-            members: Of ``kind``.
+            index: Index of the requested topic; None for the table's index.
+            members: Values of the fields of ``kind``.
         """
         status = self._consistency.status()
         independent = status.role == "independent"
@@ -143,12 +144,12 @@ class Reads:
         known: frozenset[str] = _LIST | {"cluster"},
         **members: str,
     ) -> Answer:
-        """Answer with a page of a list, or with 304 if that has not changed.
+        """Answer with a page of a list, or with 304 if the page has not changed.
 
         Args:
-            member: Of the answer, that has the list.
+            member: Name of the answer's member that holds the list.
             make: Makes the page; None if there is no such list.
-            parts: How many texts make a place in the list.
+            parts: Number of texts in a cursor.
         """
         wanted = _wanted(request, parts=parts)
         after, epoch, wait_s = _blocking(request)
@@ -163,7 +164,8 @@ class Reads:
             return unchanged
 
         def work() -> Steps[web.Response]:
-            # Changes from here on may be in the list or not; the table may be ahead of its log.
+            # Read the index first: the list may or may not contain later changes, because the table may be
+            # ahead of its log.
             index, tag = min(view.revision, changes.revision), self._tag(changes.changed_at[kind])
             page = yield from make(view, wanted)
             if page is None:
@@ -175,13 +177,13 @@ class Reads:
         return await self._lane.run(work(), is_wanted=lambda: request.transport is not None)
 
     def _tag(self, index: int, *more: object) -> str:
-        """Return the entity tag of an answer: a weak one, for it says the age of the contact, too."""
+        """Return a weak entity tag of an answer: the age of the contact in it may differ."""
         parts = self.life, self._consistency.changes.epoch, index, *more
         return f'W/"{"-".join(map(str, parts))}"'
 
     @staticmethod
     def _unchanged(request: web.Request, tag: str) -> web.Response | None:
-        """Return the answer to a client that has the content of this tag already."""
+        """Return the answer 304 for a client that already has the content with this tag."""
         if not has_tag(request.headers.get("If-None-Match"), tag):
             return None
         return web.Response(status=304, headers={**HEADERS, "ETag": tag})
@@ -273,7 +275,7 @@ class Reads:
 
     @read("/v1/topics/{topic}/explain", "The explanation.")
     async def explain_topic(self, request: web.Request) -> answers.Explanation:
-        """Why a topic has the route it has, or none."""
+        """Why a topic has its route, or has none."""
         topic = request.match_info["topic"]
         view = await self.view(request)
         explanation = self._consistency.explain(topic)
@@ -342,7 +344,7 @@ class Reads:
         tagged=True,
     )
     async def get_kv_value(self, request: web.Request) -> Answer:
-        """One value of the KV configuration; its entity tag is that of changes with If-Match."""
+        """One value of the KV configuration. Changes name its entity tag in If-Match."""
         view = await self.view(request)
         return self.kv_value(request, view)
 
@@ -361,7 +363,7 @@ class Reads:
         return _response(msgspec.json.encode(body), tag)
 
     def kv_tag(self, entry: KvEntry) -> str:
-        """Return the entity tag of a value: a strong one, for changes depend on it."""
+        """Return a strong entity tag of a value, because changes depend on it."""
         return f'"{self.life}-{self._consistency.changes.epoch}-{entry.revision}"'
 
 

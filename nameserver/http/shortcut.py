@@ -1,12 +1,12 @@
-"""Blocking route queries of clients that watch a topic, from the bytes of a request to those of its answer.
+"""Blocking route queries of clients that watch a topic, answered without aiohttp.
 
 A client that watches a topic sends the same request again and again; only the number of ``index`` differs.
-aiohttp reads the first one. A later one on the same connection is known by its bytes: they are equal but for
-that number, so everything else that was read and checked of the first one holds for it, too.
+aiohttp reads the first one. This module recognises a later one on the same connection by its bytes: only that
+number differs, so all results of reading and checking the first one hold for it, too.
 
-Known queries for one topic wait in one place, and a change answers all of them from one encoded answer. There
-is no task for each. Everything unusual goes to aiohttp after all: a topic without a route, a read without
-contact to a leader, a large answer, more bytes of the client before its answer.
+Known queries for one topic wait in one list, without a task for each. A change answers all of them from one
+encoded answer. aiohttp still handles the unusual cases: a topic without a route, a read without contact to a
+leader, a large answer, and further bytes of the client before its answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 ROUTE_PATH: Final = "/v1/topics/{topic}/route"
 BODY_MAX: Final = 64 << 10
-"""Bytes of a body above which aiohttp answers, which waits for a slow reader."""
+"""Size of a body in bytes above which aiohttp sends the answer, because it waits for a slow reader."""
 AT_ONCE: Final = 64
 """Queries that are answered in one turn of the loop."""
 _QUERY: Final = re.compile(
@@ -43,7 +43,7 @@ _QUERY: Final = re.compile(
 
 
 class Asked(NamedTuple):
-    """All that a blocking query asks for beside its index."""
+    """All parameters of a blocking query beside its index."""
 
     topic: str
     epoch: int | None
@@ -53,11 +53,11 @@ class Asked(NamedTuple):
 
 
 _Form = tuple[str, Freshness, bool]
-"""What makes two answers equal at one moment: topic, freshness, gzip."""
+"""Two queries with the same values get the same answer at one moment: topic, freshness, gzip."""
 
 
 class _Known(NamedTuple):
-    """A request as it was read: its bytes before and behind the index, and their meaning."""
+    """A request that was read: its bytes before and after the index, and their meaning."""
 
     before: bytes
     behind: bytes
@@ -91,7 +91,7 @@ class Waiting:
 
     Args:
         respond: Makes the answer with the route of a topic; None if it has none.
-        answered: Told of each answer: path, status, seconds.
+        answered: Called for each answer with path, status, seconds.
     """
 
     def __init__(
@@ -109,11 +109,11 @@ class Waiting:
         self._ended = False
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return how many queries wait."""
         return sum(map(len, self._topics.values()))
 
     def learn(self, request: web.Request, asked: Asked) -> None:
-        """Remember a query that is answered, if its connection can be served by its bytes from now on."""
+        """Remember an answered query, if later queries of its connection can be recognised by their bytes."""
         connection = request.protocol
         if not isinstance(connection, HttpConnection) or asked.freshness is Freshness.LINEARIZABLE:
             return
@@ -127,7 +127,7 @@ class Waiting:
             connection.known = _Known(match[1], match[3], asked)
 
     def take(self, connection: HttpConnection, data: bytes) -> _Query | None:
-        """Take a query that has to wait, if its connection has sent the like of it before."""
+        """Take a query that has to wait, if its connection has sent such a query before."""
         known: _Known | None = connection.known
         if known is None or self._ended:
             return None
@@ -154,7 +154,7 @@ class Waiting:
         return query
 
     def end(self) -> None:
-        """Answer all; from now on none waits."""
+        """Answer all queries; from now on no query waits."""
         self._ended = True
         answers: dict[_Form, bytes | None] = {}
         for queries in list(self._topics.values()):
@@ -162,7 +162,7 @@ class Waiting:
                 self._finish(query, answers, last=True)
 
     def left(self, query: _Query) -> None:
-        """Forget a query that does not wait any more."""
+        """Remove a query that does not wait any more."""
         topic = query.asked.topic
         queries = self._topics[topic]
         del queries[query]
@@ -176,7 +176,7 @@ class Waiting:
         self._due[topic] = None
 
     def _answer_due(self) -> None:
-        """Answer the next queries whose topic has changed; what is equal about them is made once."""
+        """Answer the next queries whose topic has changed; equal answers are encoded once."""
         answers: dict[_Form, bytes | None] = {}
         view = self._consistency.view(Freshness.STALE)
         room = AT_ONCE
@@ -198,10 +198,10 @@ class Waiting:
             asyncio.get_running_loop().call_soon(self._answer_due)
 
     def _finish(self, query: _Query, answers: dict[_Form, bytes | None], *, last: bool = False) -> None:
-        """Answer a query with the present route, from the answers of this turn of the loop.
+        """Answer a query with the present route; reuse the answers of this turn of the loop.
 
         Args:
-            last: Close its connection then.
+            last: Close the connection after the answer.
         """
         asked, connection = query.asked, query.connection
         form = asked.topic, asked.freshness, asked.accepts_gzip
@@ -217,19 +217,19 @@ class Waiting:
             if last:
                 connection.leave()
             self._answered(ROUTE_PATH, 200, time.perf_counter() - query.begun)
-        except Exception:  # the boundary of one request: the others are answered all the same
+        except Exception:  # This is the boundary of one request: the others are answered all the same.
             log.exception("watched route was not answered topic=%s", asked.topic)
             connection.end()
 
     def _answer(self, asked: Asked) -> bytes | None:
-        """Return the whole answer; None if aiohttp has to give it."""
+        """Return the whole answer; None if aiohttp has to send it."""
         try:
             view = self._consistency.view(asked.freshness)
         except NoQuorum:
             return None
         try:
             response = self._respond(view, asked.topic)
-        except Exception:  # aiohttp answers that request by itself, and says so
+        except Exception:  # aiohttp answers such a request itself, with an error
             log.exception("answer of watched route failed topic=%s", asked.topic)
             return None
         if response is None or not isinstance(body := response.body, bytes) or len(body) > BODY_MAX:

@@ -15,9 +15,10 @@ from .problems import Problem, check_query
 
 log = logging.getLogger(__name__)
 
-#: Longest time of a change if the request names none, in seconds: a newcomer first catches up.
+#: Longest time of a change if the request names none, in seconds. A new member has to catch up first.
 TIMEOUT_S: Final = 30.0
-#: Most that a request may allow; below the silence after which an HTTP connection is closed.
+#: Longest time in seconds that a request may name. It is below the silence after which HTTP connections
+#: close.
 TIMEOUT_MAX_S: Final = 100.0
 _TIMEOUT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)s?")
 
@@ -26,7 +27,7 @@ class Token:
     """The token that senders of changes must know.
 
     Args:
-        word: Content of ``--http-token-file``; None refuses every change.
+        word: The token, from ``--http-token-file``; None refuses every change.
     """
 
     def __init__(self, word: str | None) -> None:
@@ -48,7 +49,7 @@ class Token:
         scheme, _, token = (given or "").partition(" ")
         if given is None:
             raise _challenge("this needs the header Authorization: Bearer TOKEN")
-        # Digests of equal length: neither the token's length nor where it differs shows in the time taken.
+        # Compare digests of equal length, so that the time taken reveals nothing about the token.
         known = hmac.compare_digest(_proof(token.strip()), self._proof)
         if scheme.lower() != "bearer" or not known:
             self._log_refusal(request)
@@ -57,7 +58,7 @@ class Token:
 
     def _log_refusal(self, request: web.Request) -> None:
         now = asyncio.get_running_loop().time()
-        if now - self._refusal_logged_at >= 1.0:  # a flood must not cause one line each
+        if now - self._refusal_logged_at >= 1.0:  # A flood of wrong tokens must not cause a log line each.
             self._refusal_logged_at = now
             log.warning(
                 "admin request refused reason=wrong token peer=%s path=%s", request.remote, request.path
@@ -83,7 +84,7 @@ def deadline_of(request: web.Request) -> float:
 
 
 async def read_body(request: web.Request, *, limit: int) -> bytes:
-    """Return a request's body; one above the limit is not read further."""
+    """Return a request's body; stop reading a body that is above the limit."""
     body = bytearray()
     if (request.content_length or 0) <= limit:
         try:
@@ -93,6 +94,7 @@ async def read_body(request: web.Request, *, limit: int) -> bytes:
                     break
             else:
                 return bytes(body)
-        except ConnectionError as error:  # nobody reads this answer: it is for the log of requests
+        # The client is gone, so this answer only appears in the log of requests.
+        except ConnectionError as error:
             raise Problem(400, "the connection ended before the body did") from error
     raise Problem(413, f"a body of at most {limit} bytes is taken here")

@@ -1,7 +1,8 @@
 """One watch: the server-sent events that follow from a table's changes after an id.
 
-Pure. Ids name a revision of the table, so that in a raft group any member can go on where another one ended.
-An event without an id is a part of something larger: a watcher that ends there begins again at the id before.
+Pure. Ids name a revision of the table, so in a raft group a watcher can continue at any member. An event
+without an id is a part of a larger change: a watcher whose connection ends there continues from the last id
+before it.
 """
 
 from __future__ import annotations
@@ -24,25 +25,28 @@ from .lists import InCluster, broker_answers
 from .order import TopicOrder
 
 KINDS: Final = ("topics", "brokers", "members")
-"""Kinds that are watched if none is named."""
+"""Kinds of events that are sent if a request names none."""
 ALL_KINDS: Final = (*KINDS, "console")
-"""Kinds that can be watched."""
+"""Kinds of events that a request may name."""
 COMMENT_S: Final = 15.0
 """Silence in seconds after which a comment is sent: it keeps proxies from closing the connection."""
 COMMENT: Final = b":\n\n"
 PAUSE_MIN_S: Final = 0.1
-"""Least time in seconds between two looks at the changes: what changes meanwhile is told once."""
+"""Least time in seconds between two reads of the changes. An entry that changes twice meanwhile is sent once.
+"""
 PAUSE_PER_NAME_S: Final = 0.000_02
-"""Further time in seconds for each name that was looked at: a watch costs a few percent of one core at most,
-however much changes. One that is left behind by the log gets the whole state instead of every change."""
+"""Further time in seconds for each name that was read: so a watch costs at most a few percent of one core,
+however many changes come. A watch for which the log is too short gets the whole state instead of every
+change.
+"""
 LOOK_MAX: Final = 5 * STEP
-"""Names of changed topics that one look deals with; the others follow."""
+"""Largest number of changed topics that one read handles; the others follow."""
 
 _ID: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})")
 
 
 class Place(NamedTuple):
-    """A watcher's progress: it knows all up to a revision of an epoch."""
+    """A watcher's progress: it has received all changes up to a revision of an epoch."""
 
     life: int
     epoch: int
@@ -59,7 +63,7 @@ class Place(NamedTuple):
 
 
 class Reset(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of ``reset``: nothing known before holds; the whole present state follows, if it was asked for."""
+    """Data of ``reset``: everything sent before is void. The whole state follows if it was requested."""
 
     reason: str
     epoch: answers.Epoch
@@ -67,13 +71,13 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of ``topics``: names whose routes changed or came, and names that are gone."""
+    """Data of ``topics``: names of topics with new or changed routes, and names of removed topics."""
 
     index: int
     changed: list[str] = []
     removed: Annotated[list[str], said("Not listed, or not among those watched any more.")] = []
     broker_names: Annotated[
-        list[str], said("Names of brokers of which something shows in the routes of all their topics.")
+        list[str], said("Names of brokers whose change shows in the routes of all their topics.")
     ] = []
 
 
@@ -85,7 +89,7 @@ class BrokerAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of ``brokers``: brokers as they are now, and those that are gone."""
+    """Data of ``brokers``: changed brokers in their present state, and removed brokers."""
 
     index: int
     changed: list[answers.Broker] = []
@@ -93,7 +97,7 @@ class BrokerChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupMembers(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of ``members``: the group as this nameserver sees it; nothing of it has an id."""
+    """Data of ``members``: the group as this nameserver sees it. These events have no ids."""
 
     mode: answers.Mode
     role: str
@@ -108,12 +112,12 @@ class GroupMembers(msgspec.Struct, frozen=True, kw_only=True):
 class ConsoleChange(msgspec.Struct, frozen=True, kw_only=True):
     """Data of ``console``: the picture of all nameservers, or its history, has changed."""
 
-    tag: Annotated[str, said("Of the picture; empty before other nameservers were asked.")]
+    tag: Annotated[str, said("Tag of the picture; empty before other nameservers were asked.")]
     happened: int
 
 
 class Complete(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of ``complete``: the whole state was told; what was not named since ``reset`` is not there."""
+    """Data of ``complete``: the whole state was sent. An entry not named since ``reset`` does not exist."""
 
     index: int
 
@@ -128,12 +132,12 @@ class Filter(NamedTuple):
 
 
 class Watch:
-    """Tells one watcher what changes.
+    """Makes the events of one watcher.
 
     Args:
-        life: Stands for the tables whose revisions can be compared with this one's.
-        order: The topics in order.
-        place: Where the watcher was; None if it begins.
+        life: Epoch of the table, see :attr:`.reads.Reads.life`.
+        order: The sorted topics.
+        place: Position that the watcher had reached; None for a new watcher.
     """
 
     def __init__(
@@ -145,16 +149,16 @@ class Watch:
         self._wanted = wanted
         self._begins = place is None
         self._place = place
-        self._told_until: str | None = None  # of the topics, while the state is told
-        self._state: Place | None = None  # as of which the state is told
-        self._told_of = 0  # topics of the next change, if it is larger than one look
+        self._told_until: str | None = None  # steps that list the topics, while the whole state is sent
+        self._state: Place | None = None  # revision of the state that is sent
+        self._told_of = 0  # topics of the next change, if one read cannot handle all of them
         self._members: GroupMembers | None = None
         self._console: ConsoleChange | None = None
         self._looked_at = 0
 
     @property
     def revision(self) -> int:
-        """Revision above which a change is news."""
+        """Revision up to which the watcher knows all changes."""
         return self._place.revision if self._place is not None else -1
 
     @property
@@ -163,14 +167,14 @@ class Watch:
         return self._state is not None or self._told_of > 0
 
     def take_pause(self) -> float:
-        """Return how long to wait before the next look, in seconds."""
+        """Return how long to wait before the next read of the changes, in seconds."""
         looked_at, self._looked_at = self._looked_at, 0
         return PAUSE_MIN_S + looked_at * PAUSE_PER_NAME_S
 
     def look(
         self, view: RouteView, members: GroupMembers, console: ConsoleChange | None = None
     ) -> Steps[bytes]:
-        """Return the next events to send: a part of the state, or the changes since the last look."""
+        """Return the next events to send: a part of the state, or the changes since the last read."""
         events = []
         if "members" in self._wanted.kinds and members != self._members:
             self._members = members
@@ -205,7 +209,7 @@ class Watch:
         return [event("reset", reset)]
 
     def _more_state(self, view: RouteView) -> Steps[list[bytes]]:
-        """Tell the next topics, and after the last ones the brokers."""
+        """Send the next topics, and after the last topic the brokers."""
         state, kinds = self._state, self._wanted.kinds
         assert state is not None
         events = []
@@ -231,7 +235,7 @@ class Watch:
         return events
 
     def _changes(self, view: RouteView, changes: list[Change]) -> Steps[list[bytes]]:
-        """Send once what has changed, in its present state: all of it, or as much as one look may handle."""
+        """Send each changed entry once, in its present state: all, or as many as one read may handle."""
         kinds, place = self._wanted.kinds, self._place
         assert place is not None
         topics: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""The watchers: their bounds, and the rules by which they are closed. ``watch.py`` makes their events."""
+"""The watchers: their bounds, and the rules for closing them. ``watch.py`` makes their events."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from .problems import HEADERS, Problem, check_query
 from .reads import Reads
 from .watch import ALL_KINDS, COMMENT, COMMENT_S, KINDS, ConsoleChange, Filter, GroupMembers, Place, Watch
 
-#: Watchers at once, and those of them that may come from one host, loopback apart.
+#: Bounds of watchers: in all, and from one host (loopback has no bound of its own).
 WATCHERS_MAX: Final = 64
 WATCHERS_PER_HOST: Final = 32
 #: Time in seconds after which a watcher is closed whose host does not answer any more.
 LOST_S: Final = 30.0
-#: Time in seconds between two looks for what is no change of the table: members, a peer that went.
+#: Time in seconds between two checks of facts that the table's changes do not show: members, closed
+#: connections.
 _TICK_S: Final = 1.0
 #: Time in seconds for which the group's state is kept before it is read again.
 _MEMBERS_S: Final = 0.25
@@ -38,7 +39,7 @@ class Watchers:
     """The resource ``/v1/watch``.
 
     Args:
-        went_on: Called with each watch whose peer has read all so far.
+        went_on: Called with each watch whose client has read everything so far.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Watchers:
         self._members: tuple[float, GroupMembers] | None = None
 
     def __len__(self) -> int:
-        """Return how many watch."""
+        """Return the number of watchers."""
         return self._hosts.total()
 
     @Serves(
@@ -68,14 +69,14 @@ class Watchers:
         "Events without end: reset, topics, brokers, members, complete; a comment every 15 s of silence.",
         {
             400: "A parameter is unknown or wrong.",
-            503: "As many watch as may, in all or from one host; see Retry-After.",
+            503: "The number of watchers is at its bound, in all or from one host; see Retry-After.",
         },
         answer={"text/event-stream": {"schema": {"type": "string"}}},
         query="kinds prefix cluster state last_event_id",
-        headers={"Last-Event-ID": "Id of the last event that was taken: the watch goes on behind it."},
+        headers={"Last-Event-ID": "Id of the last event that was received: the watch continues after it."},
     )
     async def watch(self, request: web.Request) -> Answer:
-        """Changes of topics, brokers and members as server-sent events, as they show here."""
+        """Changes of topics, brokers and members at this nameserver, as server-sent events."""
         wanted, place = _wanted(request), _place(request)
         with self._place_for(request):
             response = web.StreamResponse(
@@ -114,7 +115,7 @@ class Watchers:
             if not events and loop.time() - said_at >= COMMENT_S:
                 events = COMMENT
             if events:
-                await response.write(events)  # waits for a slow reader
+                await response.write(events)  # write() waits for a slow reader
                 said_at = loop.time()
             self._went_on(request)
             if watch.is_telling:
@@ -180,13 +181,13 @@ def _wanted(request: web.Request) -> Filter:
 
 
 def _place(request: web.Request) -> Place | None:
-    """Return where a watcher was; an id that is none of ours is of another table."""
+    """Return the position that a watcher had reached; an unknown id belongs to another table."""
     text = request.headers.get("Last-Event-ID") or request.query.get("last_event_id")
     return None if not text else Place.read(text) or Place(-1, -1, -1)
 
 
 def _close_when_lost(request: web.Request) -> None:
-    """Have the kernel close a connection whose other side has not answered what was sent, as after a cut."""
+    """Have the kernel close a connection whose peer acknowledges no data any more, as after a network cut."""
     opened = request.transport.get_extra_info("socket") if request.transport is not None else None
     if opened is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(LOST_S * 1000))

@@ -1,4 +1,4 @@
-"""The last changes of a route table, for those who follow it: lists that wait for a change, and watches.
+"""The last changes of a route table, for its followers: lists that wait for a change, and watches.
 
 Pure. A change costs the same however many topics it is about: the log keeps the tuples that the table made.
 """
@@ -17,14 +17,14 @@ from routekeeper.nameserver.types import BrokerKey
 from routekeeper.nameserver.verdicts import Applied
 
 CHANGES_MAX: Final = 10_000
-"""Changes that are remembered; the oldest one is forgotten first."""
+"""Bound of the remembered changes; the oldest is forgotten first."""
 
 NAMES_MAX: Final = 100_000
-"""Names of topics in all of them."""
+"""Bound of the topic names in all remembered changes."""
 
 
 class Kind(StrEnum):
-    """Parts of a table that are listed and waited for by themselves."""
+    """Parts of a table that have a list of their own, for which requests can wait."""
 
     TOPICS = "topics"
     BROKERS = "brokers"
@@ -35,9 +35,9 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     """One change, in the form for followers of the table.
 
     Attributes:
-        topics: Topics whose own entry changed, came or went.
-        names: Broker names of which something shows in the routes of all their topics.
-        left: Brokers that are listed no more.
+        topics: Topics whose own entry was changed, added or removed.
+        names: Broker names whose change shows in the routes of all their topics.
+        left: Brokers that are not listed any more.
     """
 
     revision: int
@@ -50,9 +50,9 @@ class ChangeLog:
     """The changes since some revision, bounded in number and in names.
 
     Attributes:
-        begun: Somebody may ask for it; before that nothing is noted.
-        epoch, revision: Of the table after the last change that is known here. The table can be ahead: an
-            entry of a raft log is followed when all its commands are applied.
+        begun: The log has a follower; before that it notes nothing.
+        epoch, revision: Epoch and revision of the table after the last noted change. The table can be ahead,
+            because the changes of a raft log entry are noted when all its commands are applied.
         changed_at: Revision of the last change by kind; never below the true one.
     """
 
@@ -72,7 +72,7 @@ class ChangeLog:
         self.restart(view)
 
     def restart(self, view: RouteView) -> None:
-        """Forget everything: the table is another one."""
+        """Forget everything, because the table is another one."""
         self._forget(view.revision)
         self.epoch, self.revision = view.epoch, view.revision
         self.changed_at = dict.fromkeys(Kind, view.revision)

@@ -19,9 +19,9 @@ from routekeeper.remoting.codes import DEFAULT_TOPIC, MASTER_ID, PERM_WRITE
 from .history import LEAVING, Event, History, in_words
 
 HEARTBEAT_MS: Final = 30_000
-"""How often brokers register; the table of a fresh process is incomplete for so long."""
+"""Time between two registrations of a broker; the table of a new process is incomplete for that long."""
 NAMES_SHOWN: Final = 3
-"""Of many brokers, so many are named in a cause."""
+"""Number of brokers that a cause names at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from routekeeper.remoting.histogram import Histogram
 if TYPE_CHECKING:
     from routekeeper.nameserver.raft.node.member import RaftMember
 
-#: A member's address on the raft port, by which operators know it.
+#: A member's address on the raft port, by which operators identify it.
 MemberAddress = Annotated[
     str, Meta(description="A member's raft HOST:PORT, which is its identity.", examples=["10.0.0.4:9878"])
 ]
@@ -32,7 +32,10 @@ _Members: TypeAlias = tuple[MemberAddress, ...] | UnsetType
 
 
 class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Figures of this member, local. A newer release may add some; what does not apply is absent or null."""
+    """Figures of this member, read locally.
+
+    A newer release may add some; figures that do not apply are absent or null.
+    """
 
     role: Annotated[str, Meta(extra_json_schema={"enum": ["leader", "follower", "candidate", "learner"]})]
     term: _Count = UNSET
@@ -49,10 +52,10 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     voters: _Members = UNSET
     learners: _Members = UNSET
     configuration_index: Annotated[_Count, said("Log index of the newest change of members.")] = UNSET
-    cluster: Annotated[str | UnsetType, said("Name the group was founded with.")] = UNSET
+    cluster: Annotated[str | UnsetType, said("Name that the group got when it was founded.")] = UNSET
     linked: Annotated[_Members, said("Members with an authenticated link up.")] = UNSET
     waiting_for: Annotated[_Members, said("First start: the members it still waits for.")] = UNSET
-    peer_format: Annotated[_Count, said("Version of messages that all members read.")] = UNSET
+    peer_format: Annotated[_Count, said("Newest version of messages that all members read.")] = UNSET
     journal_bytes: _Count = UNSET
     log_bytes: _Count = UNSET
     snapshot_index: _Count = UNSET
@@ -76,15 +79,15 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         said("HTTP addresses by member, as far as known; empty without a secret or TLS on the raft port."),
     ] = UNSET
     refused_reads: Annotated[
-        int, said("Reads refused because their freshness could not be had, on any port.")
+        int, said("Reads refused on any port because their freshness could not be given.")
     ]
     refused_writes: Annotated[int, said('Changes answered "not applied".')]
     unknown_outcomes: Annotated[int, said('Changes answered "may apply yet".')]
-    barriers: Annotated[int, said("Barriers sent for linearizable reads here, those sent again included.")]
+    barriers: Annotated[int, said("Barriers sent for linearizable reads here, including repeated ones.")]
     barriers_confirmed: Annotated[int, said("As leader: barriers answered, to other members and to itself.")]
-    barrier_rounds: Annotated[int, said("As leader: rounds of heartbeats that those needed.")]
-    proposals: Annotated[int, said("Changes of this member that have no verdict yet.")]
-    apply_lag: Annotated[int, said("Entries committed, as far as known here, and not applied here.")]
+    barrier_rounds: Annotated[int, said("As leader: rounds of heartbeats for these barriers.")]
+    proposals: Annotated[int, said("Changes of this member that have no outcome yet.")]
+    apply_lag: Annotated[int, said("Entries that are committed, as far as known here, and not applied here.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,17 +17,17 @@ from routekeeper.nameserver.types import BrokerKey, LeaveReason
 from .timeline import Timeline
 
 SUBJECTS_MAX: Final = 10_000
-"""Topics that are remembered of one change."""
+"""Bound of the topics that are remembered of one change."""
 
 NAMES_MAX: Final = 100_000
-"""Names of topics in all changes that are remembered; the oldest change is forgotten first."""
+"""Bound of the topic names in all remembered changes; the oldest change is forgotten first."""
 
 EVENTS_MAX: Final = 8
-"""Events that are shown of a topic, the last ones."""
+"""Bound of the events that are shown of a topic; the last ones are shown."""
 
 
 class Note(StrEnum):
-    """Kinds of events besides departures, in the words that ``explain`` shows."""
+    """Kinds of events besides removals, in the words that ``explain`` shows."""
 
     PERMISSION_WIPED = "write permission wiped by an admin request"
     PERMISSION_ADDED = "write permission added by an admin request"
@@ -63,8 +63,8 @@ class Event:
 class History:
     """The last changes, bounded in number and in names.
 
-    A change costs the same however many topics it is about: who looks for a topic, which is rare, looks
-    through all of them.
+    A change costs the same however many topics it is about. A search for a topic, which is rare, reads all
+    changes.
 
     Attributes:
         departures: Brokers that left, by reason.
@@ -78,7 +78,7 @@ class History:
         self._names = 0
 
     def topics_changed(self, topics: Sequence[str], event: Event) -> None:
-        """Note one event for all of these topics; of more than can be remembered, for the last ones."""
+        """Note one event for all of these topics; if they are above the bound, for the last ones."""
         kept = topics[-SUBJECTS_MAX:]
         self._changes.append((kept, event))
         self._names += len(kept)
@@ -87,7 +87,7 @@ class History:
             self._names -= len(forgotten)
 
     def of_topic(self, topic: str) -> tuple[Event, ...]:
-        """Return what is remembered of a topic, the oldest first."""
+        """Return the remembered events of a topic, the oldest first."""
         events = (event for topics, event in reversed(self._changes) if topic in topics)
         return tuple(islice(events, EVENTS_MAX))[::-1]
 

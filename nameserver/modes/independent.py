@@ -1,7 +1,7 @@
 """``--mode independent``: each nameserver for itself, as RocketMQ documents it.
 
-The same design as a group, with one member and no log: a command is applied right after it was decided,
-this process's own evidence is judged at once, and KV configuration is kept in RocketMQ's file.
+It works as a raft group with one member and no log. A command is applied right after its decision, this
+process's own evidence is judged at once, and the KV configuration is kept in RocketMQ's file.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _Done: TypeAlias = Applied | NoChange
 
 
 class Independent(Local):
-    """One nameserver that agrees with nobody. Implements ``Consistency`` and ``Mode``.
+    """A nameserver that belongs to no group. Implements ``Consistency`` and ``Mode``.
 
-    Nothing here waits but the writing of files, and work on the table for what came before it, so
-    :meth:`execute` mostly ends in its first step.
+    A request here waits only for files to be written, and for earlier work on the table. So :meth:`execute`
+    mostly ends in its first step.
     """
 
     operations = None  # there is no group
@@ -59,7 +59,7 @@ class Independent(Local):
         """Make a nameserver with the KV configuration of its file; call :meth:`start` on the loop.
 
         Args:
-            clock: Seconds; says when work on the table has taken long enough.
+            clock: Returns seconds; it ends the slices of work on the table.
 
         Raises:
             FileError: If the KV file cannot be used, or its owner has to decide.
@@ -69,7 +69,7 @@ class Independent(Local):
         self._kv_file = KeptFile("KV configuration", "kept", path=self._kv_path, write=self._write_kv)
         self._kept_files.append(self._kv_file)
         self._repeats = Repeats()
-        # All that changes the table waits in one line.
+        # All changes of the table wait in one line.
         self._line = Line(clock=clock, call_soon=lambda call: asyncio.get_running_loop().call_soon(call))
         self._timer: asyncio.TimerHandle | None = None
         self._scan_at: float = FIRST_SCAN_S
@@ -79,7 +79,8 @@ class Independent(Local):
     def start(self) -> None:
         """Move the clock and scan for silent brokers when it is time, from now on, on the running loop."""
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(CLOCK_PERIOD_S, self.start)  # also if this tick fails
+        # schedule the next tick even if this one fails
+        self._timer = loop.call_later(CLOCK_PERIOD_S, self.start)
         self.tick(loop.time())
 
     def tick(self, now: float) -> None:
@@ -116,7 +117,7 @@ class Independent(Local):
         answered: Callable[[Answer], None],
         host: str = "",
     ) -> Answer | None:
-        if not self._line.waiting:  # else earlier work in the line may change the record first
+        if not self._line.waiting:  # Wait: else earlier work in the line may change the record first.
             repeat = self._repeats.find(request, origin, self._table, self.settings.current)
             if repeat is not None:
                 broker = repeat.renewal.record.broker
@@ -143,11 +144,11 @@ class Independent(Local):
             verdict = table.apply_at_once(decision) or (yield from table.applying(decision))
             self._follow(decision, verdict)
             answer = answer_for(decision, verdict, settings)
-            if isinstance(verdict, Rejected):  # a broker that is listed goes on as it is, its lease too
+            if isinstance(verdict, Rejected):  # a listed broker keeps its record and its lease
                 revision = table.present("record", decoded.broker)
             else:
-                assert isinstance(verdict, _Done), "it applies to the table it was decided on"
-                assert isinstance(verdict.reply, RegisterReply), "what a registration is answered with"
+                assert isinstance(verdict, _Done), "the table has not changed since the decision"
+                assert isinstance(verdict.reply, RegisterReply), "the content of the answer to a registration"
                 revision = verdict.reply.revision
         if revision is None:
             self._liveness.forget(decoded.broker)
@@ -191,7 +192,8 @@ class Independent(Local):
             self._timer.cancel()
         self._waiters.end()
         self._line.clear()
-        async with asyncio.TaskGroup() as group:  # each waits for the disk for a while
+        # close both at the same time, because each may wait for the disk
+        async with asyncio.TaskGroup() as group:
             group.create_task(self._kv_file.close())
             group.create_task(self._settings_file.close())
 
@@ -211,7 +213,7 @@ class Independent(Local):
         if isinstance(command, PutKv | DeleteKv):
             if isinstance(verdict, Applied):
                 self._kv_file.changed()
-            # Also if nothing has changed: what is in force already may not be in the file yet.
+            # Write even if nothing has changed: the settings in force may not be in the file yet.
             failure = await self._kv_file.keep()
             if failure is not None:
                 return Rejected(code=ResponseCode.SYSTEM_ERROR, remark=failure)
@@ -231,18 +233,18 @@ class Independent(Local):
     # -- inside -------------------------------------------------------------------------------------------
 
     async def _in_line(self, steps: Steps[_T], *, sender: ConnectionId | None = None) -> _T:
-        """Return the result of a piece of work, which is done when its turn has come."""
+        """Run a task when its turn comes; return its result."""
         ended: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         result = self._line.run(steps, partial(resolve, ended), sender=sender)
         return await ended if result is None else result
 
     def _expired(self, broker: BrokerKey) -> Steps[bool]:
-        if broker in self._liveness.silent():  # a message of the broker may have come while this waited
+        if broker in self._liveness.silent():  # A message of the broker may have come while this task waited.
             yield from self._evicting(broker, LeaveReason.LEASE_EXPIRED)
         return True
 
     def _evicting(self, broker: BrokerKey, reason: LeaveReason) -> Steps[None]:
-        """Remove a broker judged gone, and close what it registered over when its lease ran out."""
+        """Evict a broker; if its lease ran out, close the connections over which it registered."""
         revision = self._table.present("record", broker)
         origins: tuple[ConnectionId, ...] = ()
         if revision is not None:
@@ -259,10 +261,10 @@ class Independent(Local):
         return verdict
 
     def _follow(self, command: Command, verdict: Verdict) -> None:
-        """Do what a command asks for outside the table once it is applied."""
+        """Perform the actions of an applied command outside the table."""
         if not isinstance(verdict, Applied):
             return
-        if not isinstance(command, Update):  # a change by which no broker comes or goes
+        if not isinstance(command, Update):  # a change that adds and removes no broker
             note_change(self._history, command, verdict)
             for gone in verdict.left:
                 if self._table.view.record(gone.broker) is None:
@@ -274,4 +276,4 @@ class Independent(Local):
 
 
 def _no_matter(_: object) -> None:
-    """Do nothing, because nobody waits for this piece of work."""
+    """Do nothing, because no caller waits for this task."""

@@ -1,4 +1,4 @@
-"""The one interface between the handlers' world and a mode, its freshness and its errors."""
+"""The interface between the servers and a mode; freshness of reads; errors of a mode."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from .group import Operations
 from .timeline import Timeline
 
 NO_QUORUM_TAG = "[NO_QUORUM]"
-"""Start of the remark of an answer to something that was not applied."""
+"""Start of the remark of an answer to a change that was not applied."""
 OUTCOME_UNKNOWN_TAG = "[OUTCOME_UNKNOWN]"
-"""Start of the remark of an answer to something that may apply yet."""
+"""Start of the remark of an answer to a change that may still be applied."""
 
 
 class Freshness(Enum):
@@ -37,14 +37,16 @@ class Freshness(Enum):
     STALE = "stale"
     """Local, always."""
     DEFAULT = "default"
-    """Misses no change acknowledged more than one minimum election timeout before the request arrived."""
+    """Contains all changes acknowledged more than one minimum election timeout before the request arrived."""
     LINEARIZABLE = "linearizable"
-    """Misses no change acknowledged before the request arrived; needs a barrier first."""
+    """Contains all changes acknowledged before the request arrived; needs a read barrier first."""
 
 
 DEFAULT: Final = Freshness.DEFAULT
 LINEARIZABLE: Final = Freshness.LINEARIZABLE
-"""By names of their own for each read: Python 3.11 takes 0.2 us to find a member in its class."""
+"""The members under names of their own, for the read path: Python 3.11 takes 0.2 us to find a member in its
+class.
+"""
 
 
 class ConsistencyError(Exception):
@@ -52,19 +54,22 @@ class ConsistencyError(Exception):
 
 
 class NoQuorum(ConsistencyError):
-    """Not applied, or not readable with the requested freshness: no leader, or no contact with it."""
+    """Not applied, or not readable with the requested freshness: no leader is known or in contact."""
 
 
 class OutcomeUnknown(ConsistencyError):
-    """The deadline passed before a verdict. The change may still apply, while nothing has moved."""
+    """The deadline passed before the outcome was known. The change may still be applied."""
 
 
 class NoRoom(ConsistencyError):
-    """Not applied: the table would hold more than it may."""
+    """Not applied: the table would grow beyond its bounds."""
 
 
 class FreshnessNotOffered(ConsistencyError):
-    """This mode never offers the freshness asked (independent: linearizable); the asker's mistake, 400."""
+    """This mode never offers the requested freshness (independent: linearizable).
+
+    The client made the mistake: 400.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +78,17 @@ class ConsistencyStatus:
 
     Attributes:
         role: leader, follower, candidate, learner, or independent.
-        term, commit_index, applied_index: Of the log; independent mode has term 0 and counts its revisions.
+        term, commit_index, applied_index: Figures of the log; independent mode has term 0 and its revision as
+            both indexes.
         leader: Identity of the leader if one is known.
         last_contact_ms: Age of the contact with a majority (rule 8); 0 in independent mode, None if never.
         members: Identities of the configured members; empty in independent mode.
-        boot_id: Number of this process, so that counts of two lives are not compared.
-        revision: Of the route table as applied here.
-        digest: Of what clients can read, 32 hex digits.
-        state_digest: Of all replicated state, 32 hex digits.
+        boot_id: Number of this process, so that counts before and after a restart are not compared.
+        revision: Revision of the route table as applied here.
+        digest: Digest of the state that clients can read, 32 hex digits.
+        state_digest: Digest of all replicated state, 32 hex digits.
         reads_ready, writes_ready: A default read, or a write, could be served now.
-        waiting_for: Why not, in words; empty if ready.
+        waiting_for: In words, why reads or writes are not ready; empty if both are.
         unwritten_files: How many files lack changes because the disk refused the last write.
     """
 
@@ -119,9 +125,8 @@ class Effects(Protocol):
 
 
 BarrierPassed = Callable[[int, NoQuorum | None], None]
-"""Called on the loop with the number of a barrier, and None or the reason to refuse the reads that joined it.
-
-Barriers end in the order of their numbers, and the view holds until the function returns.
+"""Called on the loop with the number of a barrier, and with None or the reason to refuse its reads. Barriers
+end in the order of their numbers. The view is valid until the function returns.
 """
 
 
@@ -133,34 +138,35 @@ class Consistency(Protocol):
 
     @property
     def operations(self) -> Operations | None:
-        """Operations on the group; None in a mode that has none."""
+        """Operations on the group; None in a mode without a group."""
 
     def explain(self, topic: str) -> Explanation:
-        """Say why a topic has a route here or none; local and without waiting."""
+        """Explain why a topic has a route here or none; local and without waiting."""
 
     def view(self, freshness: Freshness) -> RouteView:
         """Return a read-only face of the live table, valid until the caller next awaits.
 
-        Synchronous, for the read path. A linearizable view is never to be had at once: it needs a barrier
-        that begins after the read arrived, see :meth:`await_view` and :meth:`join_barrier`.
+        Synchronous, for the read path. It never returns a linearizable view: that needs a barrier that begins
+        after the read arrived, see :meth:`await_view` and :meth:`join_barrier`.
 
         Raises:
-            NoQuorum: If the freshness cannot be given now.
-            FreshnessNotOffered: If it never can, at once.
+            NoQuorum: If the freshness cannot be given now. FreshnessNotOffered: If this method never gives
+                it.
         """
 
     async def await_view(self, freshness: Freshness, *, deadline: float) -> RouteView:
-        """Return the view with this freshness, waiting if need be: for contact, or for a barrier.
+        """Return the view with this freshness; wait for contact or for a barrier if necessary.
 
         Raises:
-            NoQuorum: If it could not be had by the deadline, or earlier if the mode says so.
+            NoQuorum: If the freshness could not be given by the deadline, or the mode gave up earlier.
             FreshnessNotOffered: If this mode never can.
         """
 
     def join_barrier(self, passed: BarrierPassed) -> int:
-        """Have ``passed`` called once ``view(STALE)`` misses nothing acknowledged before this call.
+        """Have ``passed`` called once ``view(STALE)`` contains all that was acknowledged before this call.
 
-        For the read path: nothing is made per read. Calls before a barrier is sent share it.
+        The read path uses it, because it makes no object for each read. All calls before a barrier is sent
+        share that barrier.
 
         Returns:
             The barrier's number, from 1 and rising; :data:`BarrierPassed` gets the same.
@@ -192,11 +198,11 @@ class Consistency(Protocol):
     ) -> Answer:
         """Decide a request on the view; answer, or propose and decide again while it has moved.
 
-        Never raises on its own account: NoQuorum and OutcomeUnknown become answers of code 1 whose remarks
+        It raises no errors of its own: NoQuorum and OutcomeUnknown become answers of code 1 whose remarks
         start with their tags. Serves reads too, with the freshness that ``routeFreshness`` sets.
 
         Args:
-            host: Where the connection comes from: it is charged for what the request adds to the table.
+            host: Host of the connection: entries that the request adds to the table count against its bounds.
         """
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
@@ -206,7 +212,7 @@ class Consistency(Protocol):
         """Return whether a broker registered over this connection (a refused read must not close it then)."""
 
     def ownership(self, broker: BrokerKey, origin: ConnectionId) -> Ownership:
-        """Say what a connection is to a broker."""
+        """Return the relation of a connection to a broker."""
 
     @property
     def departures(self) -> Mapping[LeaveReason, int]:
@@ -225,7 +231,7 @@ class Consistency(Protocol):
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
         """Return the topic's revision once it is above ``after``, or what it is at the deadline.
 
-        Also once the table is of another epoch: then ``after`` says nothing any more.
+        It also returns once the table has another epoch, because ``after`` has no meaning in it.
         """
 
     def follow(self, topic: str, changed: Callable[[], None]) -> None:
@@ -239,16 +245,16 @@ class Consistency(Protocol):
 
     @property
     def changes(self) -> ChangeLog:
-        """The last changes of the table, for followers; the first follower begins the log."""
+        """The last changes of the table, for followers. The log begins with its first follower."""
 
     async def list_changed(self, kind: Kind, after: int, *, deadline: float) -> None:
         """Return once something of a kind has changed above ``after``, or at the deadline.
 
-        Also once the table is of another epoch: then ``after`` says nothing any more.
+        It also returns once the table has another epoch, because ``after`` has no meaning in it.
         """
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
-        """Have a command applied; return its verdict once it is applied here.
+        """Propose a command; return its verdict once it is applied here.
 
         Raises:
             NoQuorum: If it was certainly not applied.
@@ -261,4 +267,4 @@ class Consistency(Protocol):
         """Return the state of this mode, local and without waiting."""
 
     async def close(self) -> None:
-        """Stop timers and give back resources; requests in flight get their answer first."""
+        """Stop timers and release resources; requests in flight get their answers first."""

@@ -14,29 +14,31 @@ from routekeeper.remoting.disk_threads import DiskThreads
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 5.0
-"""After a file that could not be written, the next try."""
+"""Seconds from a failed write to the next try."""
 BYTES_PER_S: Final = 8 * 1024 * 1024
-"""After each write of a large file there is a pause, so that changes write no more than this on average."""
+"""Bound in bytes per second: a pause after each write of a large file keeps the average below it."""
 CLOSE_S: Final = 2.0
-"""A nameserver that stops waits no longer for such a file: what was acknowledged is in it, or in the log."""
+"""Longest time in seconds that a nameserver waits for this file when it stops. Acknowledged changes are in
+the file or in the log.
+"""
 
 
 class KeptFile:
     """A file that a thread of its own writes as a whole, again and again until the disk takes it.
 
-    Changes while it is written, and in a pause behind that grows with its size, are in the next write.
+    Changes during a write, and in the pause after it, which grows with the size, go into the next write.
 
-    No task could end unseen: a write that fails is logged once, reported to the callers that wait for it,
-    and tried again. A disk that hangs holds up neither the loop nor the end of the process.
+    A failed write is logged once, reported to the callers that wait for it, and tried again. A hung disk
+    delays neither the loop nor the end of the process.
 
     Args:
-        what, done: How the log names the content, and what is done with it: "settings", "kept".
-        path: Of the file, for the log and its size.
-        write: Returns what brings the file up to date, for the thread; None if there is nothing to write.
-            Called on the loop.
+        what, done: Words for the log: the content, and the action, such as "settings", "kept".
+        path: Path of the file, for the log and for its size.
+        write: Called on the loop; returns the function with which the thread updates the file. None if there
+            is nothing to write.
 
     Attributes:
-        is_failing: The disk refused the last write.
+        is_failing: The last write failed.
     """
 
     def __init__(
@@ -47,11 +49,11 @@ class KeptFile:
         self._path = path
         self._write = write
         self._thread = DiskThreads(f"{what} file")
-        self._changes = 0  # since the start
-        self._kept = 0  # how many of them the file has
+        self._changes = 0  # changes since the start
+        self._kept = 0  # how many of these changes the file has
         self._writing: asyncio.Future[str | None] | None = None
         self._timer: asyncio.Handle | None = None
-        self._pause: asyncio.Handle | None = None  # until a write that others wait for begins
+        self._pause: asyncio.Handle | None = None  # until a write begins for which callers wait
         self._pause_end = 0.0
         self._size = 0
         self.is_failing = False
@@ -70,14 +72,14 @@ class KeptFile:
         """Wait for a write of all changes so far; return None, or the reason why it failed."""
         needed = self._changes
         while self._kept < needed:
-            # A write that has begun goes on when its request is given up.
+            # A write that has begun goes on even when its request is cancelled.
             failure = await asyncio.shield(self._writing or self._begin())
             if failure is not None:
                 return f"in force, but not kept in a file: {failure}; tried again every {RETRY_S:g} s"
         return None
 
     async def close(self) -> None:
-        """Try once more to write what the file does not have yet; a hung disk is left alone."""
+        """Try once more to write the missing changes; do not wait for a hung disk."""
         self._closed = True
         self._stop_timer()
         if self._pause is not None:
@@ -103,7 +105,7 @@ class KeptFile:
         return outcome
 
     def _write_now(self) -> None:
-        """Write all changes so far for those who wait for the present write."""
+        """Write all changes so far for the callers that wait for the present write."""
         self._pause = None
         outcome = self._writing
         assert outcome is not None
@@ -121,7 +123,7 @@ class KeptFile:
                 ).add_done_callback(lambda written: self._ended(outcome, changes, written.exception()))
 
     def _measured(self, work: Callable[[], None]) -> None:
-        """Do the work, in the thread, and note the file's size."""
+        """Run the write function in the thread, and note the file's size."""
         work()
         with suppress(OSError):
             self._size = self._path.stat().st_size
@@ -137,7 +139,7 @@ class KeptFile:
             if self._kept < self._changes:
                 self.keep_soon()
         else:
-            if not self.is_failing:  # log once, not at each new try
+            if not self.is_failing:  # log the first failure only, not each new try
                 self._say(error)
             self.is_failing = True
             if not self._closed:

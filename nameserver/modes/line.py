@@ -1,4 +1,4 @@
-"""A process's work on its table, one piece after the other, in slices over rounds of the loop."""
+"""A process's work on its table: one task after the other, in slices over turns of the event loop."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _T = TypeVar("_T", bound=object)
 _Piece: TypeAlias = tuple[Steps[Any], Callable[[Any], None]]
 
 SLICE_S: Final = 0.003
-"""Seconds after which work makes room for the rest of the loop's work."""
+"""Length of a slice in seconds: then the event loop's other work has its turn."""
 UNCHECKED_S: Final = 0.000_5
-"""Seconds of work that ended at once after which it is noticed when the loop comes round. For less a callback
-would cost too much: lone registrations would each pay for one."""
+"""Seconds of tasks that ended at once after which the next turn of the loop is noted by a callback. A
+callback for each shorter task would cost too much: every lone registration would need one.
+"""
 
 
 class Line:
-    """Runs pieces of work: in order for each sender, and senders in turn.
+    """Runs tasks: in order for each sender, and senders in turn.
 
-    So one who sends many large registrations at once does not hold up all others until they are done. Each
-    piece is all done before the next one begins. One that comes while nothing is under way is begun at once,
-    and mostly ends at once. In each round of the loop this works for :data:`SLICE_S`, and then until the end
-    of the present step.
+    So a sender of many large registrations does not delay all others until these are done. A task ends before
+    the next one begins. A task that comes while no other is under way begins at once, and mostly ends at
+    once. In each turn of the loop this works for :data:`SLICE_S`, and then until the present step ends.
 
     Args:
         clock: Seconds.
-        call_soon: Calls what it is given when the loop has come round.
+        call_soon: Calls a function in the next turn of the loop.
     """
 
     def __init__(
@@ -43,22 +43,24 @@ class Line:
         self._clock = clock
         self._call_soon = call_soon
         self._until = 0.0
-        self._worked_s = 0.0  # since the loop came round, or longer, in pieces that ended at once
+        # seconds spent on tasks that ended at once, at least since this turn of the loop began
+        self._worked_s = 0.0
         self._called = False
-        #: By sender, in the order of their turns, for readers. The first piece of the first may be under way.
+        #: Tasks by sender, in the order of their turns. Other modules may read it. The first task of the
+        #: first sender may be under way.
         self.waiting: dict[Hashable, deque[_Piece]] = {}
 
     def __len__(self) -> int:
-        """Return how many senders have pieces that are not done."""
+        """Return how many senders have unfinished tasks."""
         return len(self.waiting)
 
     def run(self, steps: Steps[_T], done: Callable[[_T], None], *, sender: Hashable = None) -> _T | None:
-        """Add a piece of work; return its result if it ends at once.
+        """Add a task; return its result if it ends at once.
 
         Args:
-            steps: Must not come to None.
-            done: Called with what it came to if it ends later.
-            sender: For whom this is done: a connection, say.
+            steps: The task; its result must not be None.
+            done: Called with the result if the task ends later.
+            sender: Origin of the task, such as a connection.
         """
         if not self.waiting:
             clock = self._clock
@@ -77,7 +79,7 @@ class Line:
         return None
 
     def clear(self) -> None:
-        """Give up all that is not done."""
+        """Drop all unfinished tasks."""
         self.waiting.clear()
 
     def _come_round(self) -> None:
@@ -86,7 +88,7 @@ class Line:
             self._call_soon(self._go_on)
 
     def _work(self, steps: Steps[_T]) -> _T | None:
-        """Make steps until the slice is over; return the result if the work ended."""
+        """Run steps until the slice is over; return the result if the task ended."""
         try:
             while True:
                 next(steps)
@@ -108,7 +110,7 @@ class Line:
             steps, done = pieces[0]
             try:
                 result = self._work(steps)
-            except Exception:  # the boundary of one piece: the next one goes on
+            except Exception:  # This is the boundary of one task: the next one goes on.
                 logger.exception("a piece of work failed")
                 self._next_turn(sender, pieces)
             else:
@@ -120,7 +122,7 @@ class Line:
                 return
 
     def _next_turn(self, sender: Hashable, pieces: deque[_Piece]) -> None:
-        """Take out the piece that is done; its sender's next one waits behind one of every other sender."""
+        """Remove the finished task; its sender's next task waits until each other sender had a turn."""
         pieces.popleft()
         del self.waiting[sender]
         if pieces:

@@ -113,7 +113,7 @@ class Local:
         return refusal(f"{NO_QUORUM_TAG} {error}")
 
     def _first_reports(self) -> str:
-        """Say that route queries are refused until brokers had time to report; empty if they are not."""
+        """Return why route queries are refused shortly after the start; empty if they are served."""
         settings, uptime_s = self.settings.current, self.uptime_s
         if not must_wait(settings, uptime_s):
             return ""
@@ -128,7 +128,7 @@ class Local:
         return self._liveness.clock
 
     async def change_settings(self, change: SettingsChange) -> Answer:
-        """Put settings in force on this nameserver alone, and keep them in its file."""
+        """Put settings in force on this nameserver alone, and write them to its file."""
         self.settings.change(change.after, change.changes)
         if "logLevel" in change.changes:
             apply_log_level(change.after.log_level)

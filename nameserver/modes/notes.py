@@ -35,7 +35,7 @@ def note_change(history: History, command: Command, applied: Applied) -> None:
             EventKind.LEFT, at_ms=at_ms, subject=str(gone.broker), detail=in_words(gone.reason)
         )
         if gone.reason is LeaveReason.DISPLACED and applied.joined is not None:
-            # Two brokers with a default name, or one that moved: only the operator can tell.
+            # Either two brokers have the same default name, or one broker moved: only the operator can know.
             logger.warning(
                 "broker displaced broker=%s name=%s by=%s revision=%d",
                 gone.broker,
@@ -54,5 +54,5 @@ def note_change(history: History, command: Command, applied: Applied) -> None:
 
 
 def note_late_unregister(broker: BrokerKey, origin: ConnectionId) -> None:
-    """Note a goodbye that a former process of a broker sent, and that changes nothing."""
+    """Note an unregistration that a former process of a broker sent, and that changes nothing."""
     logger.info("late unregistration ignored broker=%s connection=%s", broker, origin)

@@ -1,4 +1,4 @@
-"""Registrations that come again unchanged, as those of most brokers do every 30 s; for every mode."""
+"""Unchanged registrations, for every mode: most brokers send one every 30 s."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import ConnectionId, Request
 
-#: Bodies up to this size are kept as they are, of larger ones a hash: that costs 0.45 ms for 1.7 MB (SHA-256
-#: takes 1.05 ms), to decode and decide as much 9 ms. Its 64 bits, with this process's own key, are enough: a
-#: body is only compared with one of the same connection, whose broker would fool nobody but itself.
+#: Bodies up to this size in bytes are kept whole; of larger ones a hash is kept. To hash 1.7 MB takes 0.45 ms
+#: (SHA-256: 1.05 ms), while to decode and decide the registration takes 9 ms. A hash of 64 bits, with this
+#: process's own key, is enough: a body is only compared with one of the same connection, so a broker could
+#: deceive only itself.
 BODY_BYTES_MAX: Final = 2 * 1024
-#: Registrations of all connections are remembered up to this many bytes.
+#: Bound of the remembered registrations of all connections, in bytes.
 REPEATS_BYTES_MAX: Final = 32 * 1024 * 1024
-_COST: Final = 500  # bytes of one entry besides its body
+_COST: Final = 500  # bytes of an entry without its body
 
 
 @dataclass(slots=True)
@@ -28,9 +29,9 @@ class Repeat:
 
     Attributes:
         mark: The body, or its hash.
-        alone: The decision depends on request, record, broker name and settings alone. If not,
-            it holds only while the table is as it was.
-        renewal: The decision, right at one revision of the table.
+        alone: The decision depends only on request, record, broker name and settings. If False, it is valid
+            only while the table is unchanged.
+        renewal: The decision, made at one revision of the table.
     """
 
     settings: NamesrvSettings
@@ -47,16 +48,16 @@ class Repeat:
 
 
 class Repeats:
-    """The last registration of each connection, if it changed nothing and stated the record's data version.
+    """The last registration of each connection, if it changed nothing and had the record's data version.
 
-    The same bytes need not be decoded, checked and compared once more while the record and its broker name
-    are the very same objects: every change of either makes another one. Late copies are not kept: when one
-    comes again, it may show that the broker went back.
+    While the record and its broker name are the very same objects, the same bytes need no decoding, check or
+    comparison: every change makes a new object. Late copies are not kept: a repeated one may show that the
+    broker's data version went back.
     """
 
     def __init__(self) -> None:
         self._kept: dict[ConnectionId, Repeat] = {}
-        #: Bytes that are remembered.
+        #: Number of bytes that are remembered.
         self.held_bytes = 0
 
     def __len__(self) -> int:
@@ -65,7 +66,7 @@ class Repeats:
     def find(
         self, request: Request, origin: ConnectionId, table: RouteTable, settings: NamesrvSettings
     ) -> Repeat | None:
-        """Return how a registration was decided the last time, if it would be decided alike now."""
+        """Return the last decision on a registration, if it is still valid."""
         kept = self._kept.get(origin)
         if kept is None:
             return None
@@ -82,7 +83,7 @@ class Repeats:
         ):
             return None
         if kept.revision != table.revision:
-            # It tells a slave of its master, and a broker of the order of topics.
+            # The answer names a slave's master, and for a broker the order of topics.
             kept.renewal = renewal_of(table.view, record, settings, is_current=True)
             kept.revision = table.revision
         return kept
@@ -96,7 +97,7 @@ class Repeats:
         table: RouteTable,
         settings: NamesrvSettings,
     ) -> None:
-        """Keep how a registration was decided, if the next one over its connection may be decided alike."""
+        """Keep the decision on a registration, if it may be valid for the next one over its connection."""
         self.forget(origin)
         name = table.brokers.names.get(renewal.record.broker_name)
         if not renewal.is_current or name is None:
@@ -118,7 +119,7 @@ class Repeats:
             body_size=len(request.body),
             mark=mark,
             lease_ms=decoded.lease_ms,
-            # The topics of a whole registration are not compared if its version is the listed one.
+            # The topics of a full registration are not compared if its version is the listed one.
             alone=renewal.record.complete and len(decoded.table) != 1,
             name=name,
             renewal=renewal,
@@ -133,7 +134,7 @@ class Repeats:
             self.held_bytes -= kept.cost
 
     def clear(self) -> None:
-        """Forget all: another table may have the same revision."""
+        """Forget all registrations: another table may have the same revision."""
         self._kept.clear()
         self.held_bytes = 0
 

@@ -42,16 +42,16 @@ from .notes import note_late_unregister
 
 
 class Mode(Protocol):
-    """Part of a mode that :func:`serve` uses, the loop that all modes share."""
+    """Interface of a mode for :func:`serve`, the loop that all modes share."""
 
     settings: LiveSettings
     """The settings in force."""
 
     async def readable(self, request: Request, *, deadline: float) -> RouteView:
-        """Return the view to decide a request on, with the freshness its code asks for.
+        """Return the view to decide a request on, with the freshness that its code needs.
 
         Raises:
-            NoQuorum: If that cannot be had in time.
+            NoQuorum: If this freshness cannot be given in time.
         """
 
     @property
@@ -59,13 +59,13 @@ class Mode(Protocol):
         """Seconds since this process started to serve."""
 
     def ownership(self, broker: BrokerKey, origin: ConnectionId) -> Ownership:
-        """Say whether a connection belongs to a broker."""
+        """Return whether a connection belongs to a broker."""
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
-        """Renew a lease; return the answer if this process may vouch for the record, else what to do."""
+        """Renew a lease; return the answer if this process may renew it, else the action to take."""
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
-        """Have a command applied and return its verdict as applied here.
+        """Propose a command; return its verdict once it is applied here.
 
         Raises:
             NoQuorum: If it was certainly not applied.
@@ -75,10 +75,10 @@ class Mode(Protocol):
         """
 
     async def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
-        """Take a broker's goodbye over a connection of its own: evidence as a close is."""
+        """Note a broker's unregistration over a connection of its own: evidence, as a close is."""
 
     async def change_settings(self, change: SettingsChange) -> Answer:
-        """Put settings in force and keep them."""
+        """Put settings in force and write them to a file."""
 
 
 async def serve(
@@ -86,7 +86,7 @@ async def serve(
 ) -> Answer:
     """Answer a request: decide on the view, propose, and decide again while it has moved.
 
-    The body of every mode's :meth:`Consistency.execute`, but for registrations: they do not wait for a view,
+    Every mode's :meth:`Consistency.execute` calls it, except for registrations: these do not wait for a view,
     and modes answer them by :meth:`Consistency.register`.
     """
     try:
@@ -100,10 +100,10 @@ async def serve(
                 return decision
             if isinstance(decision, UnregisterBroker):
                 match mode.ownership(decision.broker, origin):
-                    case Ownership.OWNER:  # evidence as a close is
+                    case Ownership.OWNER:  # the unregistration is evidence, as a close is
                         await mode.withdrawn(decision.broker, origin)
                         return DONE
-                    case Ownership.OLDER:  # the goodbye of a former process
+                    case Ownership.OLDER:  # an unregistration that a former process sent
                         note_late_unregister(decision.broker, origin)
                         return DONE
             if isinstance(decision, SettingsChange):
@@ -131,12 +131,13 @@ def decide_received(
 
     It is decided anew if its broker changed between two steps.
 
-    The same in all modes. A registration that has moved is decided here again; by then it may be a late copy.
+    It is the same in all modes. A registration whose verdict is *moved* is decided here again; by then it may
+    be a late copy.
 
     Args:
-        origin: The connection over which it came, as the liveness knows.
-        differences: It may be shortened to the difference that it makes.
-        host: Where it comes from, see :func:`table_limits`.
+        origin: The connection over which it came, as known to the liveness.
+        differences: The registration may be shortened to its difference from the table.
+        host: Host of its sender, see :func:`table_limits`.
     """
     broker, version = decoded.broker, decoded.data_version
 

@@ -1,7 +1,7 @@
 """The last events of one nameserver, for people: a bounded number of each kind.
 
-Pure: instants are passed in (wall clock, integer ms). Strangers cause some kinds as often as they like: each
-kind has a ring of its own, so a flood of one pushes nothing else out.
+Pure: instants are passed in (wall clock, integer ms). Strangers can cause some kinds at any rate. So each
+kind has a bounded list of its own, and a flood of one kind displaces no other event.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 import msgspec
 
 EVENTS_PER_KIND: Final = 200
-"""Events of each kind that are remembered; the oldest is forgotten first."""
+"""Bound of the remembered events of each kind; the oldest is forgotten first."""
 REPEATS_WITHIN_MS: Final = 10_000
-"""An event that comes again within this time of its last one is counted, and takes no new place."""
+"""A repeated event within this time is only counted; it makes no new entry."""
 TEXT_MAX: Final = 200
-"""Characters of each text of an event: strangers choose them."""
+"""Bound of each text of an event in characters, because strangers choose these texts."""
 
 
 class EventKind(StrEnum):
@@ -36,12 +36,12 @@ class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One event at this nameserver.
 
     Attributes:
-        number: Of the last change of any event: one that is counted once more gets a new one.
-        at_ms: When it happened first; it stays.
-        until_ms: When it happened last.
+        number: Number of this event's last change: an event that is counted again gets a new number.
+        at_ms: Time of its first occurrence.
+        until_ms: Time of its last occurrence.
         kind: One of :class:`EventKind`; a newer release may have more.
         subject: The member, broker, topic or other thing that it is about.
-        by: The peer that asked for it; empty if nobody did.
+        by: The peer that requested it; empty if none did.
         count: How often it happened.
     """
 
@@ -59,7 +59,7 @@ class Timeline:
     """The last events.
 
     Attributes:
-        number: That of the last change of an event, 0 before the first.
+        number: Number of the last change of an event, 0 before the first.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Timeline:
 
 
 class GroupNotes:
-    """Notes what differs in a raft group since the last look: leader, contact, and how much was refused."""
+    """Compares a raft group with its state at the last call, and notes changes: leader, contact, refusals."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -113,7 +113,7 @@ class GroupNotes:
     def look(
         self, *, at_ms: int, leader: str | None, term: int, in_contact: bool, refused: tuple[int, int]
     ) -> None:
-        """Look at the group.
+        """Compare the group with the last call.
 
         Args:
             refused: Reads and writes refused since the start.

@@ -22,32 +22,35 @@ class TableWaiters:
     """Requests that wait for a table to change.
 
     Attributes:
-        log: The last changes; noted once somebody has begun it.
+        log: The last changes; it is empty until it has a follower.
     """
 
     def __init__(self, table: RouteTable) -> None:
         self._table = table
         self.log = ChangeLog()
-        # By kind, in the order of the revisions above which they wait: one that waits for a revision which
-        # is not reached costs nothing per change.
+        # Waiting requests by kind, in the order of the revisions above which they wait. So a request for a
+        # later revision costs nothing at a change.
         self._lists: dict[Kind, list[tuple[int, int, asyncio.Future[None]]]] = {kind: [] for kind in Kind}
         self._numbers = count()
-        # By topic, for as long as a request waits for it; each is set for an instant at a change.
+        # Events by topic, as long as a request waits for the topic. A change sets the event and clears it
+        # again.
         self._changes: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
         self._followed: dict[str, Callable[[], None]] = {}
-        self._waiting = 0  # requests for a topic; each change looks, and a weak dictionary is slow to tell
+        # Number of requests that wait for a topic. Each change reads it, and the length of a weak dictionary
+        # is slow to compute.
+        self._waiting = 0
         self._ended = False
 
     def __len__(self) -> int:
-        """Return how many topics are waited for."""
+        """Return the number of topics for which requests wait."""
         return len(self._changes)
 
     def __bool__(self) -> bool:
-        """Return whether a change has to be followed."""
+        """Return whether some request waits, or the log is kept."""
         return self._waiting > 0 or self.log.begun or bool(self._followed)
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
-        """Return the topic's revision, see :meth:`Consistency.changed`; once this has ended, at once."""
+        """Return the topic's revision, see :meth:`Consistency.changed`; do not wait after :meth:`end`."""
         view = self._table.view
         epoch = view.epoch
         change = self._changes.setdefault(topic, asyncio.Event())
@@ -88,7 +91,7 @@ class TableWaiters:
         del self._followed[topic]
 
     def wake_affected(self, applied: Applied) -> None:
-        """Wake the requests that wait for a topic or a list which a change affects."""
+        """Wake the requests that wait for a topic or a list that a change affects."""
         if self._waiting:
             self._look(self._table.view.affected(applied, self._changes))
         if self._followed:
@@ -103,7 +106,7 @@ class TableWaiters:
                 del waiting[:reached]
 
     def wake_all(self) -> None:
-        """Wake all requests: each looks again."""
+        """Wake all requests; each checks its condition again."""
         if self.log.begun:
             self.log.restart(self._table.view)
         self._look(self._changes)
@@ -115,7 +118,7 @@ class TableWaiters:
             waiting.clear()
 
     def end(self) -> None:
-        """Answer all requests: from here on none waits."""
+        """Answer all requests; from now on no request waits."""
         self._ended = True
         self.wake_all()
 

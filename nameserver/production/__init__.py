@@ -1,7 +1,7 @@
-"""The production environment of ``clusterTest``: routes of topics that are unknown here are asked there.
+"""The production environment of ``clusterTest``: this nameserver asks it for routes of unknown topics.
 
-Here belongs what knows other nameservers as a client does. The wire asks it; nothing else here knows of it.
+Here belongs all code that asks other nameservers as a client does. Only the wire uses it.
 
-    kept.py        answers that are kept, and how many questions may be asked; pure
+    kept.py        kept answers, and bounds on questions; pure
     asking.py      Production: the connections, the address server, deadlines
 """

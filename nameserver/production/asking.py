@@ -1,7 +1,7 @@
 """Asks nameservers of the production environment for routes, on the event loop and within deadlines.
 
-A question is asked once for all who wait for it. Nobody waits longer than an answer may take here; a question
-goes on until its own deadline, and its answer is kept for those who ask next.
+All requests that wait for the same topic share one question. A request waits no longer than its own answer
+may take. The question goes on until its own deadline, and its answer is kept for later requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .kept import MARK, Kept, KeptAnswers, QuestionLimit
 
 log = logging.getLogger(__name__)
 
-#: Seconds of one question, the address server included.
+#: Longest time in seconds of one question, including the address server.
 QUESTION_S: Final = 3.0
 #: Seconds that one nameserver has to answer while another can be asked.
 _TRY_S: Final = 1.4
@@ -35,11 +35,11 @@ _CONNECT_S: Final = 1.0
 _TRIES_MAX: Final = 3
 #: Seconds after which the address server is asked again; source: MQClientInstance, RocketMQ 4.9 and 5.3.
 ADDRESSES_EVERY_S: Final = 120.0
-#: The same after it gave no answer.
+#: Seconds after which the address server is asked again if it gave no answer.
 ADDRESSES_AGAIN_S: Final = 10.0
-#: Bytes of a route that are accepted.
+#: Largest route in bytes that is accepted.
 ROUTE_SIZE_MAX: Final = 4 * 1024 * 1024
-#: A larger route is decoded in a thread.
+#: Size in bytes above which a thread decodes the route.
 _DECODED_HERE_MAX: Final = 16 * 1024
 
 
@@ -54,12 +54,12 @@ class Production:
         group: Owns the tasks that ask.
 
     Attributes:
-        questions: How many were answered with a route (``found``), with none (``absent``), not at all
-            (``unanswered``), or not asked because there were too many (``refused``).
-        kept_answers: Requests answered by what was kept.
+        questions: Number of questions by result: answered with a route (``found``), without one (``absent``),
+            not answered (``unanswered``), not asked because there were too many (``refused``).
+        kept_answers: Number of requests that kept answers served.
 
     Raises:
-        ConfigError: If a setting is none that can be asked by.
+        ConfigError: If a setting cannot be used for questions.
     """
 
     def __init__(self, settings: LiveSettings, group: asyncio.TaskGroup) -> None:
@@ -75,7 +75,7 @@ class Production:
         self._addrs: tuple[str, ...] = ()
         self._ask_addrs_at = 0.0
         self._fetching: asyncio.Task[None] | None = None
-        self._first = 0  # which of the addresses is asked first: the one that answered last
+        self._first = 0  # index of the address that is asked first: the one that answered last
         self._log = LimitedLog(log, self._loop.time)
         self.questions = Counter(found=0, absent=0, unanswered=0, refused=0)
         self.kept_answers = 0
@@ -94,8 +94,8 @@ class Production:
         )
 
     def kept(self, topic: str) -> Kept | None:
-        """Return the kept answer for a topic; None if production has to be asked."""
-        if self._environment != self._settings.current.product_env_name:  # request 318 changed it
+        """Return the kept answer for a topic; None if a question is needed."""
+        if self._environment != self._settings.current.product_env_name:  # request 318 changed productEnvName
             self._environment = self._settings.current.product_env_name
             self._kept.clear()
             self._addrs, self._ask_addrs_at = (), 0.0
@@ -105,10 +105,10 @@ class Production:
         return kept
 
     async def ask(self, topic: str, *, host: str, deadline: float) -> TopicRouteData | None:
-        """Ask production for a topic without a kept answer; return its route, None without one in time.
+        """Ask production for a topic without a kept answer; return its route, or None if none came in time.
 
         Args:
-            host: Who wants to know.
+            host: Host of the client.
             deadline: Instant of the loop's clock.
         """
         task = self._asking.get(topic)
@@ -128,7 +128,7 @@ class Production:
     def figures(self) -> list[tuple[str, str, list[tuple[dict[str, str], float]]]]:
         """Return name, help text and samples by labels of each metric."""
         questions = [({"result": result}, float(count)) for result, count in self.questions.items()]
-        kept = "Route queries answered by what production said before."
+        kept = "Route queries answered from kept answers of production."
         return [
             ("cluster_test_questions_total", "Questions to the production environment by result.", questions),
             ("cluster_test_kept_answers_total", kept, [({}, float(self.kept_answers))]),
@@ -156,7 +156,7 @@ class Production:
             self._log.write(
                 logging.INFO, "question", "production gave no route env=%s reason=%s", environment, why
             )
-        except Exception:  # the boundary of one question; others are served
+        except Exception:  # This is the boundary of one question: the others go on.
             log.exception("question to production failed env=%s", environment)
         self.questions[result] += 1
         if environment == self._environment:
@@ -191,7 +191,7 @@ class Production:
     # -- the address server --------------------------------------------------------------------------
 
     async def _nameservers(self) -> tuple[str, ...]:
-        """Return the addresses of production's nameservers; waits only while none is known."""
+        """Return the addresses of production's nameservers; wait only while none is known."""
         named = addresses_in(self._settings.current.cluster_test_nameservers)
         if named:
             return named
@@ -202,7 +202,7 @@ class Production:
         return self._addrs
 
     async def _fetch(self) -> None:
-        """Ask the address server; the known addresses stay if it gives none."""
+        """Ask the address server; keep the known addresses if it returns none."""
         url, again_s = self._url(), ADDRESSES_AGAIN_S
         environment = self._environment
         try:
@@ -215,7 +215,7 @@ class Production:
             self._log.write(
                 logging.WARNING, "addresses", "address server failed url=%s reason=%s", url, str(error)
             )
-        except Exception:  # the boundary of one fetch; the nameserver goes on
+        except Exception:  # This is the boundary of one fetch: the nameserver goes on.
             log.exception("address server failed url=%s", url)
         finally:
             self._ask_addrs_at = self._loop.time() + again_s
@@ -234,8 +234,7 @@ async def _decode(body: bytes) -> TopicRouteData:
     """Decode a route.
 
     Raises:
-        RemoteProtocolError: If it is none.
-        _Unanswered: If it is too large.
+        RemoteProtocolError: If it is no route. _Unanswered: If it is too large.
     """
     if len(body) > ROUTE_SIZE_MAX:
         raise _Unanswered(f"a route of {len(body)} bytes, allowed are {ROUTE_SIZE_MAX}")

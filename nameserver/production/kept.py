@@ -1,4 +1,4 @@
-"""Answers of the production environment that are kept for a while, and limits of the questions. Pure."""
+"""Kept answers of the production environment, and bounds on questions to it. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Final
 from routekeeper.remoting.route import TopicRouteData
 
 MARK: Final = "askedByNameserver"
-"""Argument of a question: a nameserver that gets it answers from its own table, so no two ask each other."""
+"""Argument of a question. It makes a nameserver answer from its own table, so that two never ask each other.
+"""
 #: Seconds for which an answer, or its absence, is kept: the time after which a client asks again.
 KEPT_S: Final = 30.0
-#: Answers kept; the oldest makes room.
+#: Bound of the kept answers; the oldest is dropped first.
 ENTRIES_MAX: Final = 8192
-#: Bytes kept: of answers, as they came, and of names.
+#: Bound of the kept bytes: encoded answers and names.
 BYTES_MAX: Final = 32 * 1024 * 1024
-#: Questions under way at once.
+#: Bound of the questions under way at once.
 ASKING_MAX: Final = 16
-#: Questions begun in a second, for all hosts.
+#: Bound of the questions that begin in a second, for all hosts.
 QUESTIONS_PER_S: Final = 200
-#: Questions begun in a second because of one host; loopback has all of them.
+#: Bound of the questions that begin in a second for one host. Loopback may use the bound of all hosts.
 QUESTIONS_PER_HOST_S: Final = 50
 _ENTRY_BYTES: Final = 500
 
@@ -30,9 +31,9 @@ class Kept:
     """The answer to one question.
 
     Attributes:
-        route: None if the topic is unknown there, or nobody answered.
-        until: Instant in seconds up to which it holds.
-        size: Bytes that it counts.
+        route: None if the topic is unknown there, or no nameserver answered.
+        until: Instant in seconds up to which it is used.
+        size: Bytes that it counts against the bound.
     """
 
     route: TopicRouteData | None
@@ -51,7 +52,7 @@ class KeptAnswers:
         return len(self._answers)
 
     def find(self, topic: str, now: float) -> Kept | None:
-        """Return the kept answer for a topic, if it still holds."""
+        """Return the kept answer for a topic, if its time is not over."""
         kept = self._answers.get(topic)
         return kept if kept is not None and now < kept.until else None
 
@@ -84,19 +85,22 @@ class KeptAnswers:
 
 
 class QuestionLimit:
-    """Says whether one more question may be asked: by those under way, and by those begun in this second."""
+    """Decides whether one more question may be asked.
+
+    It counts those under way and those begun in this second.
+    """
 
     def __init__(self) -> None:
         self._until = 0.0
         self._begun: Counter[str] = Counter()
 
     def allow(self, host: str, now: float, *, asking: int) -> bool:
-        """Count a question in unless there are too many.
+        """Count a question and return True, unless there are too many.
 
         Args:
-            host: Who makes us ask, as :func:`routekeeper.remoting.addresses.charged_host` has it.
-            now: Seconds.
-            asking: Questions under way.
+            host: Host of the client, in the form of :func:`routekeeper.remoting.addresses.charged_host`.
+            now: Instant in seconds.
+            asking: Number of questions under way.
         """
         if now >= self._until:
             self._until = now + 1.0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from pysyncobj.config import SyncObjConf
@@ -73,6 +74,14 @@ class _Port(LibraryTransport):  # type: ignore[misc]  # the library has no types
         return True
 
 
+def _field(private: str) -> Any:
+    """Return a property for a field of the library, read without a Python frame of its own: one write reads
+    such fields some 150 times.
+    """
+    name = f"_SyncObj__{private}"
+    return property(attrgetter(name), lambda library, value: setattr(library, name, value))
+
+
 class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     """One member's Raft state inside the library, driven by messages and ticks that carry their time.
 
@@ -99,6 +108,27 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     _SyncObj__noopIDx: int
     _SyncObj__otherNodes: Any
     _SyncObj__newAppendEntriesTime: float
+
+    #: The state, as the library numbers it.
+    state: int = _field("raftState")
+    #: The newest term that this member knows.
+    term: int = _field("raftCurrentTerm")
+    #: The last index that is known to be committed.
+    commit_index: int = _field("raftCommitIndex")
+    #: The last index that is applied; the engine moves it.
+    applied_index: int = _field("raftLastApplied")
+    #: The instant at which a follower or candidate that hears nothing stands for election.
+    election_deadline: float = _field("raftElectionDeadline")
+    #: True if the leader has asked this member to stand.
+    transfer_in_progress: bool = _field("transferInProgress")
+    #: Leader: the time from which each voter's last answer counts. The library steps down when the answers
+    #: of a majority are too old.
+    answered: dict[str, float] = _field("lastResponseTime")
+    #: Leader: the index up to which each voter counts for the commit index.
+    match: dict[str, int] = _field("raftMatchIndex")
+    #: Linked members; with other voters in the group, the library stands for election only if some are
+    #: linked.
+    connected: Collection[str] = _field("connectedNodes")
 
     def __init__(
         self, me: str, log: Any, *, now: float, rng: random.Random, timeout: float, fallback: float
@@ -130,72 +160,6 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         context.now, context.rng = now, self._rng
 
     # ---- its state
-
-    @property
-    def state(self) -> int:
-        """The state, as the library numbers it."""
-        return self._SyncObj__raftState
-
-    @property
-    def term(self) -> int:
-        """The newest term that this member knows."""
-        return self._SyncObj__raftCurrentTerm
-
-    @property
-    def commit_index(self) -> int:
-        """The last index that is known to be committed."""
-        return self._SyncObj__raftCommitIndex
-
-    @commit_index.setter
-    def commit_index(self, value: int) -> None:
-        self._SyncObj__raftCommitIndex = value
-
-    @property
-    def applied_index(self) -> int:
-        """The last index that is applied; the engine moves it."""
-        return self._SyncObj__raftLastApplied
-
-    @applied_index.setter
-    def applied_index(self, value: int) -> None:
-        self._SyncObj__raftLastApplied = value
-
-    @property
-    def election_deadline(self) -> float:
-        """The instant at which a follower or candidate that hears nothing stands for election."""
-        return self._SyncObj__raftElectionDeadline
-
-    @election_deadline.setter
-    def election_deadline(self, value: float) -> None:
-        self._SyncObj__raftElectionDeadline = value
-
-    @property
-    def transfer_in_progress(self) -> bool:
-        """Return whether the leader has asked this member to stand."""
-        return self._SyncObj__transferInProgress
-
-    @property
-    def answered(self) -> dict[str, float]:
-        """Leader: the time from which each voter's last answer counts.
-
-        The library steps down when the answers of a majority are too old.
-        """
-        return self._SyncObj__lastResponseTime
-
-    @property
-    def match(self) -> dict[str, int]:
-        """Leader: the index up to which each voter counts for the commit index."""
-        return self._SyncObj__raftMatchIndex
-
-    @property
-    def connected(self) -> Collection[str]:
-        """Linked members; with other voters in the group, the library stands for election only if some are
-        linked.
-        """
-        return self._SyncObj__connectedNodes
-
-    @connected.setter
-    def connected(self, value: Collection[str]) -> None:
-        self._SyncObj__connectedNodes = value
 
     @property
     def leader(self) -> str | None:

@@ -1,20 +1,20 @@
-"""The route table: which brokers, topics and KV configuration there are, as a deterministic state machine.
+"""The route table: brokers, topics and KV configuration, as a deterministic state machine.
 
-Here belongs what a route is and what changes it; all of it is pure. State lives in ``store.py`` and the parts
-below it, and only there; what a command does to it are functions above it, which take the store.
+Here belongs routes and all changes of them; it is pure. Only ``store.py`` and the parts that it uses
+hold state. Commands are applied by functions that take the store as an argument.
 
     table.py           RouteTable: a command is applied and becomes a verdict
     view.py            RouteView: routes, brokers and KV configuration as readers see them
-    registrations.py   what a registration changes, and what its sender is told
-    updates.py         a registration as the difference that it makes
-    leaving.py         what goes when a broker goes
-    store.py           all that is kept: revisions, what moved since, digests, images
+    registrations.py   changes by registrations, and the answers to their senders
+    updates.py         a registration as a difference from the table
+    leaving.py         changes when a broker leaves
+    store.py           the whole state: revisions, changes since a revision, digests, snapshots
     topics.py          topics and their queue data
     brokers.py         records, and broker names with their addresses
     listings.py        encoded lists, kept while the table does not change
     kv.py              the KV configuration
-    tombstones.py      what was removed, and when
-    image.py           the state image, as bytes too
-    room.py            how much there is, of each host too, and whether there may be more
-    entries.py         the values that are kept, and their marks
+    tombstones.py      removed entries with their revisions
+    image.py           the snapshot of the state, also as bytes
+    room.py            sizes, in all and by host, and their bounds
+    entries.py         the values of the table, and their marks
 """

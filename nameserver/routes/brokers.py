@@ -15,7 +15,7 @@ from .tombstones import Tombstones
 
 
 class BrokerStore:
-    """Records and broker names; who changes them names the revision of the change.
+    """Records and broker names; every change names its revision.
 
     Invariants whenever a command has been applied:
         - each broker name has an address;
@@ -27,7 +27,7 @@ class BrokerStore:
     Attributes:
         records: By cluster and address.
         names: By broker name.
-        shown: Part of the digest of what clients see.
+        shown: Part of the digest of the state that clients see.
     """
 
     __slots__ = ("_ledger", "_record_marks", "_rest", "_tombstones", "names", "records", "shown")
@@ -43,8 +43,8 @@ class BrokerStore:
         self._ledger = ledger
         self.names = dict(names)
         self.records = dict(records)
-        # A record's part of the digest. One that changed has none until somebody asks for the digest: it
-        # changes with each registration.
+        # Parts of the digest by record. A changed record has none until the digest is read, because each
+        # registration changes it.
         self._record_marks: dict[BrokerKey, int] = {}
         self.shown = sum(map(_filter_mark, records.values()))
         self._rest = 0
@@ -54,18 +54,18 @@ class BrokerStore:
             self._count_name(name, entry, 1)
 
     def rest(self) -> int:
-        """Return the part of the digest of what is replicated beside what is shown, but for removals."""
+        """Return the part of the digest of replicated state that clients do not see, without removals."""
         for broker in self.records.keys() - self._record_marks.keys():
             mark = self._record_marks[broker] = _record_mark(self.records[broker])
             self._rest += mark
         return self._rest
 
     def shown_at(self, names: Iterable[str]) -> int:
-        """Return the revision of the last change that all routes of any of these names show."""
+        """Return the revision of the last change that shows in all routes of one of these names."""
         return max([self.names[BrokerName(name)].route_revision for name in names])
 
     def put_record(self, broker: BrokerKey, record: Record | None, revision: int) -> None:
-        """Put a record, or with None remove it."""
+        """Put a record; None removes it."""
         before = self.records.get(broker)
         self._rest -= self._record_marks.pop(broker, 0)
         self.shown += _filter_mark(record) - _filter_mark(before)
@@ -91,12 +91,12 @@ class BrokerStore:
             self._ledger.add(record.host, brokers=1, size=size_of_record(record))
 
     def renew_name(self, name: BrokerName, entry: NameEntry, revision: int) -> None:
-        """Put a name that is otherwise as it was: some permission of its queues changed."""
+        """Put a name after some permission of its queues changed and nothing else."""
         self._rest += _revision_mark(name) * (revision - entry.revision)
         self.names[name] = replace(entry, revision=revision)
 
     def put_name(self, name: BrokerName, entry: NameEntry | None, revision: int) -> None:
-        """Put a name, or with None remove it."""
+        """Put a name; None removes it."""
         before = self.names.get(name)
         if before is not None:
             self._count_name(name, before, -1)
@@ -138,10 +138,10 @@ def _record_mark(record: Record) -> int:
 
 
 def size_of_record(record: Record) -> int:
-    """Return the bytes that a record counts."""
+    """Return the bytes that a record counts against the bounds."""
     return size_of((*record.broker, record.ha_server_addr, *record.filter_servers))
 
 
 def size_of_name(name: str, entry: NameEntry) -> int:
-    """Return the bytes that a broker name counts."""
+    """Return the bytes that a broker name counts against the bounds."""
     return size_of((name, entry.zone_name, *entry.clusters))

@@ -1,8 +1,8 @@
 """Content of the route table, as immutable values, and the marks that stand for them in digests.
 
-Most topics have equal queue data at the same brokers: one :class:`QueueSet` serves all of them. Values that
-there are many of are unknown to the garbage collector (they cannot be part of a cycle), so that a collection
-does not walk over a large table.
+Most topics have equal queue data at the same brokers: one :class:`QueueSet` serves all of them. The garbage
+collector does not track the most numerous values, which cannot be part of a cycle. So a collection does not
+visit a whole large table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 NO_MAPPINGS: Final[Mapping[str, QueueMapping]] = {}
 
 SLICE: Final = 5_000
-"""Topics that one call into C deals with while a thread works on an image."""
+"""Number of topics that one call into C handles while a thread works on a snapshot."""
 
 MASK: Final = (1 << 128) - 1
 """Digests are sums modulo 2**128."""
@@ -38,7 +38,10 @@ def mark_of(*parts: Any) -> int:
 
 
 def mark_of_topic(topic: str) -> int:
-    """Return 128 bits that stand for a topic; no other fact is encoded like the bare text."""
+    """Return 128 bits that stand for a topic.
+
+    No other fact is encoded as a bare text, so it cannot have the same bits.
+    """
     return int.from_bytes(blake2b(topic.encode(), digest_size=16).digest(), "big")
 
 
@@ -52,17 +55,19 @@ def sum_of_products(left: list[int], right: list[int]) -> int:
 
 
 def made_of(kind: type[_Struct], *members: Any) -> _Struct:
-    """Return a struct of its members' values in order: what :func:`astuple` takes apart."""
+    """Make a struct from its members' values in order: the reverse of :func:`astuple`."""
     return kind(**dict(zip(kind.__struct_fields__, members, strict=True)))
 
 
 def host_mark(host: str) -> int:
-    """Return what stands for a charged host in digests; 0 for none, as of tables of former releases."""
+    """Return the bits that stand for a charged host in digests; 0 for none, as in older tables."""
     return mark_of("h", host) if host else 0
 
 
 class Share(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """Queue data of one broker name for some topics. A table keeps one of each, compared by identity.
+    """Queue data of one broker name for some topics.
+
+    A table keeps one object of each value, so identity means equality.
 
     Attributes:
         mark: Stands for the data in digests.
@@ -77,7 +82,9 @@ class Share(msgspec.Struct, frozen=True, gc=False, eq=False):
 
 
 class QueueSet(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """Queue data of some topics at all their brokers; a table keeps one of each, compared by identity.
+    """Queue data of some topics at all their brokers.
+
+    A table keeps one object of each value, so identity means equality.
 
     Attributes:
         by_name: Broker name to queue data; never changed, and empty in :data:`NO_QUEUES` only.
@@ -89,19 +96,19 @@ class QueueSet(msgspec.Struct, frozen=True, gc=False, eq=False):
 
 
 NO_QUEUES: Final = QueueSet({}, 0)
-"""Of a topic that is not there."""
+"""The queue set of a topic that does not exist."""
 
 
 class TopicEntry(msgspec.Struct, frozen=True, gc=False, eq=False):
     """A topic in the table. Entries and their maps are replaced, never changed, so copies may share them.
 
-    Topics that one change made alike share one entry.
+    Topics that one change set to the same values share one entry.
 
     Attributes:
         queue_set: Queue data by broker name.
         mappings: Broker name to mapping info of a static topic; only names that are in ``queues``.
-        revision: Of the last change of the entry itself; see :meth:`RouteView.topic_revision`.
-        host: The one that is charged for it, see :class:`.room.Ledger`.
+        revision: Revision of the last change of the entry itself; see :meth:`RouteView.topic_revision`.
+        host: Host that is charged for it, see :class:`.room.Ledger`.
     """
 
     queue_set: QueueSet
@@ -116,17 +123,18 @@ class TopicEntry(msgspec.Struct, frozen=True, gc=False, eq=False):
 
 
 class NameEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker name: a master and its slaves. As default it has what a name has before the first of them.
+    """A broker name: a master and its slaves. The defaults are the values before the first registration.
 
     Attributes:
-        cluster: Of the first registration; kept while the name exists, as documented.
+        cluster: Cluster of the first registration; it stays while the name exists, as RocketMQ documents.
         clusters: All clusters under which it registered, in order of text; 106 and 224 list it in each.
         addrs: Broker id to record key; never empty in a table.
-        revision: Of the last change of addresses, ids or permissions.
-        route_revision: Of the last change that all its topics' routes show.
-        perms_set: Whether an operator changed permissions (205, 327) since a full registration of another
-            version last brought all of them. Permissions that are listed outlive an equal version then.
-        host: The one that is charged for its queue data, see :class:`.room.Ledger`.
+        revision: Revision of the last change of addresses, ids or permissions.
+        route_revision: Revision of the last change that shows in the routes of all its topics.
+        perms_set: Whether an operator changed permissions (205, 327) after the last full registration of
+            another version. If True, a registration of an equal version does not change the listed
+            permissions.
+        host: Host that is charged for its queue data, see :class:`.room.Ledger`.
     """
 
     cluster: ClusterName
@@ -146,8 +154,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         complete: False after an incremental registration: it then equals no data version.
         filter_servers: Empty if it has none.
-        revision: Of the last change, or of the last :class:`Touch`.
-        host: The one that is charged for it, see :class:`.room.Ledger`.
+        revision: Revision of the last change, or of the last :class:`Touch`.
+        host: Host that is charged for it, see :class:`.room.Ledger`.
     """
 
     broker: BrokerKey

@@ -1,8 +1,8 @@
-"""The image of all that the route table keeps, as a value and as bytes.
+"""The snapshot of the route table's whole state, as a value and as bytes.
 
 The bytes are one msgpack array that starts with its format version. Queue data and queue sets are listed
-once; what is kept per topic stands in columns, which are read and written at the speed of C, in slices of
-some thousand topics: a thread that does so lets the loop go on only between two calls into C.
+once. The values of each topic stand in columns, which are read and written by calls into C. Columns come in
+slices of some thousand topics, because a thread blocks the event loop during each call into C.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from .entries import (
 )
 
 IMAGE_VERSION: Final = 2
-"""Format of the state image that this program writes."""
+"""Format of the snapshot that this program writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A copy of all replicated state at one revision; its values are shared with the table and immutable.
+    """A copy of all replicated state at one revision. It shares its immutable values with the table.
 
     Attributes:
-        digest: Of what clients see.
+        digest: Digest of the state that clients see.
     """
 
     revision: int = 0
@@ -57,15 +57,15 @@ class Image:
 
 
 NOTHING: Final = Image()
-"""Of a table to which nothing has happened."""
+"""The snapshot of a new table."""
 
 
 class ImageError(Exception):
-    """Bytes that are no state image this program understands."""
+    """Bytes that are no snapshot that this program understands."""
 
 
 class _Slice(msgspec.Struct, array_like=True):
-    """Some topics, as columns; the last two hold positions in ``queue_sets`` and in ``hosts``."""
+    """Some topics as columns. The last two columns hold positions in ``queue_sets`` and in ``hosts``."""
 
     topics: list[str]
     revisions: list[int]
@@ -79,14 +79,16 @@ class _ImageBody(msgspec.Struct, array_like=True):
     Attributes:
         queue_datas: Members of :class:`QueueData`, in order.
         queue_sets: Positions in ``queue_datas``.
-        slices: Topics, each slice an encoded :class:`_Slice`.
-        mappings: Only of topics that have some: broker name, epoch, info.
-        names: Broker name, then the members of :class:`NameEntry` but the last; ``addrs`` has unpacked keys.
-        records: Members of :class:`Record` in order; ``broker`` is unpacked, ``data_version`` a tuple.
-        kv_seen: Whether there ever was a namespace, that is, whether there is one: they stay.
+        slices: Topics; each slice is an encoded :class:`_Slice`.
+        mappings: Topics that have mappings: broker name, epoch, info.
+        names: Broker name, then the members of :class:`NameEntry` without the last one; the keys of ``addrs``
+            are unpacked.
+        records: Members of :class:`Record` in order; ``broker`` is unpacked, ``data_version`` is a tuple.
+        kv_seen: Whether a namespace was ever created. This equals whether one exists, because namespaces are
+            never removed.
         gone_topics, gone_topic_revisions: Columns of the removals of topics; ``tombstones`` has the others.
-        perms_set: Broker names of which :class:`NameEntry` says so. Older programs leave it out.
-        hosts: Those that are charged for something. Older programs leave out all that is about them.
+        perms_set: Broker names whose :class:`NameEntry` has this flag. Older programs omit it.
+        hosts: Hosts that are charged for something. Older programs omit this and all positions in it.
         host_of_name, host_of_record: Positions in ``hosts``, in the order of ``names`` and ``records``.
     """
 
@@ -113,7 +115,9 @@ class _ImageBody(msgspec.Struct, array_like=True):
 
 
 _PARTS_OF_KEYS: Final = {"record": 2, "key": 2, "name": 1}
-"""Of what ``tombstones`` holds, by kind; a record's two are equal to its :class:`BrokerKey`."""
+"""Number of parts of a key in ``tombstones``, by kind. The two parts of a record equal its
+:class:`BrokerKey`.
+"""
 
 
 class _ImageVersion(msgspec.Struct, array_like=True):
@@ -121,7 +125,7 @@ class _ImageVersion(msgspec.Struct, array_like=True):
 
 
 def encode_image(image: Image) -> bytes:
-    """Return an image as bytes; some 0.1 s for 100,000 topics, so run it in a thread."""
+    """Encode a snapshot. This takes some 0.1 s for 100,000 topics, so run it in a thread."""
     entries = image.topics.values()
     sets = {queue_set: place for place, queue_set in enumerate(dict.fromkeys([e.queue_set for e in entries]))}
     hosts: dict[str, int] = {}
@@ -130,7 +134,7 @@ def encode_image(image: Image) -> bytes:
         return hosts.setdefault(host, len(hosts))
 
     datas: dict[int, tuple[int, QueueData]] = {}
-    # Tuples of numbers leave the garbage collector's sight, other than lists.
+    # Use tuples: the garbage collector stops tracking tuples of numbers, but not lists.
     places = [
         tuple([datas.setdefault(id(data), (len(datas), data))[0] for _, data in sorted(kept.by_name.items())])
         for kept in sets
@@ -192,7 +196,7 @@ def _record_row(record: Record) -> Any:
 
 
 def decode_image(data: bytes) -> Image:
-    """Read an image.
+    """Decode a snapshot.
 
     Raises:
         ImageError: If it is damaged or of an unknown format.

@@ -11,21 +11,24 @@ from .entries import mark_of
 from .tombstones import Tombstones
 
 KV_ENTRY_BYTES_MAX: Final = 1024 * 1024
-"""Of namespace, key and value of one entry, in UTF-8."""
+"""Largest size in bytes of namespace, key and value of one entry together, in UTF-8."""
 KV_NAME_BYTES_MAX: Final = 1024
-"""Of namespace and key of one entry, in UTF-8: they are remembered for a while after it is removed."""
+"""Largest size in bytes of namespace and key together, in UTF-8: the table remembers them for a while after a
+removal.
+"""
 KV_BYTES_MAX: Final = 3 * 1024 * 1024
-"""Of all of it, see :func:`size_of`: an import of it is one command, and its file is far smaller than what is
-read at a start."""
+"""Largest size in bytes of the whole configuration, see :func:`size_of`. So an import fits into one command,
+and the file stays far below the bound for files that are read at a start.
+"""
 _ENTRY_OVERHEAD: Final = 64
-"""Bytes that an entry, or a namespace, counts beside its text."""
+"""Bytes that an entry, or a namespace, counts in addition to its text."""
 
 
 def text_size(*texts: str | None) -> int:
-    """Return the bytes of the texts of an entry, or of a namespace.
+    """Return the size in bytes of the texts of an entry, or of a namespace.
 
     Raises:
-        ValueError: One is no Unicode text.
+        ValueError: If a text is no valid Unicode.
     """
     return sum(len(text.encode()) for text in texts if text is not None)
 
@@ -43,14 +46,13 @@ def _counted(*texts: str | None) -> int:
 
 
 class KvStore:
-    """Values by namespace and key; who changes them names the revision of the change.
+    """Values by namespace and key; every change names its revision.
 
     Attributes:
-        spaces: By namespace, by key. A namespace that was there once stays, and its map is replaced, never
-            changed.
-        shown: Part of the digest of what clients see.
-        rest: Part of the digest of what is replicated beside that, but for removals.
-        size: Bytes of all of it, as :func:`size_of` counts them.
+        spaces: Values by namespace and key. A namespace is never removed; its map is replaced, never changed.
+        shown: Part of the digest of the state that clients see.
+        rest: Part of the digest of the other replicated state, without removals.
+        size: Size of the whole configuration in bytes, see :func:`size_of`.
     """
 
     __slots__ = ("_tombstones", "rest", "shown", "size", "spaces")
@@ -76,14 +78,14 @@ class KvStore:
             self.shown += mark_of("s", namespace)
 
     def excess(self, namespace: str, key: str, value: str | None) -> int:
-        """Return the size that a put would lead to if that is more than allowed and more than now, else 0."""
+        """Return the size after a put if it is above the bound and above the present size, else 0."""
         more = _counted(key, value) + (0 if namespace in self.spaces else _counted(namespace))
         before = self.value(namespace, key)
         size = self.size + more - (0 if before is None else _counted(key, before.value))
         return size if size > KV_BYTES_MAX and size > self.size else 0
 
     def put(self, namespace: str, key: str, entry: KvEntry | None, revision: int) -> None:
-        """Put a value, or with None remove it."""
+        """Put a value; None removes it."""
         self.add_namespace(namespace)
         values = dict(self.spaces[namespace])
         before = values.pop(key, None)

@@ -15,10 +15,10 @@ from .topics import Draft
 
 
 class Leaving:
-    """A broker's leaving: what it does to topics is prepared first, see :class:`Draft`.
+    """The removal of a broker; the changes of its topics are prepared first, see :class:`Draft`.
 
     Attributes:
-        draft: What it does to topics, None if nothing.
+        draft: Changes of topics; None if there are none.
     """
 
     def __init__(self, store: RouteStore, broker: BrokerKey) -> None:
@@ -28,7 +28,7 @@ class Leaving:
         self.draft: Draft | None = None
 
     def prepare(self) -> Steps[None]:
-        """Prepare it for the next revision."""
+        """Prepare the removal for the next revision."""
         store, topics = self._store, self._store.topics
         name = store.brokers.records[self._broker].broker_name
         addrs, shares = self._addrs_left(), {}
@@ -46,7 +46,7 @@ class Leaving:
         return {i: key for i, key in name.addrs.items() if key != self._broker}
 
     def commit(self, reason: LeaveReason, facts: Facts) -> None:
-        """Remove the record and its address; clean up the name as the documents say."""
+        """Remove the record and its address; clean up the name as RocketMQ documents."""
         store, broker, addrs = self._store, self._broker, self._addrs_left()
         record = forget_record(store, broker, reason, facts)
         name = record.broker_name
@@ -71,7 +71,7 @@ class Leaving:
 
 
 def drop(store: RouteStore, broker: BrokerKey, reason: LeaveReason) -> Steps[Applied]:
-    """Remove a broker, and nothing else."""
+    """Remove a broker; the same change removes nothing else."""
     leaving = Leaving(store, broker)
     yield from leaving.prepare()
     store.revision += 1
@@ -81,7 +81,7 @@ def drop(store: RouteStore, broker: BrokerKey, reason: LeaveReason) -> Steps[App
 
 
 def forget_record(store: RouteStore, broker: BrokerKey, reason: LeaveReason, facts: Facts) -> Record:
-    """Remove a record and return it; its address is the caller's to remove."""
+    """Remove a record and return it. The caller removes its address."""
     record = store.brokers.records[broker]
     store.brokers.put_record(broker, None, store.revision)
     facts.left.append(BrokerLeft(broker=broker, broker_name=record.broker_name, reason=reason))
@@ -91,11 +91,11 @@ def forget_record(store: RouteStore, broker: BrokerKey, reason: LeaveReason, fac
 def note_min_change(
     entry: NameEntry, *, offline: BrokerAddr | None, ha_addr: str | None, facts: Facts
 ) -> None:
-    """Note that another broker of a name has the smallest id, and whom to tell.
+    """Note that another broker of a name has the smallest id, and which brokers to notify.
 
     Args:
-        offline: The address that is gone, None if one came.
-        ha_addr: Of the broker that has it.
+        offline: Address of the broker that left; None if a broker joined.
+        ha_addr: Replication address of the broker with the smallest id.
     """
     smallest = min(entry.addrs)
     everybody = offline is not None or len(entry.addrs) == 1

@@ -1,13 +1,14 @@
-"""Encoded lists as clients ask for them, kept as long as the table they show does not change."""
+"""Encoded lists for clients, kept as long as their table does not change."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import Final
 
-#: Bytes of lists kept at once. A list of 100,000 topics is 3 MB.
+#: Bound of the kept lists in bytes. A list of 100,000 topics has 3 MB.
 LISTINGS_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Shorter lists are made anew each time: anyone who asks for clusters that are not there has nothing kept.
+#: Lists below this size in bytes are made anew each time. So requests for clusters that do not exist fill no
+#: memory.
 _WORTH_KEEPING: Final = 4 * 1024
 
 
@@ -21,7 +22,7 @@ class Listings:
         self._kept: dict[Hashable, bytes] = {}
 
     def get(self, revision: int, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """Return a list as it was made at this revision of the table, or make it."""
+        """Return the kept list of this revision of the table, or make it."""
         if revision != self._revision:
             self._kept.clear()
             self._revision = revision

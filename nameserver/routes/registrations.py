@@ -36,12 +36,12 @@ from .room import Held, excess, size_of
 from .store import RouteStore
 from .topics import Draft
 
-#: A registering broker, as a command names it or as it was decoded.
+#: A registering broker, from a command or from a decoded request.
 Sender: TypeAlias = RegisterBroker | Registration
 
 
 def would_change(store: RouteStore, command: RegisterBroker) -> Steps[bool]:
-    """Find out whether applying a registration would change the table, were it not *moved*."""
+    """Compute whether applying a registration would change the table, assuming that it is not *moved*."""
     news = _says_news(store, command)
     if news is None:
         return _brings_news(store, command, (yield from _brought(store, command)))
@@ -49,7 +49,7 @@ def would_change(store: RouteStore, command: RegisterBroker) -> Steps[bool]:
 
 
 def _says_news(store: RouteStore, command: RegisterBroker) -> bool | None:
-    """Return whether a registration changes the table; None: if its topics do."""
+    """Return whether a registration changes the table; None if only its topics can decide that."""
     record, name = store.brokers.records.get(command.broker), store.brokers.names.get(command.broker_name)
     if _is_fenced(store, command, name):
         return record is not None
@@ -73,17 +73,17 @@ def _brings_news(store: RouteStore, command: RegisterBroker, brought: Mapping[st
 
 
 def with_set_perms(store: RouteStore, said: Registration) -> Registration:
-    """Return a registration with the permissions that its broker may not undo.
+    """Return a registration that keeps the permissions which its broker may not change.
 
-    An equal version says nothing that the table has not, except what a lost increment would have brought. So
-    it leaves permissions as an operator set them, as RocketMQ does.
+    A registration with the listed version brings no news, except for the content of a lost incremental one.
+    So it leaves permissions as an operator set them, as RocketMQ does.
     """
     record, name = store.brokers.records.get(said.broker), store.brokers.names.get(said.broker_name)
     if (
         record is None
         or name is None
         or not name.perms_set
-        or record.complete  # topics of an equal version are not looked at then
+        or record.complete  # the topics of an equal version are not compared then
         or not _same_place(record, said)
         or record.data_version != said.data_version
     ):
@@ -97,7 +97,7 @@ def with_set_perms(store: RouteStore, said: Registration) -> Registration:
 
 
 def register_reply(store: RouteStore, of: Sender | Touch | Record) -> RegisterReply:
-    """Return the answer's content for a registration that succeeds on the table as it is."""
+    """Return the content of the answer to a registration that succeeds on the present table."""
     record, name = store.brokers.records.get(of.broker), store.brokers.names.get(of.broker_name)
     master = None
     if of.broker_id != MASTER_ID and record is not None and name is not None and MASTER_ID in name.addrs:
@@ -120,7 +120,7 @@ def register(store: RouteStore, command: RegisterBroker) -> Steps[Verdict]:
     if news is False or (news is None and not _brings_news(store, command, differing)):
         return NoChange(revision=store.revision, reply=register_reply(store, command))
     if is_fenced:
-        # An answer without a change would leave the address listed under the id it no longer claims.
+        # Change the table: otherwise the address would stay listed under its former id.
         return (yield from _fenced(store, command))
     limits = command.limits
     added = new_topics(store, name_key, differing or {})
@@ -206,7 +206,7 @@ def _is_fenced(store: RouteStore, command: RegisterBroker, name: NameEntry | Non
 
 
 def _take_place(store: RouteStore, command: RegisterBroker, name: NameEntry, facts: Facts) -> NameEntry:
-    """Return a name with the address under its id, and remove whom it displaces."""
+    """Return a name with the address under its id, and remove the brokers that it displaces."""
     for broker in _displaced(name, command):
         same_address = broker.broker_addr == command.broker_addr
         reason = LeaveReason.MOVED if same_address else LeaveReason.DISPLACED
@@ -234,14 +234,14 @@ def _displaced(name: NameEntry, command: RegisterBroker) -> list[BrokerKey]:
 
 
 def _addrs_with(name: NameEntry, command: RegisterBroker) -> dict[int, BrokerKey]:
-    """Return a name's addresses with the one that registers, in order of ids."""
+    """Return a name's addresses, including the registering one, in order of ids."""
     addrs = {i: key for i, key in name.addrs.items() if key.broker_addr != command.broker_addr}
     addrs[command.broker_id] = command.broker
     return dict(sorted(addrs.items()))
 
 
 def _absent(store: RouteStore, command: RegisterBroker) -> tuple[str, ...]:
-    """Return the topics of a name that a registration takes away, as the setting may say."""
+    """Return the topics of a name that a registration removes, if the setting allows that."""
     if not command.delete_absent or command.incremental or command.mappings:
         return ()
     kept = {queues.topic for queues in command.topics}
@@ -268,7 +268,7 @@ def _brought(store: RouteStore, command: RegisterBroker) -> Steps[dict[str, Shar
 
 
 def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Steps[Rejected | None]:
-    """Return why a registration may not make the table grow so much, None if it may."""
+    """Return which bound of the table a registration would exceed; None if it exceeds none."""
     if _is_fenced(store, command, store.brokers.names.get(command.broker_name)):
         return None
     brought = yield from _brought(store, command)
@@ -276,9 +276,10 @@ def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Steps[
 
 
 def has_ample_room(store: RouteStore, decoded: Registration, limits: TableLimits) -> bool:
-    """Return whether the table has room for a registration even if nothing of it is known.
+    """Return whether the table has room for a registration even if all of its content is new.
 
-    Cheap: no topic is looked up. False says nothing, see :func:`excess_of_registration`.
+    It is cheap, because it looks up no topic. False does not mean that there is no room: see
+    :func:`excess_of_registration`.
     """
     texts = [*decoded.table, *decoded.broker, decoded.broker_name, decoded.ha_server_addr]
     texts += [*(decoded.filter_servers or ()), *(mapping.info for mapping in decoded.mappings)]
@@ -317,7 +318,7 @@ def new_topics(store: RouteStore, name: str, topics: Iterable[str]) -> list[str]
 
 
 def room_for(store: RouteStore, topics: list[str], *, size: int = 0) -> Held:
-    """Return how much more the table holds once a broker name has queue data of some more topics."""
+    """Return how much the table grows when a broker name gets queue data of some more topics."""
     entries = store.topics.entries
     unknown = [topic for topic in topics if topic not in entries]
     return Held(topics=len(unknown), pairs=len(topics), size=size_of(unknown) + size)
@@ -326,10 +327,10 @@ def room_for(store: RouteStore, topics: list[str], *, size: int = 0) -> Held:
 def excess_of(
     store: RouteStore, name: str, limits: TableLimits | None, more: Held, *, adds_topics: bool
 ) -> Rejected | None:
-    """Return why a broker name may not have more, None if it may.
+    """Return which bound a broker name would exceed by its growth; None if it exceeds none.
 
     Args:
-        adds_topics: Then the host that brings them is charged for all the queue data of the name.
+        adds_topics: If True, the host of the change is charged for all queue data of the name.
     """
     moved = Held()
     pool = store.topics.pools.get(name)
@@ -339,10 +340,10 @@ def excess_of(
 
 
 class _Topics:
-    """The topics of a registration: prepared first, see :class:`Draft`.
+    """The changes of topics by a registration, prepared before they are made; see :class:`Draft`.
 
     Args:
-        host, over: As of the draft.
+        host, over: As for the draft.
     """
 
     def __init__(
@@ -363,7 +364,7 @@ class _Topics:
         self._drafts: list[Draft] = []
 
     def prepare(self) -> Steps[None]:
-        """Prepare to put them for the next revision."""
+        """Prepare the changes for the next revision."""
         if self._absent:
             yield from self._draft().put({}, without=self._absent)
         if self._differing:
@@ -376,7 +377,7 @@ class _Topics:
         return self._over
 
     def commit(self, facts: Facts) -> bool:
-        """Put them; return whether any queue data changed."""
+        """Make the changes; return whether any queue data changed."""
         store, command, name = self._store, self._command, self._command.broker_name
         for draft in self._drafts:
             draft.commit()
@@ -403,7 +404,7 @@ def _new_mapping(store: RouteStore, name: BrokerName, mapping: QueueMapping) -> 
 
 
 def touch(store: RouteStore, command: Touch) -> Verdict:
-    """Renew a record that is as the command says."""
+    """Renew a record that equals the command's description."""
     record, name = store.brokers.records.get(command.broker), store.brokers.names.get(command.broker_name)
     if (
         record is None
@@ -426,12 +427,12 @@ def _same_place(record: Record, said: Sender | Touch) -> bool:
 
 
 def says_the_same(said: Sender | Touch, record: Record, name: NameEntry) -> bool:
-    """Return whether a broker's own facts are as before: place, addresses, lease, settings, filter servers.
+    """Return whether a broker's own facts are unchanged: place, addresses, lease, settings, filter servers.
 
-    At the same place it is listed, and in its cluster.
+    The same place means: it is listed under this name and id, and in this cluster.
     """
     return (
-        record.broker_name == said.broker_name  # and so on: _same_place, without the call
+        record.broker_name == said.broker_name  # the body of _same_place, without the cost of a call
         and record.broker_id == said.broker_id
         and record.ha_server_addr == said.ha_server_addr
         and record.lease_ms == said.lease_ms
@@ -442,14 +443,14 @@ def says_the_same(said: Sender | Touch, record: Record, name: NameEntry) -> bool
 
 
 def is_contained(record: Record, version: DataVersion, *, incremental: bool) -> bool:
-    """Return whether an incremental registration is in a complete record already, so a late copy."""
+    """Return whether a complete record contains an incremental registration already: a late copy."""
     return incremental and record.complete and version.contained_in(record.data_version)
 
 
 def brings_all_perms(
     command: RegisterBroker | Update, broker_id: int, version_before: DataVersion | None
 ) -> bool:
-    """Return whether a registration replaces every permission, so that none is left that an operator set.
+    """Return whether a registration replaces every permission, including those that an operator set.
 
     Args:
         version_before: None if it is the first one of this broker.
@@ -458,13 +459,13 @@ def brings_all_perms(
 
 
 def perm_mask(said: Sender, addrs: Mapping[int, BrokerKey]) -> int | None:
-    """Return the bits of permissions that are stored of a broker's topics; None if its topics do not count.
+    """Return the bits of permissions that are stored for a broker's topics; None if its topics are ignored.
 
-    Those of a master count, and those of a 5.x slave with the smallest id behind its name, which has no write
-    permission as an acting master.
+    The topics of a master are stored. So are those of a 5.x slave with the smallest id of its name, without
+    write permission, because it may become an acting master.
 
     Args:
-        addrs: Of the broker name, this broker included.
+        addrs: Addresses of the broker name, including this broker's.
     """
     if said.broker_id == MASTER_ID:
         return -1

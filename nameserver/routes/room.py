@@ -16,7 +16,7 @@ class Held(msgspec.Struct):
     """Counts of things in a table; the sizes are bytes of their texts in UTF-8.
 
     Attributes:
-        pairs: Of a topic and a broker name that has queue data of it.
+        pairs: Pairs of a topic and a broker name that has queue data of it.
         brokers: Records.
     """
 
@@ -27,15 +27,15 @@ class Held(msgspec.Struct):
 
 
 class Ledger:
-    """Sums of a table's content, kept up to date at a few additions per change.
+    """Sums of a table's content; each change updates them by a few additions.
 
-    A host is charged for the records of its registrations, for topics that it was the first to bring, and for
-    the pairs of each broker name to which it was the last to add a topic. A stranger chooses names and
-    addresses of brokers, but not the host from which it speaks.
+    A host is charged for the records of its registrations, for topics that it registered first, and for the
+    pairs of each broker name to which it added the latest topic. A stranger chooses names and addresses of
+    brokers, but not the host of its connection.
 
     Attributes:
-        whole: Of the table.
-        by_host: By host; those that hold nothing are left out.
+        whole: Sums of the whole table.
+        by_host: Sums by host; hosts without content have no entry.
     """
 
     __slots__ = ("by_host", "whole")
@@ -45,7 +45,7 @@ class Ledger:
         self.by_host: dict[str, Held] = {}
 
     def add(self, host: str, *, topics: int = 0, pairs: int = 0, brokers: int = 0, size: int = 0) -> None:
-        """Count what a host holds more, or less if a number is below 0."""
+        """Add content to a host's sums; a number below 0 subtracts."""
         held = self.by_host.get(host)
         if held is None:
             held = self.by_host[host] = Held()
@@ -64,15 +64,17 @@ _MEASURES: Final = (
     ("brokers", "brokers", "tableBrokersMax"),
     ("size", "bytes of names and addresses", "tableBytesMax"),
 )
-"""Members of :class:`Held` and :class:`TableLimits`, their words, and the settings that bound them."""
+"""Members of :class:`Held` and :class:`TableLimits`, the words for them in errors, and the settings that
+bound them.
+"""
 
 
 def excess(ledger: Ledger, limits: TableLimits | None, more: Held, *, moved: Held) -> Rejected | None:
-    """Return why a change may not apply, None if it may. A change that adds nothing always may.
+    """Return which bound a change would exceed; None if it exceeds none, as a change that adds nothing.
 
     Args:
-        more: What the table would hold more.
-        moved: What its host would be charged for that is in the table already.
+        more: Content that the change adds to the table.
+        moved: Existing content for which its host would newly be charged.
     """
     if limits is None:
         return None
@@ -104,5 +106,5 @@ def _rejected(why: str) -> Rejected:
 
 
 def size_of(texts: Iterable[str | None]) -> int:
-    """Return the bytes of texts in UTF-8; None has none."""
+    """Return the size of texts in bytes of UTF-8; None counts 0."""
     return sum([len(text) if text.isascii() else len(text.encode()) for text in texts if text])

@@ -1,4 +1,4 @@
-"""State of the route table: its revision, the changes since another one, digests and images."""
+"""State of the route table: its revision, the changes since an earlier revision, digests and snapshots."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .topics import TopicStore
 
 
 class RouteStore:
-    """State of a route table. Anyone who changes it first raises the revision, by one for each command.
+    """State of a route table. Each command first raises the revision by one, then changes the state.
 
     Attributes:
         revision: Number of changes applied.
-        epoch: Grows with each restore of a snapshot; revisions of two epochs must not be compared. Kept
-            beside the table's image, not in it.
-        listings: Lists that were encoded at this revision; they go where the state goes.
-        ledger: How much there is, and of which host.
-        limited: A command with limits was applied, so each member understands those.
+        epoch: Grows with each restore of a snapshot; revisions of two epochs must not be compared. It is
+            stored beside the table's snapshot, not in it.
+        listings: Lists that were encoded at this revision; they are exchanged together with the state.
+        ledger: Sizes of the content, in all and by host.
+        limited: A command with limits was applied, so each member understands limits.
     """
 
     __slots__ = (
@@ -58,7 +58,7 @@ class RouteStore:
     # -- revisions
 
     def moved_at(self, kind: BaseKind, key: Hashable) -> int:
-        """Return the revision at which something last changed, came or went; at least the floor if absent."""
+        """Return the revision of a thing's last change, addition or removal; at least the floor if absent."""
         present = self.present(kind, key)
         return self.tombstones.removed_at(kind, key) if present is None else present
 
@@ -89,14 +89,18 @@ class RouteStore:
         """Return the digest of all replicated state, revisions and remembered removals included."""
         rest = self.brokers.rest() + self.topics.rest + self.kv.rest
         gone = self.tombstones
-        limited = (True,) if self.limited else ()  # members that cannot be have the digest of old
+        # a table that never applied a command with limits keeps its former digest
+        limited = (True,) if self.limited else ()
         parts = self.digest(), _hex(rest), _hex(gone.mark), self.revision, gone.floor
         return _hex(mark_of(*parts, *limited))
 
     # -- images
 
     def copy_for_snapshot(self) -> Image:
-        """Return a copy of the state for another thread to encode; its cost is that of a few dict copies."""
+        """Return a copy of the state for another thread to encode.
+
+        It costs as much as a few copies of dicts.
+        """
         brokers, tombstones = self.brokers, self.tombstones
         return Image(
             revision=self.revision,
@@ -111,9 +115,10 @@ class RouteStore:
         )
 
     def adopt(self, other: RouteStore) -> None:
-        """Exchange state with another store, at once no matter their sizes; views stay valid.
+        """Exchange state with another store, in constant time; views stay valid.
 
-        What was held here is in the other one then, which its owner may free where time does not matter.
+        The other store then holds the former state of this one. Its owner may free it when time does not
+        matter.
         """
         for part in RouteStore.__slots__:
             mine, others = getattr(self, part), getattr(other, part)

@@ -53,12 +53,12 @@ from .view import RouteView
 class RouteTable(RouteStore):
     """Routes known to one nameserver, as a deterministic state machine.
 
-    State changes only in :meth:`applying`. Equal commands in equal order give equal tables and digests:
-    nothing here reads a clock, a random source or the order of a set. A rejected command is a reply, not an
+    State changes only in :meth:`applying`. Equal commands in equal order give equal tables and digests: no
+    code here reads a clock, a random source or the order of a set. A rejected command is a reply, not an
     exception, because every member must reach the same verdict.
 
     Attributes:
-        view: The read-only face of this table; another object from each :meth:`adopt` on.
+        view: The read-only view of this table. :meth:`adopt` replaces it by a new object.
     """
 
     __slots__ = ("view",)
@@ -69,10 +69,10 @@ class RouteTable(RouteStore):
 
     @classmethod
     def restore(cls, data: bytes, *, epoch: int = 0, tombstones_max: int = TOMBSTONES_MAX) -> RouteTable:
-        """Build a table from an encoded image; may run in any thread.
+        """Build a table from an encoded snapshot; may run in any thread.
 
         Raises:
-            ImageError: If the image is damaged, or of a format this program does not know.
+            ImageError: If the snapshot is damaged, or of a format that this program does not know.
         """
         image = decode_image(data)
         table = cls(image, tombstones_max=tombstones_max)
@@ -82,7 +82,10 @@ class RouteTable(RouteStore):
         return table
 
     def adopt(self, other: RouteStore) -> None:
-        """As of the store; a new view tells anyone who keeps answers by revision that it is another state."""
+        """Exchange state as the store does.
+
+        The new view object shows readers with cached answers that the state is another one.
+        """
         super().adopt(other)
         self.view = RouteView(self)
 
@@ -93,7 +96,7 @@ class RouteTable(RouteStore):
         return finish(self.applying(command))
 
     def apply_at_once(self, command: Command) -> Verdict | None:
-        """Apply a command as nearly all are, which needs no steps; None, with nothing done, if it is another.
+        """Apply a common command, which needs no steps; for another command do nothing and return None.
 
         Steps would take 2 us more, of the 35 us of a lone registration.
         """
@@ -102,15 +105,15 @@ class RouteTable(RouteStore):
     def applying(self, command: Command) -> Steps[Verdict]:
         """Apply a command in steps, wholly or not at all; never raises.
 
-        The table stays as it was until the last step, which makes all of the change. Nothing else may change
-        the table between two steps; to give up is to make no more of them.
+        The last step makes the whole change; until then the table is unchanged. No other code may change the
+        table between two steps. To cancel the change, stop making steps.
         """
-        if isinstance(command, Update):  # nearly every command
+        if isinstance(command, Update):  # nearly every command ends here
             return apply_update(self, command)
         return self._applying(command)
 
     def _applying(self, command: Command) -> Steps[Verdict]:
-        assert not isinstance(command, Update), "that is not looked at by its bases"
+        assert not isinstance(command, Update), "this kind is not checked by its bases"
         if self.moved(command):
             return Moved(revision=self.revision)
         match command:
@@ -139,12 +142,12 @@ class RouteTable(RouteStore):
         assert_never(command)
 
     def moved(self, command: Command) -> bool:
-        """Return whether something is younger than what the command was computed from."""
+        """Return whether something has changed since the command was computed."""
         younger = any(self.moved_at(base.kind, base.key) > base.revision for base in bases(command))
         return younger or (isinstance(command, Update) and topic_dropped(self, command))
 
     def unnamed_pairs(self, command: Command) -> int:
-        """Return how many topics of a broker a command would change or remove that it does not name."""
+        """Return how many topics of a broker a command would change or remove without naming them."""
         if isinstance(command, Evict | UnregisterBroker):
             record = self.brokers.records.get(command.broker)
             return 0 if record is None else len(self.topics.of_name(record.broker_name))
@@ -204,7 +207,7 @@ class RouteTable(RouteStore):
         topics, names = self.topics, self.brokers.names
         if any(queues.broker_name not in names for queues in command.queues):
             return NoChange(revision=self.revision)
-        # Of a name listed twice the last one counts.
+        # If a name is listed twice, the last entry counts.
         after = {queues.broker_name: topics.share(*astuple(queues)) for queues in command.queues}
         changed = {
             name: share
@@ -226,12 +229,13 @@ class RouteTable(RouteStore):
         self.limited = self.limited or command.limits is not None
         for name, share in changed.items():
             topics.put(name, {command.topic: share}, self.revision)
-            # A permission came or changed, so a wipe that was decided before must look again.
+            # A permission was added or changed, so an earlier decision to wipe permissions must be made
+            # again.
             self.brokers.renew_name(name, names[name], self.revision)
         return Applied(revision=self.revision, topics=(command.topic,))
 
     def excess(self, command: Command) -> Rejected | None:
-        """Return why the limits of a command forbid it, as far as this table goes; None if they do not."""
+        """Return which limit of a command the table would exceed; None if it exceeds none."""
         if isinstance(command, RegisterBroker):
             return finish(excess_of_registration(self, command))
         if isinstance(command, Update):
@@ -244,11 +248,11 @@ class RouteTable(RouteStore):
         return None
 
     def has_ample_room(self, decoded: Registration, limits: TableLimits) -> bool:
-        """Return whether there is room for a registration if nothing of it is known; False says nothing."""
+        """Return whether there is room for a registration even if all its content is new."""
         return has_ample_room(self, decoded, limits)
 
     def _excess_of_topic(self, topic: str, names: list[BrokerName], limits: TableLimits) -> Rejected | None:
-        """Return why some broker names may not have one more topic, None if they may."""
+        """Return which limit some broker names would exceed by one more topic; None if they exceed none."""
         more, moved = room_for(self, [topic]), Held()
         more.pairs = len(names)
         for name in names:
@@ -281,7 +285,7 @@ class RouteTable(RouteStore):
         return Applied(revision=self.revision, topics=topics, kv_changed=True)
 
     def _import_kv(self, command: ImportKv) -> Verdict:
-        if self.kv.spaces:  # a namespace that was there once stays
+        if self.kv.spaces:  # a namespace is never removed
             return Rejected(
                 code=ResponseCode.SYSTEM_ERROR,
                 remark=f"KV configuration of {len(self.kv.spaces)} namespaces exists; an import needs none",
@@ -298,7 +302,7 @@ class RouteTable(RouteStore):
         return Applied(revision=self.revision, reply=reply, topics=tuple(topics), kv_changed=True)
 
     def _set_kv(self, namespace: str, key: str, entry: KvEntry | None) -> tuple[str, ...]:
-        """Put a value, or with None remove it; return the topics of which it shows in the route."""
+        """Put a value; None removes it. Return the topics whose routes show the value."""
         self.kv.put(namespace, key, entry, self.revision)
         shows = namespace == ORDER_TOPIC_NAMESPACE and self.topics.renew(key, self.revision)
         return (key,) if shows else ()

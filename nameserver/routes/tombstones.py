@@ -11,19 +11,21 @@ from routekeeper.nameserver.commands import BaseKind
 from .entries import MASK, mark_of, mark_of_topic, sum_of_products
 
 TOMBSTONES_MAX: Final = 100_000
-"""Removals that are remembered one by one. Above it the older half is replaced by one floor revision, which
-can only make commands decide again, never apply over something newer."""
+"""Bound of the removals that are remembered one by one. Above it, one floor revision replaces the older half.
+The floor can only cause a second decision on a command; it never lets a command overwrite something newer.
+"""
 
 
 class Tombstones:
     """Removals by kind and key, with the revision of each, and their part of the digest of all state.
 
     Attributes:
-        max: How many there are at most, see :data:`TOMBSTONES_MAX`.
-        by_kind: Kind to key to the revision of its removal. Who keeps the topics keeps their removals, too,
-            see :meth:`topics_moved`.
-        floor: Something absent that is not listed was removed at or before it, or never was.
-        mark: What stands for the removals in the digest of all state.
+        max: Bound of the removals, see :data:`TOMBSTONES_MAX`.
+        by_kind: Kind to key to the revision of its removal. The code that stores topics also writes their
+            removals here, see :meth:`topics_moved`.
+        floor: A thing that is neither present nor listed was removed at or before this revision, or never
+            existed.
+        mark: Number for the removals in the digest of all state.
     """
 
     __slots__ = ("by_kind", "floor", "mark", "max")
@@ -37,11 +39,11 @@ class Tombstones:
         self.mark = _mark_of_all(self.by_kind)
 
     def removed_at(self, kind: BaseKind, key: Hashable) -> int:
-        """Return the revision of a removal; of what is not listed, the floor."""
+        """Return the revision of a removal; the floor if it is not listed."""
         return max(self.by_kind[kind].get(key, 0), self.floor)
 
     def note(self, kind: BaseKind, key: Hashable, revision: int, *, present: bool) -> None:
-        """Remember a removal, or forget it when the thing is there again."""
+        """Remember a removal, or forget it when the thing exists again."""
         removals = self.by_kind[kind]
         removed_at = removals.pop(key, None)
         if removed_at is not None:

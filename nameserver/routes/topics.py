@@ -1,4 +1,4 @@
-"""The topics of a route table: who has which queues, how that is shared, and its part of the digests."""
+"""The topics of a route table: their queue data by broker name, and their part of the digests."""
 
 from __future__ import annotations
 
@@ -42,11 +42,14 @@ Numbers: TypeAlias = tuple[int, ...]
 """Read queues, write queues, permission and flag of a topic at a broker."""
 
 SHARES_SPARE: Final = 1000
-"""Queue data without a topic that are kept for a broker name, in case that topics have them again."""
+"""Bound of the queue data without a topic that are kept for a broker name, because topics may have them
+again.
+"""
 
 SETS_SPARE: Final = 1000
-"""Queue sets without a topic that are kept, and a quarter of the topics: what is no longer in use is looked
-for over all topics, which may cost next to nothing per change."""
+"""Queue sets without a topic are kept up to this number plus a quarter of the topics. The search for unused
+sets reads all topics, so it must be rare.
+"""
 
 
 @dataclass(slots=True)
@@ -54,11 +57,11 @@ class Pool:
     """Data derived from the topics for one broker name.
 
     Attributes:
-        topics: Topics of which the name has queue data, and which.
-        shares: By read queues, write queues, permission and flag. Most topics of a broker have equal ones:
-            one object serves all of them, and unequal objects are unequal shares.
-        host: The one that is charged for the queue data and for new topics.
-        size: Bytes of the name's mappings.
+        topics: Topics with the name's queue data of each.
+        shares: Queue data by read queues, write queues, permission and flag. Most topics of a broker have
+            equal values and share one object, so different objects have different values.
+        host: Host that is charged for the queue data and for new topics.
+        size: Size of the name's mappings in bytes.
     """
 
     topics: dict[str, Share] = field(default_factory=dict)
@@ -80,8 +83,8 @@ class Difference(msgspec.Struct):
     """Differences between a broker's registration and the list of its name.
 
     Attributes:
-        topics: As they are to be kept.
-        adds_topics: Whether the name has no queue data of some of them yet.
+        topics: Topics with the queue data that the table is to store.
+        adds_topics: Whether the name has no queue data of some of these topics yet.
     """
 
     topics: list[TopicQueues] = []
@@ -89,18 +92,18 @@ class Difference(msgspec.Struct):
 
 
 class TopicStore:
-    """Queue data of topics by broker name; who changes them names the revision of the change.
+    """Queue data of topics by broker name; every change names its revision.
 
-    The part of digests is kept up to date. A topic's is a product, its own mark times the mark of its queue
-    set (or times its revision), so that a change of a topic costs a multiplication and no hashing: one
+    Each change updates the part of the digests. A topic's part is a product: its own mark times the mark of
+    its queue set (or times its revision). So a change of a topic costs a multiplication and no hashing: one
     registration may change 100,000 topics.
 
     Attributes:
-        entries: By topic; none is without queue data, and no mapping is without its queue data.
-        marks: Of the same topics, see :func:`mark_of_topic`.
-        pools: By broker name.
-        shown: Part of the digest of what clients see.
-        rest: Part of the digest of what is replicated beside that, but for removals.
+        entries: Entries by topic; each has queue data, and each mapping has its queue data.
+        marks: Marks of the same topics, see :func:`mark_of_topic`.
+        pools: Derived data by broker name.
+        shown: Part of the digest of the state that clients see.
+        rest: Part of the digest of the other replicated state, without removals.
     """
 
     __slots__ = ("_ledger", "_sets", "_tombstones", "entries", "marks", "pools", "rest", "shown")
@@ -110,7 +113,8 @@ class TopicStore:
         self._ledger = ledger
         self.entries = dict(entries)
         self.pools: defaultdict[str, Pool] = defaultdict(Pool)
-        # Sets in use and some that were, by mark. Who finds one compares its content: a mark is no proof.
+        # Queue sets in use, and some unused ones, by mark. A reader must compare the content, because two
+        # sets may have equal marks.
         self._sets: dict[int, QueueSet] = {}
         members: dict[QueueSet, list[str]] = defaultdict(list)
         for topic, kept in entries.items():
@@ -155,7 +159,7 @@ class TopicStore:
         """Find the topics for which a broker's data differ from those of its name.
 
         Args:
-            said: Topics, and what it says of each.
+            said: Topics, and the broker's data of each.
             mask: Bits of permissions that are stored.
         """
         listed, found = self.of_name(name).get, difference.topics.append
@@ -180,13 +184,13 @@ class TopicStore:
         name: BrokerName,
         mask: int = -1,
     ) -> None:
-        """As :meth:`find_differing`, as shares. A new one is no part of the store until a change has it.
+        """As :meth:`find_differing`, but return shares. A new share enters the store only with a change.
 
-        The texts of topics are interned: a hundred brokers with the same topics keep each name once.
+        The texts of topics are interned, so a hundred brokers with the same topics keep each name once.
 
         Args:
-            found: By topic; with what was found in former steps.
-            made: New shares, by what is in them; with those of former steps.
+            found: Shares by topic, including those from former steps.
+            made: New shares by content, including those from former steps.
         """
         pool = self.pools.get(name) or _NO_POOL
         listed, share_of = pool.topics.get, pool.shares.get
@@ -203,12 +207,12 @@ class TopicStore:
                 found[topic] = share
 
     def of_name(self, name: str) -> Mapping[str, Share]:
-        """Return a broker name's queue data by topic, in the order in which the topics came."""
+        """Return a broker name's queue data by topic, in the order in which the topics were added."""
         pool = self.pools.get(name)
         return {} if pool is None else pool.topics
 
     def with_other_perms(self, name: BrokerName, perm_of: Callable[[int], int]) -> dict[str, Share]:
-        """Return the shares that a change of permissions makes, by topic; of those only that differ."""
+        """Return the new shares after a change of permissions, by topic; omit topics with the same share."""
         pool = self.pools.get(name)
         if pool is None:
             return {}
@@ -220,7 +224,7 @@ class TopicStore:
     # -- writing
 
     def charge(self, name: str, host: str) -> None:
-        """Have a host charged for a broker name's queue data, and for topics that come with it from now."""
+        """Charge a host for a broker name's queue data, and for topics that are added with it from now on."""
         if host or name in self.pools:
             pool = self.pools[name]
             self._ledger.add(pool.host, pairs=-len(pool.topics), size=-pool.size)
@@ -230,17 +234,17 @@ class TopicStore:
     def put(
         self, name: BrokerName, shares: Mapping[str, Share], revision: int, *, without: Collection[str] = ()
     ) -> None:
-        """Make a change at once, see :class:`Draft`."""
+        """Make a change in one step; see :class:`Draft`."""
         draft = Draft(self, name, revision)
         for _ in draft.put(shares, without=without):
             pass
         draft.commit()
 
     def put_known(self, name: BrokerName, topics: Sequence[TopicQueues], revision: int) -> None:
-        """As :meth:`put`, of few topics that are all there already, as most changes are.
+        """As :meth:`put`, for few topics that all exist already, as in most changes.
 
         Args:
-            topics: Each once; what the name has of it differs.
+            topics: Each topic once; the name's queue data of it differ.
         """
         pool, sets = self.pools[name], self._sets
         listed, entries, marks = pool.topics, self.entries, self.marks
@@ -252,7 +256,8 @@ class TopicStore:
         for of in topics:
             topic, numbers = of.topic, (of.read_queue_nums, of.write_queue_nums, of.perm, of.topic_sys_flag)
             before = entries[topic]
-            if before is not last or numbers != last_numbers:  # else the topic changes as the one before it
+            # otherwise the topic changes in the same way as the one before it
+            if before is not last or numbers != last_numbers:
                 if last is not None:
                     shown += total * change
                     rest += total * (revision - last.revision)
@@ -288,7 +293,7 @@ class TopicStore:
         self._put_entry(mapping.topic, before, replace(before, mappings=mappings, revision=revision))
 
     def renew(self, topic: str, revision: int) -> bool:
-        """Note that something changed which only this topic's route shows; return whether it is there."""
+        """Note a change that only this topic's route shows; return whether the topic exists."""
         entry = self.entries.get(topic)
         if entry is None:
             return False
@@ -300,7 +305,7 @@ class TopicStore:
         self.entries[topic] = entry
 
     def forget_name(self, name: str) -> None:
-        """Forget what is kept for a broker name that has no queue data any more."""
+        """Remove the derived data of a broker name that has no queue data any more."""
         self.pools.pop(name, None)
 
     def _bound_sets(self) -> None:
@@ -311,14 +316,14 @@ class TopicStore:
 
 
 class Draft:
-    """A change of one broker name's topics: prepared step by step, and made at once.
+    """A change of one broker name's topics: prepared step by step, and made in one step.
 
-    Readers see nothing of it before :meth:`commit`, and all of it after. The commit deals with all topics in
-    a few calls into C; work that costs more per topic is prepared. Between the first step and the commit the
-    store changes only by the commit of ``over``.
+    Readers see nothing of it before :meth:`commit`, and all of it after. The commit handles all topics in a
+    few calls into C; the preparation does the work that costs more per topic. Between the first step and the
+    commit, the store changes only by the commit of ``over``.
 
     Args:
-        host: The one that is charged for topics that nobody has yet; None for the name's.
+        host: Host that is charged for topics that no broker name has yet; None for the name's host.
         over: A change of the same command that is made before this one.
     """
 
@@ -360,22 +365,22 @@ class Draft:
         self._shares: Mapping[str, Share] = {}
         self._without: Collection[str] = ()
         self._entries: dict[str, TopicEntry] = {}
-        self._new: dict[str, int] = {}  # topics that nobody has yet, and those that nobody has any more;
+        # topics that no broker name has yet, and topics that none has any more,
+        self._new: dict[str, int] = {}
         self._removed: dict[str, int] = {}  # with their marks
         self._sets: dict[int, QueueSet] = {} if over is None else over._sets
-        # By what topics had and get: what they have then, and by how much its mark is greater.
+        # By the old set and the new share of topics: the new set, and the difference of the marks.
         self._steps: dict[tuple[QueueSet, Share | None], tuple[QueueSet, int]] = {}
         self._shown = self._rest = self._removed_marks = self._info_size = self._new_size = 0
-        self._lost: dict[str, list[int]] = {}  # by host: topics that nobody has any more, and their size
+        # by host: topics that no broker name has any more, and their size
+        self._lost: dict[str, list[int]] = {}
 
     def put(self, shares: Mapping[str, Share], *, without: Collection[str] = ()) -> Iterable[None]:
-        """Prepare to give the name other queue data of some topics, by topic.
+        """Prepare new queue data of the name for some topics.
 
         Args:
-            without: Topics that it has, and is to have no more. Those that nobody else has are removed.
-
-        Returns:
-            The steps that are left; none if there are few topics.
+            without: Topics that the name is to lose. A topic that no other name has is removed. ¶ Returns:
+                The remaining steps; none if there are few topics.
         """
         self._shares, self._without = shares, without
         topics: list[str] = [*shares, *without]
@@ -407,7 +412,7 @@ class Draft:
         return over._new[topic] if topic in over._new else over._mark(topic)
 
     def _put_step(self, topics: list[str], shares: list[Share | None]) -> None:
-        """Prepare some topics, those that change alike at once: most changed together before, too."""
+        """Prepare some topics; handle equal changes together, because most topics changed together before."""
         befores = list(map(self._store.entries.get if self._over is None else self._before, topics))
         if befores.count(befores[0]) == shares.count(shares[0]) == len(topics):
             self._put_run(befores[0], shares[0], topics)
@@ -438,7 +443,7 @@ class Draft:
         queue_set, change = step
         self._shown += total * change
         self._rest += total * (revision - before.revision)
-        if share is None and name in mappings:  # of one topic: no two entries share a mapping
+        if share is None and name in mappings:  # a group of one topic, because no two entries share a mapping
             self._shown -= mapping_mark(name, mappings[name])
             self._info_size += size_of((mappings[name].info,))
             mappings = {n: kept for n, kept in mappings.items() if n != name}
@@ -462,7 +467,7 @@ class Draft:
             _forget(pool.topics, self._without)
         pairs += len(pool.topics)
         for _, share in self._steps:
-            if share is not None:  # perhaps a new one
+            if share is not None:  # the commit of ``over`` may have made a new pool
                 pool.shares[astuple(share.data)[1:]] = share
         pool.bound()
         pool.size -= self._info_size
@@ -489,7 +494,7 @@ class Draft:
 
 
 _NO_ENTRY: Final = TopicEntry(NO_QUEUES, NO_MAPPINGS, 0)
-"""Of a topic that is not there."""
+"""The queue set of a topic that does not exist."""
 
 _BEFORE_AND_SHARE: Final = itemgetter(0, 1)
 TOPIC: Final[Callable[[TopicQueues], str]] = attrgetter("topic")
@@ -503,10 +508,10 @@ def step_of(
     was: Share | None,
     share: Share | None,
 ) -> tuple[QueueSet, int]:
-    """Return the set with a name's share put or taken out, and by how much its mark is greater.
+    """Return the set with a name's share added or removed, and the difference of the marks.
 
     Args:
-        known: Sets by mark; one that is in neither is put into ``made``.
+        known: Sets by mark; a set that is neither in ``known`` nor in ``made`` is added to ``made``.
     """
     by_name = dict(old.by_name)
     if share is None:

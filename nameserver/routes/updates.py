@@ -1,4 +1,4 @@
-"""A registration as the difference that it makes: how it is found, and how it applies."""
+"""A registration as its difference from the table: how to compute it, and how to apply it."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def shortened(
     delete_absent: bool,
     limits: Callable[[], TableLimits | None],
 ) -> Steps[Update | None]:
-    """Return the difference that a registration makes to the table as it is.
+    """Return the difference between a registration and the present table.
 
-    None if that is not all there is to it: it changes nothing, or its sender says something new of
-    itself, or it has more than topics to put.
+    None if such a difference cannot express it: it changes nothing, it has new facts about the broker itself,
+    or it does more than put topics.
 
     Args:
-        delete_absent, limits: As of :class:`RegisterBroker`. Most differences need no limits.
+        delete_absent, limits: As for :class:`RegisterBroker`. Most differences need no limits.
     """
     if len(said.table) <= STEP:
         return shorten_few(store, said, delete_absent=delete_absent, limits=limits)
@@ -48,7 +48,7 @@ def shortened(
     if made_of is None:
         return None
     record, name, mask = made_of
-    topic_count = len(store.topics.of_name(said.broker_name))  # as it is before anybody else may change it
+    topic_count = len(store.topics.of_name(said.broker_name))  # read it now, before other code may change it
     difference = Difference()
     if mask is not None:
         table = with_set_perms(store, said).table if name.perms_set else said.table
@@ -63,7 +63,7 @@ def shorten_few(
     delete_absent: bool,
     limits: Callable[[], TableLimits | None],
 ) -> Update | None:
-    """Return the difference that a registration of few topics makes, see :func:`shortened`."""
+    """Return the difference for a registration of few topics, see :func:`shortened`."""
     made_of = _to_compare(store, said, delete_absent=delete_absent)
     if made_of is None:
         return None
@@ -80,8 +80,8 @@ def _to_compare(
 ) -> tuple[Record, NameEntry, int | None] | None:
     """Return the record and the name to compare a registration with, and the permission bits that count.
 
-    Return None if the registration changes nothing, or more than topics. The bits are None if its topics are
-    not compared.
+    Return None if the registration changes nothing, or more than topics. The bits are None if topics are not
+    compared.
     """
     broker, name_key = said.broker, said.broker_name
     record, name = store.brokers.records.get(broker), store.brokers.names.get(name_key)
@@ -102,7 +102,7 @@ def _to_compare(
 
 
 def _has_news(record: Record, said: Registration, *, incremental: bool) -> bool:
-    """Return whether a registration changes its record, apart from topics."""
+    """Return whether a registration changes the record, not counting topics."""
     return said.data_version != record.data_version or record.complete == incremental
 
 
@@ -134,7 +134,7 @@ def _update(
 
 
 def apply_few(store: RouteStore, command: Update) -> Verdict | None:
-    """Apply a difference of few topics, all of them known, as most are; None if it is another one."""
+    """Apply the common difference: few topics, all of them known. Return None for another one."""
     topics, kept = command.topics, store.topics
     names = tuple(map(TOPIC, topics))
     if command.limits is not None or len(topics) > STEP or not all(map(kept.entries.__contains__, names)):
@@ -151,7 +151,7 @@ def apply_few(store: RouteStore, command: Update) -> Verdict | None:
 
 
 def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
-    """Apply what :func:`shortened` made, to just what it was made of."""
+    """Apply a difference of :func:`shortened`, if the compared state has not changed."""
     verdict = apply_few(store, command)
     if verdict is not None:
         return verdict
@@ -184,7 +184,7 @@ def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
 
 
 def _made_of(store: RouteStore, command: Update) -> tuple[Record, NameEntry] | None:
-    """Return the record and the broker name of which a difference was made, None if these are others now."""
+    """Return the record and the broker name of a difference's computation; None if they have changed."""
     name_key, brokers = command.broker_name, store.brokers
     record = brokers.records.get((command.cluster_name, command.broker_addr))  # type: ignore[call-overload]
     name = brokers.names.get(name_key)
@@ -218,7 +218,7 @@ def _note(
 
 
 def excess_of_update(store: RouteStore, command: Update) -> Steps[Rejected | None]:
-    """Return why a difference may not make the table grow so much, None if it may."""
+    """Return which bound of the table a difference would exceed; None if it exceeds none."""
     added = new_topics(store, command.broker_name, list(map(TOPIC, command.topics)))
     if len(added) > STEP:
         yield
@@ -227,9 +227,9 @@ def excess_of_update(store: RouteStore, command: Update) -> Steps[Rejected | Non
 
 
 def topic_dropped(store: RouteStore, command: Update) -> bool:
-    """Return whether a topic was dropped since a difference was decided; only that leaves its bases alone.
+    """Return whether a topic was deleted since a difference was computed: its bases do not show that.
 
-    The table may be behind the one on which it was decided: its broker name is of an older revision then.
+    The table may also be older than the one of the decision. Then its broker name has an older revision.
     """
     name = store.brokers.names.get(command.broker_name)
     return (

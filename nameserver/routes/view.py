@@ -26,7 +26,7 @@ ACTING_MASTER_EXEMPT: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 class RouteView:
-    """Read-only face of the live table, valid until the caller next awaits. Its values are immutable."""
+    """Read-only view of the live table, valid until the caller next awaits. Its values are immutable."""
 
     __slots__ = ("_store",)
 
@@ -54,21 +54,22 @@ class RouteView:
     # -- topics and routes
 
     def topic_revision(self, topic: str) -> int:
-        """Return the revision of the last change of the answer to 105; of its removal if it is gone, or 0."""
+        """Return the revision of the last change of the answer to 105, or of the topic's removal; or 0."""
         return self._store.moved_at("topic", topic)
 
     def route(
         self, topic: str, *, acting_master: bool = False, order_conf: bool = False
     ) -> TopicRouteData | None:
-        """Return where a topic lives, None if nowhere. Lists are in order of broker names.
+        """Return a topic's route, None if it has none. Lists are in order of broker names.
 
         Args:
-            acting_master: Setting ``supportActingMaster``: show the smallest id of a name without master,
-                but with enableActingMaster and no write permission, as id 0.
+            acting_master: Setting ``supportActingMaster``: if a name has no master, but enableActingMaster,
+                show its smallest id as id 0, without write permission.
             order_conf: Setting ``orderMessageEnable``: add the KV value of ``ORDER_TOPIC_CONFIG``.
 
         Source: RouteInfoManager.pickupTopicRouteData. As in 4.9, filter servers are listed only for addresses
-        that have some; 5.x lists the others with null once any broker has some, and no client can tell.
+        that have some. Once any broker has some, 5.x lists the others with null; no client can notice the
+        difference.
         """
         store = self._store
         entry = store.topics.entries.get(topic)
@@ -107,12 +108,13 @@ class RouteView:
         )
 
     def shape(self, topic: str, *, order_conf: bool = False) -> Hashable | None:
-        """Return what a topic's route is made of; equal shapes, also of another time, have equal routes.
+        """Return the values that make a topic's route: equal shapes, also at another time, mean equal routes.
 
-        None if there is no route. Shapes refer to values of this table, so they do not last beyond it.
+        None if there is no route. Shapes refer to values of this table, so they must not be used with another
+        one.
 
         Args:
-            order_conf: As of the route; its ``acting_master`` must be the same for all.
+            order_conf: As for the route. Compare only shapes of routes with the same ``acting_master``.
         """
         entry = self._store.topics.entries.get(topic)
         if entry is None:
@@ -120,7 +122,7 @@ class RouteView:
         if entry.mappings:
             return topic, self.topic_revision(topic)
         order = self.kv_value(ORDER_TOPIC_NAMESPACE, topic) if order_conf else None
-        # A change that all routes of a name show moves its revision above all former ones.
+        # A change that shows in all routes of a name gives the name a revision above all former ones.
         latest = self._store.brokers.shown_at(entry.queues)
         exempt = topic.startswith(ACTING_MASTER_EXEMPT)
         return entry.queue_set, latest, exempt, None if order is None else order.value
@@ -143,7 +145,7 @@ class RouteView:
 
     @property
     def held(self) -> Held:
-        """The sums of the table's content, to be read at once."""
+        """The sums of the table's content; read them before the next await."""
         return self._store.ledger.whole
 
     def topics_of_name(self, name: str) -> Collection[str]:
@@ -156,21 +158,22 @@ class RouteView:
         return sorted(set[str]().union(*map(self.topics_of_name, names)))
 
     def topics_by_flag(self, accept: Callable[[int], bool]) -> list[str]:
-        """Return the topics one of whose queue data has a topicSysFlag that ``accept`` likes, sorted."""
+        """Return the topics, sorted, with a topicSysFlag at some broker for which ``accept`` returns True."""
         found: set[str] = set()
         for pool in self._store.topics.pools.values():
-            # Most topics of a broker have one of a few, so those who have none of these are not looked at.
+            # A broker's topics share few queue data objects. So test those, and skip topics without an
+            # accepted one.
             liked = {share for share in pool.shares.values() if accept(share.data.topic_sys_flag)}
             if liked:
                 found.update(topic for topic, share in pool.topics.items() if share in liked)
         return sorted(found)
 
     def listing(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """Return an encoded list of something in this table, made only if it is not known at this revision.
+        """Return an encoded list of something in this table; make it only if this revision has none yet.
 
         Args:
-            key: Names what is listed.
-            make: Must depend on the table alone.
+            key: Name of the list.
+            make: Makes the list; it must depend on the table alone.
         """
         return self._store.listings.get(self._store.revision, key, make)
 
@@ -231,7 +234,7 @@ class RouteView:
         return list(self._store.kv.spaces)
 
     def kv_entries(self, namespace: str) -> Mapping[str, KvEntry] | None:
-        """Return a namespace's entries by key, in no order, as a map that no change touches, or None."""
+        """Return a namespace's entries by key, unordered, as a map that never changes; or None."""
         return self._store.kv.spaces.get(namespace)
 
     def kv_value(self, namespace: str, key: str) -> KvEntry | None:
@@ -239,28 +242,28 @@ class RouteView:
         return self._store.kv.value(namespace, key)
 
     def kv_table(self) -> dict[str, dict[str, str | None]]:
-        """Return the whole KV configuration, sorted: what the KV file holds."""
+        """Return the whole KV configuration, sorted: the content of the KV file."""
         return {namespace: dict(self.kv(namespace) or {}) for namespace in sorted(self._store.kv.spaces)}
 
     # -- what a decision is computed from
 
     def base(self, kind: BaseKind, key: Hashable) -> int:
-        """Return the revision that a command names for something: the thing's, or the table's if absent."""
+        """Return the revision that a command names for a thing: its own, or the table's if it is absent."""
         present = self._store.present(kind, key)
         return self._store.revision if present is None else present
 
     def would_change(self, command: RegisterBroker) -> Steps[bool]:
-        """Find out whether applying a registration would change the table."""
+        """Compute whether applying a registration would change the table."""
         return would_change(self._store, command)
 
     def with_set_perms(self, said: Registration) -> Registration:
-        """Return a registration with the permissions that its broker may not undo."""
+        """Return a registration that keeps the permissions which its broker may not change."""
         return with_set_perms(self._store, said)
 
     def is_repeated_by(self, said: Registration) -> bool:
-        """Return whether a whole registration says what a complete record says, so that it changes nothing.
+        """Return whether a full registration equals a complete record, so that it changes nothing.
 
-        Nearly every registration does, so it is asked before a command is made of one.
+        Nearly every registration does, so this is checked before a command is made.
         """
         store = self._store
         record, name = store.brokers.records.get(said.broker), store.brokers.names.get(said.broker_name)
@@ -274,11 +277,11 @@ class RouteView:
         )
 
     def register_reply(self, of: Record) -> RegisterReply:
-        """Return the answer's content for a registration that succeeds on the table as it is."""
+        """Return the content of the answer to a registration that succeeds on the present table."""
         return register_reply(self._store, of)
 
     def affected(self, applied: Applied, waiting: Collection[str]) -> Iterator[str]:
-        """Yield those of the waiting topics of which a change shows in the route."""
+        """Yield those of the waiting topics whose routes show a change."""
         if not waiting:
             return
         yield from (topic for topic in applied.topics if topic in waiting)

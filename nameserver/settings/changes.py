@@ -1,4 +1,4 @@
-"""Changes of settings at run time: what request 318 may do, and the settings in force."""
+"""Changes of settings at run time by request 318, and the settings in force."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NEVER_BY_318: Final = frozenset({"configBlackList", "configStorePath", "kvConfi
 
 
 class ChangeRefused(Exception):
-    """Request 318 asks for something it may not change; nothing was changed."""
+    """Request 318 names a setting that it may not change; nothing was changed."""
 
 
 class ChangeInvalid(Exception):
@@ -42,12 +42,12 @@ def parse_changes(body: bytes) -> dict[str, str]:
 def check_changes(
     settings: NamesrvSettings, changes: Mapping[str, str]
 ) -> tuple[NamesrvSettings, dict[str, str]]:
-    """Return the settings after a change, and those changes that count.
+    """Return the settings after a change, and the effective changes.
 
-    Unknown keys and those without effect here are left out, as RocketMQ merges only what it knows.
+    Unknown keys, and keys without effect here, are ignored, as RocketMQ merges only known keys.
 
     Raises:
-        ChangeRefused: If a key is black-listed, or known but fixed for the life of the process.
+        ChangeRefused: If a key is black-listed, or known but fixed until the process restarts.
         ChangeInvalid: If a value cannot be used.
     """
     black = _NEVER_BY_318 | {key.strip() for key in settings.config_black_list.split(";")}
@@ -66,11 +66,11 @@ def check_changes(
 
 
 class LiveSettings:
-    """The settings in force; the one place that request 318 changes.
+    """The settings in force. Request 318 changes only this object.
 
     Attributes:
-        current: In force now. Read it anew for each request.
-        stored: What 318 has changed, by key: content of :attr:`NamesrvSettings.store_path`.
+        current: The settings in force now. Read it anew for each request.
+        stored: Settings that 318 has changed, by key: the content of :attr:`NamesrvSettings.store_path`.
     """
 
     def __init__(self, settings: NamesrvSettings, stored: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -83,12 +83,12 @@ class LiveSettings:
         self.stored.update(changes)
 
     def take(self, changes: Mapping[str, str]) -> None:
-        """Put settings of a file that was read again in force; nothing is stored."""
+        """Put in force the settings of a file that was read again; store nothing."""
         self.current = replace(self.current, **parse_values(changes))
         apply_log_level(self.current.log_level)
 
     def bound(self, *, listen: str, http: str) -> None:
-        """Note the ports that were bound, so that 319 shows what port 0 became; hosts stay as written."""
+        """Note the bound ports, so that 319 shows the real port in place of 0; hosts stay as written."""
         changes: dict[str, Any] = {"listen_port": split_address(listen)[1]}
         if (asked := self.current.http_listen) is not None:
             changes["http"] = join_address(asked[0], split_address(http)[1])

@@ -28,9 +28,9 @@ class CommandLine:
 
     Attributes:
         flags: Settings by key.
-        config_file: Of ``-c``.
+        config_file: Value of ``-c``.
         print_config: ``-p``: print all settings and exit 0.
-        words: Those that belong to no flag; RocketMQ leaves them alone.
+        words: Words that belong to no flag; RocketMQ ignores them.
     """
 
     flags: Mapping[str, str]

@@ -1,7 +1,7 @@
 """Settings of one nameserver process: RocketMQ's names and defaults, parsed and checked once.
 
-Flags win over DATA/namesrv.properties (what request 318 changed), which wins over the ``-c`` file, which wins
-over defaults. An unknown flag is an error, an unknown key in a file a warning that names it.
+Flags win over DATA/namesrv.properties, the settings that request 318 changed. These win over the ``-c`` file,
+which wins over defaults. An unknown flag is an error, an unknown key in a file a warning that names it.
 Source: NamesrvConfig, NettyServerConfig and NamesrvStartup, RocketMQ 4.9 and 5.3.
 """
 
@@ -51,7 +51,7 @@ INERT: Final[Mapping[str, str]] = {
     "serverNettyWorkerGroupEnable": "true",
     "enableShutdownGracefully": "false",
 }
-"""RocketMQ's keys that have nothing to set here, with their defaults: accepted, printed, without effect."""
+"""RocketMQ's keys without effect here, with their defaults: they are accepted and printed."""
 
 
 class ConfigError(Exception):
@@ -72,9 +72,10 @@ def _setting(
     """Declare a setting.
 
     Args:
-        group: Heading of ``--help`` that it stands below, one of :data:`GROUPS`; by its name if empty.
-        metavar: Stands for its value in ``--help``; by its kind and name if empty.
-        key: Its name in files, in 318 and 319, and as a long flag, if that is not the field's in camel case.
+        group: Heading in ``--help`` above it, one of :data:`GROUPS`; if empty, its name decides.
+        metavar: Placeholder of its value in ``--help``; if empty, its kind and name decide.
+        key: Its name in files, in 318 and 319, and as a long flag, if this is not the field's name in camel
+            case.
         flag: Its own flag, without dashes, see :func:`flag_of`; the key works as a flag in any case.
         runtime: Request 318 may change it, see :data:`_runtime`.
     """
@@ -84,10 +85,10 @@ def _setting(
 
 
 _runtime: Final = partial(_setting, runtime=True)
-"""Declares one that request 318 may change."""
+"""Declares a setting that request 318 may change."""
 
 _flagged: Final = partial(_setting, flag=True)
-"""Declares one whose own flag is the field's name with dashes."""
+"""Declares a setting whose flag is the field's name with dashes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,9 @@ class NamesrvSettings:
         key="httpListen",
         metavar="HOST:PORT|off",
     )
-    data_dir: str = _setting("./data", "directory for everything kept", flag="data", metavar="DIR")
+    data_dir: str = _setting(
+        "./data", "directory for all files of this nameserver", flag="data", metavar="DIR"
+    )
     kv_config_path: str = _setting("", "KV file; empty is DATA/kvConfig.json")
     config_store_path: str = _setting(
         "", "file of settings changed by request 318; empty is DATA/namesrv.properties"
@@ -120,7 +123,9 @@ class NamesrvSettings:
     )
     socket_backlog: int = _setting(1024, "connections waiting to be accepted", key="serverSocketBacklog")
     connections_max: int = _setting(
-        0, "connections held at once; 0 is what open files allow", key="serverConnectionsMax"
+        0,
+        "most connections at once; 0: as many as the limit of open files allows",
+        key="serverConnectionsMax",
     )
     frame_size_max: int = _setting(
         16_777_216, "largest frame, length word included", key="frameMaxLength", unit="bytes"
@@ -132,7 +137,7 @@ class NamesrvSettings:
         67_108_864, "bytes of names, addresses and static mappings that the table holds", unit="bytes"
     )
     table_host_percent: int = _setting(
-        50, "how much of each of these bounds one host may fill, loopback apart", unit="percent"
+        50, "how much of each of these bounds one host may fill; no limit for loopback", unit="percent"
     )
     product_env_name: str = _runtime("center", "name of this environment", metavar="NAME")
     order_message_enable: bool = _runtime(False, "routes carry orderTopicConf")
@@ -140,7 +145,9 @@ class NamesrvSettings:
     support_acting_master: bool = _runtime(False, "the smallest slave id stands in for a missing master")
     enable_all_topic_list: bool = _runtime(True, "request 206 is served")
     enable_topic_list: bool = _runtime(True, "requests 224 and 311 to 313 are served")
-    notify_min_broker_id_changed: bool = _setting(False, "brokers are told by request 905")
+    notify_min_broker_id_changed: bool = _setting(
+        False, "changes of the smallest broker id are sent to brokers (request 905)"
+    )
     need_wait_for_service: bool = _runtime(False, "routes are refused shortly after the start")
     wait_seconds_for_service: int = _runtime(45, "how long needWaitForService refuses", unit="s")
     delete_topic_with_broker_registration: bool = _runtime(
@@ -156,34 +163,41 @@ class NamesrvSettings:
         "", "raft addresses of all members", key="raftPeers", metavar="HOST:PORT,HOST:PORT,..."
     )
     raft_listen: str = _flagged("", "address to bind for raft if not that of --raft", metavar="HOST:PORT")
-    durability: str = _flagged("journal", "what an acknowledgement survives", key="raftDurability")
+    durability: str = _flagged(
+        "journal", "failures that an acknowledged change survives", key="raftDurability"
+    )
     raft_secret_file: str = _flagged("", "file with the secret that members share, 32 bytes or more")
     raft_tls_cert: str = _flagged(
         "", "PEM file: certificate of this member for mutual TLS between members; it names the host of --raft"
     )
-    raft_tls_key: str = _flagged("", "PEM file: its key, unencrypted")
+    raft_tls_key: str = _flagged("", "PEM file: key of that certificate, unencrypted")
     raft_tls_ca: str = _flagged("", "PEM file: authority that signed every member's certificate")
     tls_mode: str = _flagged(
         "",
-        "TLS on the wire; permissive where a certificate is given",
+        "TLS of RocketMQ's protocol; permissive if a certificate is given",
         metavar="disabled|permissive|enforcing",
     )
-    tls_cert: str = _flagged("", "PEM file: certificate that the wire's port shows, and its chain")
-    tls_key: str = _flagged("", "PEM file: its key; empty if --tls-cert has it, too")
-    tls_ca: str = _flagged("", "PEM file: authorities of the certificates that clients show")
+    tls_cert: str = _flagged("", "PEM file: certificate of the port for RocketMQ's protocol, and its chain")
+    tls_key: str = _flagged("", "PEM file: key of --tls-cert; empty if that file has the key, too")
+    tls_ca: str = _flagged("", "PEM file: authorities that sign clients' certificates")
     tls_client_auth: str = _flagged(
-        "", "whether clients show a certificate of --tls-ca", metavar="none|optional|require"
+        "", "whether clients must present a certificate signed by --tls-ca", metavar="none|optional|require"
     )
     tls_config: str = _flagged("", "file with RocketMQ's settings of TLS (tls.server.certPath and others)")
-    http_tls_cert: str = _flagged("", "PEM file: certificate of HTTP, which is served by TLS then")
-    http_tls_key: str = _flagged("", "PEM file: its key; empty if --http-tls-cert has it, too")
-    http_tls_ca: str = _flagged("", "PEM file: authorities; HTTP demands a certificate of theirs then")
+    http_tls_cert: str = _flagged("", "PEM file: certificate of HTTP; turns TLS on there")
+    http_tls_key: str = _flagged("", "PEM file: key of --http-tls-cert; empty if that file has the key, too")
+    http_tls_ca: str = _flagged(
+        "", "PEM file: authorities; if given, HTTP clients must present a certificate signed by one"
+    )
     election_timeout_ms: int = _flagged(
-        500, "least election timeout; drawn up to twice this", key="raftElectionTimeoutMs", unit="ms"
+        500,
+        "minimum election timeout; each one is drawn between this and twice this",
+        key="raftElectionTimeoutMs",
+        unit="ms",
     )
     force_new_cluster: bool = _flagged(
         False,
-        "after a lost quorum: become the only member of a new cluster; for one start",
+        "after a lost quorum: become the only member of a new cluster; only for one start",
         key="raftForceNewCluster",
     )
     http_token_file: str = _flagged(
@@ -191,35 +205,37 @@ class NamesrvSettings:
     )
     http_allowed_hosts: str = _flagged(
         "",
-        "names by comma under which HTTP answers, without ports; on loopback those of loopback always, "
-        "elsewhere every name while this is empty",
+        "host names, separated by commas and without ports, under which HTTP answers; loopback names always "
+        "work on loopback; on other addresses every name works while this is empty",
         metavar="HOST,HOST,...",
     )
     console_peers: str = _flagged(
         "brokers",
-        "HTTP addresses of the nameservers that the page shows beside this one; brokers: those that brokers "
-        "name in their settings, or the members of the group; off: none is asked",
+        "HTTP addresses of other nameservers for the page; brokers: the nameservers in brokers' settings, "
+        "or the members of the group; off: no other nameserver is asked",
         metavar="HOST:PORT,HOST:PORT,...|brokers|off",
         group="HTTP",
     )
     acl: str = _flagged(
-        "off", "whose requests are checked: nobody's, those that change something, or all; needs --acl-file"
+        "off", "which requests are checked: none, those that change something, or all; needs --acl-file"
     )
     acl_file: str = _flagged("", "accounts, as RocketMQ 4.9's brokers read them from plain_acl.yml")
     admin_networks: str = _flagged(
         "",
-        "networks by comma, as 10.0.0.0/8, from which alone changes by people are taken; empty: any",
+        "networks, separated by commas, such as 10.0.0.0/8: people's changes are accepted only from these; "
+        "empty: from anywhere",
         metavar="CIDR,CIDR,...",
     )
     rpc_hook: str = _flagged(
-        "", "MODULE:CLASS of a hook that sees requests and their answers, and may refuse; may be repeated"
+        "", "MODULE:CLASS of a hook that sees requests and answers, and may refuse requests; may be repeated"
     )
     cluster_test: bool = _setting(
-        False, "this is a test environment: route queries for unknown topics are asked of productEnvName"
+        False,
+        "this is a test environment: ask the nameservers of productEnvName for routes of unknown topics",
     )
     cluster_test_nameservers: str = _flagged(
         "",
-        "nameservers of production for clusterTest, by semicolon; empty asks the address server",
+        "production's nameservers for clusterTest, separated by semicolons; empty: ask the address server",
         metavar="HOST:PORT;HOST:PORT;...",
     )
     namesrv_domain: str = _setting(
@@ -252,7 +268,8 @@ class NamesrvSettings:
     def http_told(self) -> str:
         """The HTTP address for operators on any machine; empty if none is known.
 
-        One that is bound everywhere is reached under the name that the members use. Port 0 is not known yet.
+        If HTTP is bound to all addresses, the result has the host name that the members use. It is empty
+        while port 0 stands for a free port.
         """
         if self.http_listen is None or not self.http_listen[1] or not self.raft:
             return ""
@@ -284,12 +301,12 @@ class NamesrvSettings:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Raft addresses of all members as written; the text is the identity."""
+        """Raft addresses of all members as written. The text is a member's identity."""
         return tuple(peer.strip() for peer in self.peers.split(",") if peer.strip())
 
     @property
     def console_addrs(self) -> tuple[str, ...]:
-        """HTTP addresses of the nameservers that the console asks, if they are named."""
+        """HTTP addresses of the nameservers that the console asks, if the setting names them."""
         if self.console_peers in CONSOLE_WORDS:
             return ()
         return tuple(dict.fromkeys(addr.strip() for addr in self.console_peers.split(",") if addr.strip()))
@@ -326,7 +343,7 @@ def flag_of(declared: Field[Any]) -> str:
 
 #: Headings of ``--help``, in their order.
 GROUPS: Final = ("network", "route table", "raft", "storage", "security", "HTTP", "other")
-#: Beginnings of names, and the group of such settings; the first that fits counts.
+#: Prefixes of settings' names, and the group of such settings; the first matching prefix counts.
 _GROUP_OF: Final = (
     *((name, "raft") for name in ("raft", "peers", "durability", "election", "force_new")),
     *((name, "HTTP") for name in ("http",)),
@@ -342,13 +359,13 @@ _FILE_ENDS: Final = ("_file", "_cert", "_key", "_ca", "_path", "_config")
 
 
 def group_of(declared: Field[Any]) -> str:
-    """Return the heading of ``--help`` that a setting stands below."""
+    """Return the heading in ``--help`` above a setting."""
     of_name = (group for beginning, group in _GROUP_OF if declared.name.startswith(beginning))
     return str(declared.metadata["group"]) or next(of_name, "other")
 
 
 def metavar_of(key: str, declared: Field[Any]) -> str:
-    """Return the text that stands for a setting's value in ``--help``."""
+    """Return the placeholder of a setting's value in ``--help``."""
     given = str(declared.metadata["metavar"])
     if given or key in CHOICES:
         return given or "|".join(CHOICES[key])
@@ -359,17 +376,17 @@ def metavar_of(key: str, declared: Field[Any]) -> str:
     return "FILE" if declared.name.endswith(_FILE_ENDS) else "VALUE"
 
 
-#: Values of ``--console-peers`` that name nobody.
+#: Values of ``--console-peers`` that name no nameserver.
 CONSOLE_WORDS: Final = ("brokers", "off")
 CONSOLE_PEERS_MAX: Final = 16
-"""Nameservers that ``--console-peers`` may name."""
+"""Largest number of nameservers in ``--console-peers``."""
 
 RUNTIME_KEYS: Final = frozenset(key for key, of in BY_KEY.items() if of.metadata["runtime"])
-"""What request 318 may change: never a path, an address or an identity (CVE-2023-37582)."""
+"""Settings that request 318 may change: never a path, an address or an identity (CVE-2023-37582)."""
 
 
 def parse_values(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the texts of known keys say, by the names of their fields.
+    """Return the values of known keys, by the names of their fields.
 
     Raises:
         ConfigError: If a value is of the wrong kind.
@@ -432,7 +449,7 @@ RANGES: Final = {
 CHOICES: Final = {
     "mode": ("independent", "raft"),
     "raftDurability": ("memory", "journal", "fsync"),
-    "routeFreshness": ("stale", "default", "linearizable"),  # the last one in raft mode only
+    "routeFreshness": ("stale", "default", "linearizable"),  # the last relation holds in raft mode only
     "acl": ACL_MODES,
     "logLevel": LEVELS,
     "logFormat": STYLES,
@@ -443,7 +460,7 @@ def validate(settings: NamesrvSettings) -> None:
     """Check ranges and relations.
 
     Raises:
-        ConfigError: On the first that does not hold; it names value and what is allowed.
+        ConfigError: At the first violation; the error names the value and the allowed range.
     """
     for key, (least, most) in RANGES.items():
         number = getattr(settings, BY_KEY[key].name)
@@ -490,10 +507,10 @@ def validate(settings: NamesrvSettings) -> None:
 
 
 def refuse_raft_only(keys: Iterable[str]) -> None:
-    """Check that none of these settings needs the raft mode: naming one in another mode is an error.
+    """Check that no setting of the raft mode is given in another mode.
 
     Raises:
-        ConfigError: On the first that does.
+        ConfigError: At the first one.
     """
     for key in keys:
         if key in BY_KEY and key.startswith("raft"):
@@ -538,7 +555,7 @@ def spell_settings(settings: NamesrvSettings) -> dict[str, str]:
 
 
 def format_settings(settings: NamesrvSettings) -> str:
-    """Return ``key=value`` lines of all settings, sorted and unescaped: what ``-p`` and 319 show."""
+    """Return ``key=value`` lines of all settings, sorted and unescaped, as ``-p`` and 319 show them."""
     values = spell_settings(settings)
     paths = {"kvConfigPath": settings.kv_path, "configStorePath": settings.store_path}
     return format_properties({**INERT, **settings.inert, **values, **paths})

@@ -2,7 +2,7 @@
 
 Both are written whole, with a checksum and the previous version beside them
 (:mod:`routekeeper.remoting.state_file`). A reader therefore finds the old or the new text, never half of one,
-and damage is noticed. Formats are RocketMQ's, so a file can be carried over.
+and damage is noticed. Formats are RocketMQ's, so users can move a file between both programs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from routekeeper.remoting.properties import escape_properties, parse_properties
 from routekeeper.remoting.state_file import StateFileError
 
 FILE_SIZE_MAX: Final = 64 * 1024 * 1024
-"""Bytes of a file that are accepted; more is not ours."""
+"""Largest file in bytes that is accepted: these programs write no larger one."""
 
 TOKEN_SIZE_MAX: Final = 4096
 TOKEN_SIZE_ADVISED: Final = 16
@@ -32,7 +32,7 @@ _Content = TypeVar("_Content")
 
 
 class FileError(Exception):
-    """A file cannot be used, or its owner has to decide; starting empty would lose what it holds."""
+    """A file cannot be used, and the operator has to decide: an empty start would lose its content."""
 
 
 KvTable = Mapping[str, Mapping[str, str | None]]
@@ -43,7 +43,7 @@ def load_kv_file(path: Path) -> dict[str, dict[str, str | None]]:
     """Return the KV configuration, empty if there is none yet.
 
     Raises:
-        FileError: If it cannot be used, nor its ``.bak``, or its checksum differs.
+        FileError: If neither it nor its ``.bak`` can be used, or its checksum differs.
 
     Source: KVConfigManager.load, RocketMQ 5.3; ``{"configTable":{"NAMESPACE":{"key":"value"}}}``.
     """
@@ -68,7 +68,7 @@ def load_settings_file(path: Path) -> dict[str, str]:
     """Return settings changed at run time, empty if there are none.
 
     Raises:
-        FileError: If it cannot be used, nor its ``.bak``, or its checksum differs.
+        FileError: If neither it nor its ``.bak`` can be used, or its checksum differs.
     """
     return _load(path, _parse_settings)
 
@@ -83,7 +83,7 @@ def save_settings_file(path: Path, settings: Mapping[str, str]) -> None:
 
 
 def load_token(path: Path) -> tuple[str, str]:
-    """Return the token in a file, and what its owner should be warned of, empty if nothing.
+    """Return the token in a file, and a warning for its owner, empty if there is none.
 
     Raises:
         FileError: If it cannot be read, or holds no token.
@@ -123,7 +123,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 class _Storage:
-    """The disk as small state files need it."""
+    """The disk interface for small state files."""
 
     rename, discard, sync_directory = DISK.rename, DISK.unlink, DISK.sync_directory
 
@@ -133,7 +133,7 @@ class _Storage:
 
     @staticmethod
     def write_new(path: Path, data: bytes) -> None:
-        DISK.unlink(path)  # what a crash has left
+        DISK.unlink(path)  # a temporary file that a crash left
         with closing(DISK.open(path, write=True, new=True)) as file:
             write_all(file, 0, data)
             file.sync()
@@ -147,7 +147,7 @@ _STORAGE: Final = _Storage()
 
 
 def _load(path: Path, parse: Callable[[bytes], dict[str, _Content]]) -> dict[str, _Content]:
-    """Parse the file, or its backup in its place; a missing file holds nothing, as in RocketMQ."""
+    """Parse the file, or else its backup. A missing file counts as empty, as in RocketMQ."""
     try:
         return state_file.load(_STORAGE, path, parse).value or {}
     except StateFileError as error:

@@ -1,4 +1,4 @@
-"""From texts to settings: the rank of the sources, and warnings for the reader."""
+"""Merges texts from all sources into settings, by rank, with warnings for the operator."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _CONTROLLER: Final = "enableControllerInNamesrv"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Settings, and what their reader should be told about the files.
+    """Settings, and warnings about the files.
 
     Attributes:
-        bind_unnamed: A file or a port was given, and no address to listen on: RocketMQ then listens on all.
-        commented: Keys of the file whose values hold a comment by the looks of it.
+        bind_unnamed: A file or a port was given, but no address to listen on: RocketMQ then listens on all.
+        commented: Keys of the file whose values seem to contain a comment.
     """
 
     settings: NamesrvSettings
@@ -48,8 +48,8 @@ def load_settings(
     """Merge the sources by rank and check the result.
 
     Args:
-        environment: Settings that its variables name; they rank between ``stored`` and ``file``.
-        stored: Content of :attr:`NamesrvSettings.store_path`; only what 318 may change counts.
+        environment: Settings from environment variables; they rank between ``stored`` and ``file``.
+        stored: Content of :attr:`NamesrvSettings.store_path`; only settings that 318 may change count.
 
     Raises:
         ConfigError: If a value is of the wrong kind, out of range, or contradicts another.
@@ -79,7 +79,7 @@ def load_settings(
     if settings.http_token_file and settings.http_listen is None:
         warnings.append("httpTokenFile has no effect with httpListen=off")
     if settings.mode != "raft":
-        refuse_raft_only(flags)  # also one that names the default: its author expects it to matter
+        refuse_raft_only(flags)  # Warn even if the value is the default: its author expects an effect.
     known = tuple(key for key in commented(file) if key in BY_KEY)
     return Loaded(
         settings=settings,

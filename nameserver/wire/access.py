@@ -26,7 +26,7 @@ class AccessControl:
 
     Attributes:
         file: The access file; None without one.
-        accounts: Replaced when that file changes.
+        accounts: Accounts of that file; replaced when it changes.
     """
 
     def __init__(self, settings: NamesrvSettings) -> None:
@@ -57,7 +57,7 @@ class AccessControl:
         """Return the refusal of a request; None if it may be served.
 
         Args:
-            is_stranger: As of :func:`.rules.namesrv_asks`.
+            is_stranger: As for :func:`.rules.namesrv_asks`.
         """
         if is_change(request.code, is_stranger=is_stranger):
             denied = outside_networks(request, host, self._networks)
@@ -69,9 +69,9 @@ class AccessControl:
         return denied_by_asks(self.accounts, request, host, asks)
 
     def is_signed(self, fields: Mapping[str, str], version: int) -> bool:
-        """Say whether arguments without a body carry the signature of an account.
+        """Return whether arguments without a body carry the signature of an account.
 
-        It is right wherever they come from, for as long as the access file stays as it is.
+        The result is valid for every connection, as long as the access file does not change.
         """
         assert self.accounts is not None
         try:

@@ -1,4 +1,4 @@
-"""Changes by people at a nameserver, over the wire; each leaves a line in the audit."""
+"""Audit of people's changes over RocketMQ's protocol: one line for each."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ AUDITED: Final = frozenset(
         RequestCode.ADD_WRITE_PERM_OF_BROKER,
     }
 )
-"""Requests by which people change what is served; brokers' own are in the history."""
+"""Requests with which people change the nameserver's data. Brokers' requests are in the history instead."""
 
-#: Fields that say what a request is about.
+#: Fields of a request that name its subject.
 _ABOUT: Final = ("topic", "brokerName", "clusterName", "namespace", "key")
 
 
 class AuditLog(audit_log.AuditLog):
-    """The audit of a nameserver; wire and HTTP share it.
+    """The audit of a nameserver; RocketMQ's protocol and HTTP share it.
 
     Attributes:
-        timeline: Has each change, too; None before there is a mode.
+        timeline: Gets each change, too; None before there is a mode.
     """
 
     def __init__(self) -> None:
@@ -54,14 +54,14 @@ class AuditLog(audit_log.AuditLog):
             )
 
     def request(self, peer: str, request: Request, answer: Answer) -> None:
-        """Note a request over the wire if it is one that changes what is served, see :meth:`note`."""
+        """Note a request if it changes the nameserver's data, see :meth:`note`."""
         if request.code in AUDITED:
             fields = {name: text for name in _ABOUT if (text := request.ext_fields.get(name)) is not None}
             self.note(peer, RequestCode(request.code).name, result_of(answer), fields)
 
 
 def subject_of(fields: Mapping[str, str]) -> str:
-    """Return the thing that a change is about: a topic, also for its order configuration, or another one."""
+    """Return the subject of a change: a topic, also for its order configuration, or another thing."""
     if (topic := fields.get("topic")) is not None:
         return topic
     namespace, key = fields.get("namespace"), fields.get("key")
@@ -71,7 +71,7 @@ def subject_of(fields: Mapping[str, str]) -> str:
 
 
 def result_of(answer: Answer) -> str:
-    """Return in a word what came of a change: applied, not applied, unknown, or refused with its code."""
+    """Return the outcome of a change in a word: applied, not applied, unknown, or refused with its code."""
     remark = answer.remark or ""
     if answer.code == ResponseCode.SUCCESS:
         return "applied"

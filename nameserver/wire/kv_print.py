@@ -20,18 +20,18 @@ log = logging.getLogger(__name__)
 #: Seconds from the start to the first print, and from one to the next.
 FIRST_S: Final = 60.0
 PERIOD_S: Final = 600.0
-#: Entries that are printed, in all and of one namespace: the log writes no more lines of one event.
+#: Bounds of the printed entries, in all and for one namespace, because the log limits the lines of one event.
 ENTRIES_MAX: Final = 200
 ENTRIES_PER_NAMESPACE_MAX: Final = EVENT_LINES_PER_SUBJECT
 _SECRET: Final = re.compile(r"secret|passw|pwd|token|credential|private|(access|api)[._-]?key", re.IGNORECASE)
 
 
 class KvPrint:
-    """Prints the KV configuration now and then.
+    """Prints the KV configuration every ten minutes.
 
     Args:
-        view: Returns the table as it is, also without contact to a leader.
-        call_later: The loop's.
+        view: Returns this process's table, also without contact to a leader.
+        call_later: Method of the event loop.
     """
 
     def __init__(self, view: Callable[[], RouteView], call_later: Callable[..., Any]) -> None:
@@ -43,13 +43,14 @@ class KvPrint:
         self._timer.cancel()
 
     def _print(self) -> None:
-        self._timer = self._call_later(PERIOD_S, self._print)  # also if this print fails
+        # schedule the next print even if this one fails
+        self._timer = self._call_later(PERIOD_S, self._print)
         for message, *values in kv_lines(self._view()):
             log.info(message, *values)
 
 
 def kv_lines(view: RouteView) -> Iterator[tuple[object, ...]]:
-    """Yield the lines of one print, each a message and its values; of a large table a part."""
+    """Yield the lines of one print, each a message with its values; only a part of a large table."""
     yield ("-" * 56,)
     namespaces = view.kv_namespaces()
     yield "configTable SIZE: %s", len(namespaces)

@@ -1,4 +1,4 @@
-"""Notices of smallest broker ids: request 905, oneway, to addresses that this nameserver dials itself."""
+"""Notices of smallest broker ids: request 905, oneway, to addresses to which this nameserver connects."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ log = logging.getLogger(__name__)
 
 #: Source: RouteInfoManager.notifyMinBrokerIdChanged, invokeOneway with 300 ms.
 NOTIFY_TIMEOUT_S: Final = 0.3
-#: Notices under way at once; more are dropped, as a lost oneway request is.
+#: Bound of the notices under way. Further ones are dropped; a oneway request may be lost anyway.
 NOTICES_MAX: Final = 256
-#: Addresses that one connection may have us dial. A process that holds several brokers registers as many.
+#: Bound of the addresses to which we connect because of one client connection. A process with several brokers
+#: registers several addresses.
 _PER_CONNECTION: Final = 64
 
 
 class Notices:
-    """Tells the members of a broker name who has the smallest id now.
+    """Notifies the brokers of a broker name which one has the smallest id now.
 
-    Any peer of this port can register any address. Dialled is therefore only what was registered over
-    a connection that is open and comes from that very host: a stranger has us dial itself and nobody else.
+    Any client of this port can register any address. So the nameserver connects only to addresses on the host
+    of the open connection that registered them. A stranger can therefore cause connections to its own host
+    only.
 
     Args:
-        group: Owns the tasks that dial.
+        group: Owns the tasks that connect.
     """
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
@@ -42,11 +44,11 @@ class Notices:
         self._registered: dict[ConnectionId, set[str]] = {}
 
     def registered(self, origin: ConnectionId, host: str, addr: str) -> None:
-        """Note a registration, no matter what becomes of it.
+        """Note a registration, with any outcome.
 
         Args:
-            host: Where its connection comes from.
-            addr: What it gives as the broker's address.
+            host: Host of its connection.
+            addr: The broker's address in it.
         """
         named = addr.rpartition(":")[0]
         is_its_own = named == host or canonical_host(named) == canonical_host(host)
@@ -85,7 +87,7 @@ class Notices:
             await self._client.invoke_oneway(addr, notice, timeout_s=NOTIFY_TIMEOUT_S)
         except RemotingError as error:
             log.info("notice of smallest broker id not sent addr=%s error=%s", addr, error)
-        except Exception:  # the boundary of one task: what cannot be told ends nobody's service
+        except Exception:  # This is the boundary of one task: a failed notice must not end the server.
             log.exception("notice of smallest broker id failed addr=%s", addr)
 
     async def close(self) -> None:

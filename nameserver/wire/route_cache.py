@@ -1,20 +1,21 @@
 """Encoded answers to route queries: from the bytes of a request to the bytes of its answer.
 
-Route reads outnumber writes by orders of magnitude, and a client asks for the same topic with the same header
-but for the opaque. Two tables follow from that:
+Route reads outnumber writes by orders of magnitude, and a client repeats a query for a topic with the same
+header except for the opaque. So there are two tables:
 
-- **shared answers**: what an answer in one dialect and header codec ends with (everything after the opaque),
-  encoded once for all topics whose routes are made of the same;
-- **requests**: a request's bytes but for its opaque, to the answer's pieces. What stands here was read by the
-  full parser, twice even: a header is learnt only if the parser reads the same header with another opaque in
-  the same place, however it is spelt. A look-up therefore equals a parse; a property test holds it to that.
+- **shared answers**: the end of an answer in one dialect and header codec (everything after the opaque),
+  encoded once for all topics with equal routes;
+- **requests**: from a request's bytes without its opaque to the pieces of its answer. The full parser read
+  each of these requests twice: a header is stored only if the parser reads the same header with another
+  opaque in the same place, however it is written. A look-up therefore equals a parse; a property test checks
+  that.
 
-A client's requests all end alike (release, codec, and as many digits of opaque as in its last request), so a
-connection remembers where the opaque of its last request stood, and nothing in the bytes is searched. Topics
-on the same brokers with as many queues share one answer, in memory and in the processor's caches.
+All requests of a client have the same end (release, codec, and mostly the same number of digits of the
+opaque). So a connection remembers the place of the last request's opaque, and no bytes are searched. Topics
+on the same brokers with the same numbers of queues share one answer, in memory and in the processor's caches.
 
-Both tables are bounded: when they are full, all is forgotten and learnt anew. Nothing here awaits, and
-nothing here knows the mode: the view comes from the caller.
+Both tables are bounded: when they are full, both are emptied and filled anew. No code here awaits or depends
+on the mode: the caller passes the view.
 """
 
 from __future__ import annotations
@@ -45,25 +46,26 @@ from routekeeper.remoting.header import Header, decode_header, encode_header
 from routekeeper.remoting.histogram import Histogram
 from routekeeper.remoting.route import RouteDialect, dialect_for, encode_route
 
-#: Answers after which a batch is handed back to the connection, which then looks whether its peer reads.
+#: Number of answers after which a batch returns to the connection, which then checks whether its peer reads.
 BATCH_MAX: Final = 64
-#: Longest request header that is looked up, in bytes; longer ones go the full way.
+#: Longest request header in bytes that is looked up; a longer one is parsed in full.
 HEADER_MAX: Final = 1024
-#: Bytes of answers after which it is handed back as well.
+#: Bytes of answers after which a batch returns, too.
 BATCH_BYTES: Final = 256 * 1024
-#: A request that has to be learnt counts as so many that are known: that is what it costs.
+#: A new request counts as this many known ones, because it costs as much CPU.
 _LEARNING: Final = 16
-#: Answers above this many bytes go the full way. That of a topic on 5,000 broker names is 1 MB.
+#: Answers above this size in bytes are not cached. The answer for a topic on 5,000 broker names has 1 MB.
 TAIL_MAX: Final = 1024 * 1024
-#: Bytes of received data that may be one request; real ones take 110 to 250.
+#: Largest size in bytes of received data that may be one request; real requests have 110 to 250.
 _ALONE_MAX: Final = 512
-#: Requests known. Learning one costs some 30 us; with fewer than this none is ever learnt twice.
+#: Bound of the known requests. To store a new one costs some 30 us; below this bound none is stored twice.
 REQUESTS_MAX: Final = 100_000
-#: Requests for topics that nobody has, whose names strangers can make up. The oldest is forgotten first.
+#: Bound of the known requests for topics that no broker has: strangers can invent names. The oldest is
+#: forgotten first.
 MISSES_MAX: Final = 4096
-#: Answers from the cache after which one is timed. It stands for all since the last one: they are alike.
+#: One of this many cached answers is timed. Its time counts for all since the last timed one.
 TIMED_EVERY: Final = 64
-#: Bytes held in all: answers, and what is known of requests.
+#: Bound of the memory in bytes: answers and known requests.
 BYTES_MAX: Final = 128 * 1024 * 1024
 
 _OPAQUE: Final = b'"opaque":'
@@ -71,7 +73,7 @@ _OPAQUE_SIZE: Final = len(_OPAQUE)
 _BINARY_START: Final = RequestCode.GET_ROUTEINFO_BY_TOPIC.to_bytes(2, "big")
 #: Most clients write the code first; Python's json.dumps puts a blank behind each colon.
 _STARTS: Final = (b'{"code":105,', b'{"code": 105,', _BINARY_START)
-#: Headers that begin with another member. The code stands somewhere behind it.
+#: Start of headers whose first member is not the code; it stands further behind.
 _OTHER_STARTS: Final = tuple(b'{"%c' % first for first in b"eflorsv")
 _CODE: Final = re.compile(rb'"code": ?105[,}]')
 _DIGITS: Final = re.compile(rb"[1-9][0-9]{0,8}")
@@ -80,12 +82,13 @@ _LENGTH: Final = struct.Struct(">I")
 _BINARY_HEADER_OPAQUE: Final = 5  # after code, language and version
 _BINARY_OPAQUE: Final = 8 + _BINARY_HEADER_OPAQUE  # in the frame, after its two length words
 _BINARY_REST: Final = _BINARY_OPAQUE + 4
-_SHARED_COST: Final = 2_000  # bytes that shared content costs beside itself, with its heads and its key
-_KNOWN_COST: Final = 600  # bytes that a known request costs beside its own
+# bytes of memory that shared content costs in addition to its own: its heads and its key
+_SHARED_COST: Final = 2_000
+_KNOWN_COST: Final = 600  # bytes of memory that a known request costs in addition to its own
 
 
 class _Asked(NamedTuple):
-    """All that an answer depends on beside the table and the settings."""
+    """All values on which an answer depends, beside the table and the settings."""
 
     topic: str
     dialect: RouteDialect
@@ -95,12 +98,12 @@ class _Asked(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Shared:
-    """The end of some answers, after the opaque; one for all topics with equal routes.
+    """The end of some answers, after the opaque; one object for all topics with equal routes.
 
     Attributes:
         made_of: Header codec, dialect and the route's shape.
-        heads: What answers begin with, before the opaque, by its size.
-        users: Requests whose last answer it was: while there are some it is held.
+        heads: Beginnings of answers, before the opaque, by the size of the opaque.
+        users: Number of requests with this as their last answer. The object is kept while there are some.
     """
 
     made_of: tuple[HeaderCodec, RouteDialect, Hashable]
@@ -111,14 +114,14 @@ class _Shared:
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """The pieces of one answer, brought up to date in place.
+    """The pieces of one answer, updated in place.
 
     Attributes:
-        size: Bytes of the whole request.
-        rest_at: Where the bytes behind the opaque begin; counted as :class:`RouteReader` does.
-        shared: None: the answer is that nobody has the topic.
-        topic_revision: That of the topic which they show.
-        revision: That of the table at which they were last found to be right.
+        size: Size of the whole request in bytes.
+        rest_at: Position of the bytes behind the opaque; counted as in :class:`RouteReader`.
+        shared: End of the answer; None if no broker has the topic.
+        topic_revision: Revision of the topic in this answer.
+        revision: Revision of the table at which the answer was last checked.
     """
 
     asked: _Asked
@@ -132,7 +135,7 @@ class _Known:
     tail: bytes = b""
 
     def holds(self, view: RouteView) -> bool:
-        """Return whether the topic is as the pieces show it; asked once for each revision of the table."""
+        """Return whether the topic still equals the pieces; called once for each revision of the table."""
         if view.topic_revision(self.asked.topic) != self.topic_revision:
             return False
         self.revision = view.revision
@@ -141,12 +144,12 @@ class _Known:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Missing(_Known):
-    """The answer that nobody has a topic.
+    """The answer that no broker has a topic.
 
-    Its revision stays behind that of every table, so that :meth:`holds` is asked, and counts, each time.
+    Its revision is below that of every table, so that each query calls :meth:`holds`, which counts it.
 
     Attributes:
-        looked_at: Revision of the table at which it was last found to be right.
+        looked_at: Revision of the table at which the answer was last checked.
     """
 
     cache: RouteCache
@@ -162,55 +165,57 @@ class _Missing(_Known):
 
 
 class RouteReader:
-    """Answers the route queries of one connection from a cache; remembers how its client writes them."""
+    """Answers the route queries of one connection from a cache; remembers its client's form of requests."""
 
     __slots__ = ("_cache", "_opaque_at", "_rest_at")
 
     starts: Final = (*_STARTS, *_OTHER_STARTS)
-    """What the headers of route queries may start with, in JSON and in binary."""
+    """Possible starts of route queries' headers, in JSON and in binary."""
 
     def __init__(self, cache: RouteCache) -> None:
         self._cache = cache
-        # The place of the last request's opaque: in a binary one from its start, else from its end. At first
-        # nowhere, so that nothing is found.
+        # The position of the last request's opaque: in a binary header counted from its start, in JSON from
+        # its end. The first value matches no request.
         self._opaque_at = self._rest_at = 0
 
     def whole(self, data: bytes) -> bytes | int | None:
-        """Return the answers to ``data`` if it is known route queries of one kind and nothing else.
+        """Return the answers to ``data`` if it consists of known route queries of one kind.
 
-        This is the way of nearly every request: 0.6 us of CPU for each of 16 in flight, 2.4 us by
-        :meth:`leading`. None says nothing about the data: that one does.
-        A number is that of the barrier that ``data``, which begins with a route query, must wait for.
+        Nearly every request is answered here: 0.6 us of CPU for each of 16 in flight, 2.4 us in
+        :meth:`leading`. For None, call :meth:`leading`, which reads any data. A number means: ``data`` begins
+        with a route query that must wait for the barrier of this number.
         """
         cache = self._cache
         if cache.hits >= cache.timed_at:
             return cache.time(self.whole, data)
         view = cache.view()
         if view is None:
-            return self.waits(data, 0) or None
+            # Every linearizable read comes here: waits() would only find the same by one call more.
+            return (cache.gate() if data.startswith(_STARTS, 8) else self.waits(data, 0)) or None
         missed = cache.misses
         known_of, revision, end = cache.requests.get, view.revision, len(data)
         from_opaque, from_rest = self._opaque_at, self._rest_at
         is_binary = from_opaque > 0
         if end <= _ALONE_MAX:
-            # One alone takes 2,900 instructions less than by the loop below, of 16,500 in all.
+            # A lone query takes 2,900 instructions less here than in the loop below, of 16,500 in all.
             known, opaque = known_of(data[:from_opaque] + data[from_rest:]), data[from_opaque:from_rest]
             if (
                 known is not None
                 and known.size == end
                 and known.rest_at == from_rest
-                # The parser takes neither blanks nor leading zeros, and 0 itself goes the full way.
+                # The parser refuses blanks and leading zeros; 0 itself is parsed in full.
                 and (is_binary or (opaque.isdigit() and opaque >= b"1"))
                 and (cache.longest <= BATCH_BYTES or len(known.tail) <= BATCH_BYTES)
-                and (known.revision == revision or known.holds(view))  # the last one: it counts
+                # the last query of the batch, whose opaque is remembered
+                and (known.revision == revision or known.holds(view))
             ):
                 cache.hits += 1
                 return known.head + opaque + known.tail
         pieces: list[bytes] = []
         position = 0
         while position + _BINARY_REST < end:
-            # The two lower bytes of the length word are all of it in a known request. The whole word is part
-            # of the key, so a wrong end finds nothing.
+            # In a known request, the upper bytes of the length word are 0. The whole word is part of the key,
+            # so a wrong length finds no request.
             stop = position + 4 + (data[position + 2] << 8 | data[position + 3])
             start = position if is_binary else stop
             opaque_at, rest_at = start + from_opaque, start + from_rest
@@ -221,12 +226,12 @@ class RouteReader:
                 or not (known.revision == revision or known.holds(view))
                 or not (is_binary or (opaque.isdigit() and opaque >= b"1"))
             ):
-                cache.misses = missed  # all are looked up again
+                cache.misses = missed  # look up all of them again
                 return None
             pieces += (known.head, opaque, known.tail)
             position = stop
         count = len(pieces) // 3
-        # More, and longer ones, are not sent at once, but with a look whether their peer reads.
+        # Send more or longer answers in batches, and check between them whether the peer reads.
         if (
             position != end
             or count > BATCH_MAX
@@ -240,10 +245,10 @@ class RouteReader:
     def leading(self, data: bytes, position: int, answers: list[bytes]) -> tuple[int, bool]:
         """Append the answers of leading route queries in ``data``; return the position after them.
 
-        One by one: any mixture, new ones, and those whose topic has changed. Stops at the first frame that is
-        anything else, is not whole, or cannot be answered from the table at once (no contact): that one goes
-        the full way. Stops also after :data:`BATCH_MAX` and :data:`BATCH_BYTES`; the second
-        value says that it did.
+        It reads queries one by one: any mixture, new ones, and those whose topic has changed. It stops at the
+        first frame that is no route query, is not complete, or has no immediate answer (no contact): the
+        caller parses that frame in full. It also stops after :data:`BATCH_MAX` and :data:`BATCH_BYTES`; then
+        the second value is True.
         """
         cache = self._cache
         view = cache.view()
@@ -259,11 +264,11 @@ class RouteReader:
             if data[position + 4] == HeaderCodec.JSON:
                 found = data.find(_OPAQUE, position, min(stop, position + HEADER_MAX))
                 if found < 0 or not _is_query(data, position):
-                    break  # a registration, say
+                    break  # such as a registration
                 opaque_at = found + _OPAQUE_SIZE
                 if data.startswith(b" ", opaque_at):
                     opaque_at += 1
-                # The parser takes no leading zeros, and 0 itself goes the full way.
+                # The parser refuses leading zeros; 0 itself is parsed in full.
                 digits = _DIGITS.match(data, opaque_at, stop)
                 if digits is None:
                     break
@@ -282,7 +287,7 @@ class RouteReader:
                 and known.revision != revision
                 and not cache.refresh(known, view, len(opaque))
             ):
-                cache.forget(key)  # the topic came, or is gone
+                cache.forget(key)  # the topic was added or removed
                 known = None
             if known is None:
                 known = cache.learn(
@@ -300,19 +305,19 @@ class RouteReader:
         return position, work >= BATCH_MAX or size >= BATCH_BYTES
 
     def waits_now(self) -> int:
-        """Return the number of what a route query that arrives now waits for; 0: nothing."""
+        """Return the number of the barrier that a route query arriving now must wait for; 0: none."""
         return self._cache.gate()
 
     def waits(self, data: bytes, position: int) -> int:
-        """Return the number of what the route query at ``position`` must wait for; 0: nothing.
+        """Return the number of the barrier for the route query at ``position``; 0: none.
 
-        Only of frames that :meth:`leading` has left.
+        Call it only for frames at which :meth:`leading` stopped.
         """
         return self._cache.gate() if _is_query(data, position) else 0
 
 
 def _is_query(data: bytes, position: int) -> bool:
-    """Return whether the frame at ``position`` looks like a route query, as far as it is there."""
+    """Return whether the frame at ``position`` looks like a route query; it may be incomplete."""
     if data.startswith(_STARTS, position + 8):
         return True
     if not data.startswith(_OTHER_STARTS, position + 8):
@@ -329,12 +334,13 @@ class RouteCache:
         view: Returns the view with the freshness in force, or None if a read cannot be answered at once. It
             calls :meth:`clear` first when the settings have changed.
         settings: Returns the settings in force.
-        gate: Returns the number of the barrier that a route query which ``view`` lets wait must wait for; 0
-            if it is to go the full way.
-        admits: Says by the arguments and the release of a request whether it may be answered from here, from
-            wherever it comes; None: all may. A request that is known is not asked about again.
-        knows_misses: Answers for topics that nobody has are held, too; else those queries go the full way.
-        clock: Seconds.
+        gate: Returns the number of the barrier for a route query that ``view`` does not answer; 0 if the
+            query must be handled in full.
+        admits: Returns, from a request's arguments and release, whether the cache may answer it on every
+            connection. None: it may answer all. It is not called again for a known request.
+        knows_misses: Also cache answers for topics that no broker has; otherwise these queries are handled in
+            full.
+        clock: Returns seconds.
     """
 
     view: Callable[[], RouteView | None]
@@ -348,39 +354,40 @@ class RouteCache:
     bytes_max: int = BYTES_MAX
 
     def __post_init__(self) -> None:
-        #: By their bytes but for the opaque. For readers.
+        #: Known requests by their bytes without the opaque. :class:`RouteReader` uses it.
         self.requests: dict[bytes, _Known] = {}
-        # By what they are made of, so that what many topics share is encoded once per change of it.
+        # By :attr:`_Shared.made_of`, so that content that many topics share is encoded once for each change.
         self._shared: dict[tuple[HeaderCodec, RouteDialect, Hashable], _Shared] = {}
-        self._missing: dict[bytes, None] = {}  # requests whose topic nobody has, the oldest first
-        #: Bytes held: answers, also such as only a request that is not asked any more still knows, and what
-        #: is known of requests.
+        self._missing: dict[bytes, None] = {}  # requests whose topic no broker has, the oldest first
+        #: Memory in bytes: known requests and answers, including answers whose request does not come any
+        #: more.
         self.held_bytes = 0
-        #: Bytes of the longest answer that was ever held since all was forgotten. For readers.
+        #: Size in bytes of the longest cached answer since the cache was last emptied. :class:`RouteReader`
+        #: uses it.
         self.longest = 0
         #: Route queries answered from here.
         self.hits = 0
-        #: Those of them that said that nobody has the topic.
+        #: Those of these answers that said that no broker has the topic.
         self.misses = 0
-        #: Times of the answers from here; one in :data:`TIMED_EVERY` is timed, for all of them.
+        #: Times of cached answers. One in :data:`TIMED_EVERY` is timed, and counts for all of them.
         self.times = Histogram()
-        #: Hits from which on the next answer is timed. For readers.
+        #: Number of hits at which the next answer is timed. :class:`RouteReader` uses it.
         self.timed_at = 1
-        self._timed = 0  # hits that the times count
-        #: Requests that had to be parsed to be learnt.
+        self._timed = 0  # hits that the times include
+        #: Number of requests that were parsed and stored.
         self.learnt = 0
 
     @property
     def entries(self) -> int:
-        """Requests known."""
+        """Number of known requests."""
         return len(self.requests)
 
     def reader(self) -> RouteReader:
-        """Return what answers the queries of a new connection."""
+        """Return the reader for the queries of a new connection."""
         return RouteReader(self)
 
     def time(self, whole: Callable[[bytes], bytes | int | None], data: bytes) -> bytes | int | None:
-        """Return what a reader answers to ``data``, and note how long that took."""
+        """Return a reader's answers to ``data``, and note the time that they took."""
         self.timed_at = self.hits + TIMED_EVERY
         before, begun = self.hits, self.clock()
         answers = whole(data)
@@ -401,11 +408,11 @@ class RouteCache:
     def learn(
         self, frame: bytes, key: bytes, opaque_at: int, opaque_size: int, rest_at: int, view: RouteView
     ) -> _Known | None:
-        """Take one whole frame into the tables and return its answer; None if it goes the full way.
+        """Store the request of one complete frame and return its answer; None if it must be handled in full.
 
         Args:
-            opaque_at: Where the opaque begins in the frame.
-            rest_at: As of :class:`_Known`.
+            opaque_at: Position of the opaque in the frame.
+            rest_at: As for :class:`_Known`.
         """
         size, word = _LENGTHS.unpack_from(frame)
         if size != 4 + (word & 0xFFFFFF) or size > HEADER_MAX - 16:
@@ -435,7 +442,7 @@ class RouteCache:
         return known
 
     def _miss(self, known: _Known, view: RouteView, opaque_size: int) -> None:
-        """Make an answer say that nobody has the topic."""
+        """Change an answer into the one that no broker has the topic."""
         asked = known.asked
         answer = no_route(asked.topic, is_5=asked.is_5)
         before, known.tail = _split_answer_header(asked.codec, answer.code, answer.remark)
@@ -446,7 +453,7 @@ class RouteCache:
         self.misses += 1
 
     def refresh(self, known: _Known, view: RouteView, opaque_size: int) -> bool:
-        """Make an answer what the table now says; False if it is to be learnt anew, or takes the full way."""
+        """Update an answer from the table; False if the request must be stored anew or handled in full."""
         if isinstance(known, _Missing):
             return known.holds(view)
         asked = known.asked
@@ -471,7 +478,7 @@ class RouteCache:
         return True
 
     def _share(self, asked: _Asked, view: RouteView) -> _Shared | None:
-        """Return what an answer ends with; None if it must be answered the full way."""
+        """Return the end of an answer; None if the request must be handled in full."""
         settings = self.settings()
         shape = view.shape(asked.topic, order_conf=settings.order_message_enable)
         made_of = asked.codec, asked.dialect, shape
@@ -494,7 +501,7 @@ class RouteCache:
         return shared
 
     def _release(self, known: _Known) -> None:
-        """Have a request hold its last answer no longer; forget the answer after the last one."""
+        """Release a request's last answer; forget the answer when no other request uses it."""
         shared = known.shared
         if shared is not None and self._shared.get(shared.made_of) is shared:
             shared.users -= 1
@@ -503,10 +510,10 @@ class RouteCache:
                 self.held_bytes -= _SHARED_COST + len(shared.content)
 
     def forget(self, key: bytes) -> None:
-        """Drop what is known of a request."""
+        """Forget a request."""
         known = self.requests.pop(key, None)
         if known is None:
-            return  # all was forgotten since it was found
+            return  # the cache was emptied since this request was found
         self.held_bytes -= known.cost
         self._missing.pop(key, None)
         self._release(known)
@@ -519,11 +526,11 @@ def _read(
     opaque_size: int,
     admits: Callable[[Mapping[str, str], int], bool] | None,
 ) -> _Asked | None:
-    """Parse a header in full; None if it is no request whose answer depends on what :class:`_Asked` names."""
+    """Parse a header in full; None if its answer depends on more than the values in :class:`_Asked`."""
     try:
         header = decode_header(header_bytes, HeaderCodec(codec))
         fields = GetRouteFields.parse(header.ext_fields or {})
-    except (ValueError, RemoteProtocolError, FieldError):  # the first: no codec
+    except (ValueError, RemoteProtocolError, FieldError):  # index of the first call in a pair: without codec
         return None
     if header.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or header.flag != 0:
         return None

@@ -1,7 +1,7 @@
-"""The wire: connections, dispatch, and what a mode does to connections.
+"""The server of RocketMQ's protocol: connections, dispatch, and a mode's actions on connections.
 
-Route queries go by the route cache, other reads are decided at once on the view, and what may change
-something is handed to the mode. The dispatch knows the modes only as :class:`Consistency`.
+The route cache answers route queries. Other reads are decided immediately on the view. Requests that may
+change something go to the mode. The dispatch uses a mode only through :class:`Consistency`.
 """
 
 from __future__ import annotations
@@ -68,14 +68,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Bytes of large registrations that a member of a group works on at once. It refuses those that it has read
-#: and not answered within :data:`ANSWER_WITHIN_S`; those not read yet just wait. A few keep all members busy.
+#: Bound in bytes of the large registrations that a member of a group handles at once. It refuses
+#: registrations that it has read but cannot answer within :data:`ANSWER_WITHIN_S`; registrations not read yet
+#: just wait. A few of them keep all members busy.
 RAFT_LARGE_FRAMES_MAX: Final = 8 * 1024 * 1024
 #: Longest time in seconds from a request's arrival to its answer. Source: docs/raft-rules.md, rule 2.
 ANSWER_WITHIN_S: Final = 2.5
 
 
-#: Code to the group in which a request is timed.
+#: The group of requests, by code, in whose times a request counts.
 GROUPS: Final[Mapping[int, str]] = {
     **dict.fromkeys(SERVED, "admin"),
     **dict.fromkeys(READS, "list"),
@@ -90,14 +91,14 @@ GROUPS: Final[Mapping[int, str]] = {
 class NameServer:
     """Serves RocketMQ's protocol from a mode; implements the mode's :class:`Effects`.
 
-    Made before the mode, because the mode needs its effects; :meth:`start` brings both together.
+    It is made before the mode, because the mode needs its effects; :meth:`start` connects both.
 
     Args:
         group: Owns the tasks of requests that wait for the mode, and of questions to other nameservers.
 
     Attributes:
         reloads: Files that are read again while this process runs.
-        tls_files: Those of TLS on the wire; None if it is plain.
+        tls_files: Files of TLS on this port; None without TLS.
 
     Raises:
         TlsSettingError: If those cannot be used.
@@ -109,29 +110,32 @@ class NameServer:
         self.group = group
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
-        self._mode: Consistency  # connections exist only after start
+        self._mode: Consistency  # set in start(): no connection exists before
         self._kv_print: KvPrint | None = None
         self._settings_seen: NamesrvSettings | None = None
         self._freshness = DEFAULT
-        # While what waited for a barrier is looked at: the view that it may read, or why it is refused.
+        # Set while requests that waited for a barrier are answered: their view, or the reason of the refusal.
         self._barrier_view: RouteView | None = None
         self._view_seen: RouteView | None = None
         self._refused: NoQuorum | None = None
-        self._passed = self._barrier_passed  # one object: the mode compares
+        self._passed = self._barrier_passed  # always the same object, because the mode compares it
         self._notices = Notices(group)
         self.notify_min_broker = self._notices.send
         self._notifies = settings.current.notify_min_broker_id_changed  # not changed at run time
         self.audit = AuditLog()
         self.production: Production | None = None
         if settings.current.cluster_test:
-            from routekeeper.nameserver.production.asking import Production  # aiohttp takes 0.15 s to load
+            # import it only here, because aiohttp takes 0.15 s to load
+            from routekeeper.nameserver.production.asking import Production
 
             self.production = Production(settings, group)
-        #: For each port with a certificate (raft, wire, http): returns the seconds until that ends.
+        #: For each port with a certificate (raft, wire, http): returns the seconds until the certificate
+        #: expires.
         self.expirations: dict[str, Callable[[], float]] = {}
         current = settings.current
         self._access = AccessControl(current)
-        # A log of its own: strangers who are refused must not use up the lines about changes.
+        # Refusals have a log of their own: else strangers could use up the bounded number of lines about
+        # changes.
         self._refusals = Refusals(audit_log.log)
         #: Files that are read again when they change.
         self.reloads: list[WatchedFiles[Any]] = []
@@ -164,7 +168,7 @@ class NameServer:
         self.hooks = ServerHooks(hooks, time.perf_counter)
         self._hooked = bool(hooks)
         handlers = self.hooks.wrap(handlers)
-        if self._access.is_needed:  # before hooks: strangers must not use up their time
+        if self._access.is_needed:  # before the hooks, so that strangers cannot use up the hooks' time
             handlers = {code: partial(self._checked, handler) for code, handler in handlers.items()}
         self.wire = RemotingServer(
             handlers=handlers,
@@ -183,7 +187,7 @@ class NameServer:
         return self._loop.time() - self._started_at
 
     def add_certificate(self, port: str, files: PortFiles) -> None:
-        """Take the files of a port's certificate into :attr:`expirations` and :attr:`reloads`."""
+        """Add the files of a port's certificate to :attr:`expirations` and :attr:`reloads`."""
         self.expirations[port] = lambda: files.left_s
         self.reloads.append(files.files)
 
@@ -221,7 +225,7 @@ class NameServer:
     # -- effects of a mode ---------------------------------------------------------------------------
 
     def close_connection(self, origin: ConnectionId) -> None:
-        """Close a connection over which an evicted broker registered, after what is in flight on it."""
+        """Close a connection over which an evicted broker registered, after its requests in flight."""
         connection = self.wire.connections.get(origin)
         if connection is None:
             return
@@ -234,7 +238,7 @@ class NameServer:
     # -- connections ---------------------------------------------------------------------------------
 
     def _take_tls(self, context: PortContext) -> None:
-        self.wire.tls.current = context  # connections that are there go on
+        self.wire.tls.current = context  # existing connections go on
 
     def _closed(self, connection: Connection, *, by_us: bool) -> None:
         log.debug("connection closed connection=%s peer=%s by_us=%s", connection.id, connection.peer, by_us)
@@ -244,7 +248,7 @@ class NameServer:
     # -- access --------------------------------------------------------------------------------------
 
     def _watch_accounts(self, file: Path) -> WatchedFiles[Accounts]:
-        """Read the access file, and again when it changes.
+        """Read the access file, and read it again when it changes.
 
         Raises:
             ConfigError: If it cannot be used.
@@ -260,7 +264,7 @@ class NameServer:
 
     def _take_accounts(self, accounts: Accounts) -> None:
         self._access.accounts = accounts
-        self.cache.clear()  # a signature that it has seen may be worth nothing now
+        self.cache.clear()  # a signature that the cache has accepted may be invalid now
 
     def _checked(
         self, handler: Handler, connection: Connection, command: RemotingCommand
@@ -281,7 +285,7 @@ class NameServer:
         return command.reply(denied.code, remark=denied.remark)
 
     def _is_stranger(self, connection: Connection, command: RemotingCommand) -> bool:
-        """Say whether the broker that unregisters never registered over this connection."""
+        """Return whether the broker that unregisters never registered over this connection."""
         try:
             broker = broker_of_farewell(command)
         except FieldError:
@@ -306,7 +310,8 @@ class NameServer:
             except (NoQuorum, FreshnessNotOffered):
                 return None
         if view is not self._view_seen and view is not None:
-            self._view_seen = view  # another table's: revisions, by which answers are known, may go back
+            # the view of another table: its revisions, which identify answers, may be smaller
+            self._view_seen = view
             self.cache.clear()
         return view
 
@@ -315,17 +320,18 @@ class NameServer:
 
         Everything that arrives before the barrier is sent, on any connection, joins the same one.
         """
+        settings = self._settings.current
         if (
             self._freshness is not LINEARIZABLE
             or self._barrier_view is not None
             or self._refused is not None
-            or must_wait(self._settings.current, self.uptime_s)
+            or (settings.need_wait_for_service and must_wait(settings, self.uptime_s))
         ):
             return 0
         return self._mode.join_barrier(self._passed)
 
     def _barrier_passed(self, number: int, error: NoQuorum | None) -> None:
-        """Answer, or refuse, what waited for a barrier. Nothing that arrived later is looked at."""
+        """Answer or refuse the requests that waited for a barrier, but no request that arrived later."""
         try:
             if error is None:
                 self._barrier_view = self._mode.view(Freshness.STALE)
@@ -355,7 +361,7 @@ class NameServer:
     async def _ask_production(
         self, connection: Connection, command: RemotingCommand, unknown: Answer, *, deadline: float
     ) -> RemotingCommand:
-        """Answer a query for a topic that is unknown here as production does; else as it would be here."""
+        """Answer a query for a topic that is unknown here with production's answer, or else with our own."""
         assert self.production is not None
         fields = GetRouteFields.parse(command.ext_fields)
         topic = fields.topic or ""
@@ -385,11 +391,12 @@ class NameServer:
         self, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand] | DeferredReply:
         if connection.unanswered >= self.wire.limits.unanswered_max:
-            return self._execute(connection, command)  # is refused unseen
+            return self._execute(connection, command)  # refuse it without handling it
         if self._notifies:
             addr = command.ext_fields.get("brokerAddr", "")
             self._notices.registered(ConnectionId(connection.id), connection.host, addr)
-        # Hooks see what a reply object sends; without hooks it is needed only if the answer comes later.
+        # Hooks see the answers that go through a reply object. Without hooks, only a later answer needs such
+        # an object.
         later = DeferredReply(connection, command) if self._hooked else None
         answer = self._mode.register(
             command,
@@ -426,7 +433,7 @@ def _send_later(
 
 
 def _may_be_asked(command: RemotingCommand, answer: Answer) -> bool:
-    """Say whether this answers a route query of a client for a topic that is unknown here."""
+    """Return whether this answers a client's route query for a topic that is unknown here."""
     return (
         command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
         and answer.code == ResponseCode.TOPIC_NOT_EXIST

@@ -19,9 +19,10 @@ from routekeeper.remoting.logs import shortened
 
 #: First words of every remark that refuses a request by accounts; RocketMQ's brokers write the same.
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
-#: An account that may publish nothing may still trace. Source: PlainPermissionManager.validate.
+#: The topic of traces: even an account that may publish nothing may write to it. Source:
+#: PlainPermissionManager.validate.
 _TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-#: Characters of a signature: base64 of 20 bytes.
+#: Length of a signature in characters: base64 of 20 bytes.
 _SIGNATURE_LENGTH: Final = 28
 
 
@@ -29,9 +30,9 @@ class Denied(NamedTuple):
     """Why a request is not served.
 
     Attributes:
-        code: Of the answer.
-        remark: Of the answer.
-        access_key: As the request names it, shortened; empty if it names none.
+        code: Code of the answer.
+        remark: Remark of the answer.
+        access_key: The key that the request names, shortened; empty if it names none.
     """
 
     code: int
@@ -48,7 +49,7 @@ def _claimed(request: RemotingCommand) -> str:
 
 
 def outside_networks(request: RemotingCommand, host: str, networks: Networks | None) -> Denied | None:
-    """Return the refusal of a request of the admin list that comes from elsewhere; None if it may go on."""
+    """Return the refusal of an operator's request from outside the allowed networks; None if it may go on."""
     if networks is None or networks.match(host):
         return None
     return Denied(
@@ -96,7 +97,7 @@ def account_of(accounts: Accounts, fields: Mapping[str, str]) -> Account:
     """Return the account that a request names.
 
     Raises:
-        AccessDenied: If it names none, or one that is not there.
+        AccessDenied: If it names none, or an unknown one.
     """
     access_key = fields.get(ACCESS_KEY)
     if access_key is None:
@@ -111,11 +112,11 @@ def check_signature(account: Account, fields: Mapping[str, str], body: bytes, *,
     """Check the signature of a request.
 
     Raises:
-        AccessDenied: If it is not that of the account.
+        AccessDenied: If it is not the account's signature.
     """
     signature = fields.get(SIGNATURE, "")
     if len(signature) == _SIGNATURE_LENGTH:
-        # The body is not copied: it may have 16 MiB.
+        # Do not copy the body: it may have 16 MiB.
         code = hmac.new(account.secret_key.encode(), signed_content(fields, version=version), hashlib.sha1)
         code.update(body)
         if hmac.compare_digest(base64.b64encode(code.digest()), signature.encode("utf-8", "replace")):

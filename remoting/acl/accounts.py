@@ -1,7 +1,8 @@
 """The accounts of ``plain_acl.yml``, RocketMQ 4.9's access file, read strictly.
 
-Source: PlainPermissionManager, PlainAccessConfig and Permission, RocketMQ 4.9. Where that takes a mistake for
-DENY, or the first of two accounts with one name, this refuses the file and names the line.
+Source: PlainPermissionManager, PlainAccessConfig and Permission, RocketMQ 4.9. RocketMQ reads a mistake as
+DENY, and uses the first of two accounts with the same name. This module refuses such a file and names the
+line.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from routekeeper.remoting.acl.plain_yaml import Items, Members, Node, Text, Yaml
 from routekeeper.remoting.codes import RETRY_PREFIX
 from routekeeper.remoting.route import DataVersion
 
-#: Bytes of one access file.
+#: Largest access file in bytes.
 FILE_SIZE_MAX: Final = 1024 * 1024
-#: Entries of white lists in all files: a host is compared with every one of them.
+#: Bound of the entries of white lists in all files, because a host is compared with each of them.
 WHITE_MAX: Final = 1024
-#: Hosts of which the process remembers whether they are on a white list.
+#: Bound of the hosts for which the process remembers whether they are on a white list.
 HOSTS_MAX: Final = 4096
 #: Shortest key, in characters. Source: ACCESS_KEY_MIN_LENGTH is 6, and a key must be longer.
 KEY_LENGTH_MIN: Final = 7
@@ -59,7 +60,7 @@ class AclFileError(ValueError):
 
 
 def group_resource(group: str) -> str:
-    """Return the name of a group among the resources: a group and its retry topic are one."""
+    """Return the resource name of a group: a group and its retry topic are one resource."""
     return RETRY_PREFIX + group
 
 
@@ -69,8 +70,8 @@ class Account:
 
     Attributes:
         white: Addresses from which a request that only names the account may do everything.
-        perms: What topics and groups are allowed by name, see :func:`group_resource`.
-        topic_perms, group_perms: As the file spells them.
+        perms: Permissions by name of topic or group, see :func:`group_resource`.
+        topic_perms, group_perms: The same in the file's spelling.
     """
 
     access_key: str
@@ -98,7 +99,7 @@ class Accounts:
     """The accounts of all access files together.
 
     Attributes:
-        files: By name, in the order of their reading.
+        files: Files by name, in the order of reading.
     """
 
     files: Mapping[str, AclFile]
@@ -107,7 +108,7 @@ class Accounts:
     _known: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
 
     def is_white(self, host: str) -> bool:
-        """Say whether requests of a host need no account. The result is remembered: lists are long."""
+        """Return whether requests of a host need no account. The result is cached, because lists are long."""
         known = self._known.get(host)
         if known is None:
             if len(self._known) >= HOSTS_MAX:
@@ -117,7 +118,7 @@ class Accounts:
 
 
 def merge_files(files: Mapping[str, AclFile]) -> Accounts:
-    """Return what several files say together.
+    """Merge the content of several files.
 
     Raises:
         AclFileError: If two name one account, or there are too many white lists.

@@ -1,7 +1,7 @@
 """Addresses as plain_acl.yml names them, with wildcards and ranges, and networks. Nothing is resolved.
 
-Source: RemoteAddressStrategyFactory, RocketMQ 4.9. Two differences: what stands behind a wildcard or a range
-counts, too (``10.0.*.5`` is not all of ``10.0``), and a range may begin and end at 0.
+Source: RemoteAddressStrategyFactory, RocketMQ 4.9. Two differences: parts after a wildcard or a range count,
+too (``10.0.*.5`` is not all of ``10.0``); and a range may begin and end at 0.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-#: Patterns that match everybody.
+#: Patterns that match every host.
 _EVERYBODY: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
-#: Alternatives of one pattern.
+#: Bound of the alternatives of one pattern.
 _ALTERNATIVES_MAX: Final = 1024
 _DECIMAL: Final = re.compile(r"[0-9]{1,3}")
 _HEX: Final = re.compile(r"[0-9A-Fa-f]{1,4}")
@@ -142,7 +142,7 @@ def _parts_of(host: str) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class Networks:
-    """Networks from which something is allowed.
+    """Networks from which requests are allowed.
 
     Attributes:
         text: As it is written.

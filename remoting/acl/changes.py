@@ -29,7 +29,7 @@ from routekeeper.remoting.acl.accounts import (
 )
 from routekeeper.remoting.acl.addresses import AddressError, parse_addresses
 
-#: Stands for a secret in answers. Shorter than a secret may be, so that nobody can write it back.
+#: Text in place of a secret in answers. It is too short for a secret, so that no client can write it back.
 MASK: Final = "******"
 _COMMA: Final = re.compile(r",(?![^{]*\})")
 
@@ -43,10 +43,10 @@ def put_account(
 ) -> tuple[str, bytes]:
     """Return the file to write, and its text, when an account is created or changed (50).
 
-    Arguments that are absent leave an account that is there as it is, but for ``admin``.
+    Absent arguments do not change an existing account, except for ``admin``.
 
     Raises:
-        ChangeFailed: If the account could not be used then.
+        ChangeFailed: If the resulting account could not be used.
     """
     access_key, secret_key = fields.get("accessKey", ""), fields.get("secretKey", "")
     if len(access_key) < KEY_LENGTH_MIN or len(secret_key) < KEY_LENGTH_MIN:

@@ -1,4 +1,4 @@
-"""Access files on disk: their names, their content, and who else than the owner may read them. Blocks."""
+"""Access files on disk: their names, their content, and warnings about readable files. Blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from routekeeper.remoting.acl.accounts import (
 from routekeeper.remoting.acl.signing import Keys, parse_keys
 from routekeeper.remoting.files import read_regular
 
-#: Access files of one server, and folders that hold them.
+#: Bounds of the access files of one server, and of their folders.
 FILES_MAX: Final = 100
 _KEYS_SIZE_MAX: Final = 64 * 1024
 
@@ -28,7 +28,7 @@ def read_accounts(paths: Sequence[Path], *, may_lack: Path | None = None) -> Acc
     """Return the accounts and white lists of all access files together.
 
     Args:
-        may_lack: One that counts as empty where it is missing, if there are others.
+        may_lack: A file that may be missing if there are others; it then counts as empty.
 
     Raises:
         AclFileError: If one of them cannot be used.
@@ -62,7 +62,7 @@ def read_keys(path: Path) -> Keys:
 
 
 def acl_folders(folder: Path) -> list[Path]:
-    """Return a folder and those below it, as RocketMQ 4.9 looks for files; none if it is not there.
+    """Return a folder and its subfolders, as RocketMQ 4.9 searches them; none if it does not exist.
 
     Hidden ones are left out: those of Kubernetes hold the files a second time.
     """

@@ -1,9 +1,9 @@
 """The part of YAML that RocketMQ's access files use, with the line of each value; the rest is refused.
 
 Mappings and lists by indentation, lists in brackets on one line, plain and quoted values on one line,
-comments. No tags, anchors, aliases, merge keys, folded texts: nothing here makes a small file large. A value
-is the text that stands in the file: nothing becomes a number, a date or a truth value. A library would do
-that, and drop the line numbers that an error needs.
+comments. There are no tags, anchors, aliases, merge keys or folded texts, so a small file cannot become large
+in memory. A value is the text in the file: it never becomes a number, a date or a truth value. A library
+would convert values, and lose the line numbers for errors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 #: Deepest nesting; the real files have three levels.
 DEPTH_MAX: Final = 8
-#: Characters of a line; the longest real ones have 300.
+#: Longest line in characters; the longest real ones have 300.
 LINE_MAX: Final = 4096
 
 _KEY: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*) *:(?: +(.*)|$)")
@@ -52,8 +52,8 @@ class Text:
     """A value on one line.
 
     Attributes:
-        text: None where the file has none.
-        is_plain: It stands there without quotes.
+        text: None if the file has no value.
+        is_plain: The file has it without quotes.
     """
 
     text: str | None
@@ -246,7 +246,7 @@ def _flow(text: str, line: int) -> list[Node]:
 
 
 def _scalar(text: str, line: int) -> tuple[Text, str]:
-    """Return a value at the start of a text, and what follows it there."""
+    """Return a value at the start of a text, and the rest of the text."""
     if text.startswith('"'):
         match = _DOUBLE.match(text)
         if match is None:
@@ -276,7 +276,7 @@ def _unescape(text: str, line: int) -> str:
 
 
 def spell_text(text: str) -> str:
-    """Return a value as :func:`parse_yaml` and every other reader of YAML read it back."""
+    """Write a value so that :func:`parse_yaml` and every other reader of YAML read the same value."""
     if _SAFE.fullmatch(text) and not text.endswith(":") and text not in _NULLS and not _OTHER.fullmatch(text):
         return text
     spelt = "".join(

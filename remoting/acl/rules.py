@@ -1,4 +1,4 @@
-"""The need of each request code: at a broker an account, an admin, topics and groups; at a nameserver a mode.
+"""Requirements of each request code, at a broker and at a nameserver.
 
 Source: PlainAccessValidator.parse and Permission.ADMIN_CODE, RocketMQ 4.9. These are stricter than there, as
 later releases are or because 4.9 forgot them:
@@ -22,17 +22,17 @@ from routekeeper.remoting.codes import RETRY_PREFIX, RequestCode
 from routekeeper.remoting.command import RemotingCommand
 
 Need = tuple[str, Permission]
-"""A topic or a group, as a resource, and the permission that it takes."""
+"""A topic or a group, as a resource, and the required permission."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The need of one request code at a broker.
+    """Requirements of one request code at a broker.
 
     Attributes:
-        says: The need in words, for the documents.
+        says: The requirements in words, for the documents.
         admin: Only an account with ``admin: true`` may send it.
-        needs: Returns topics and groups with the permissions that they take; it may raise as decoding does.
+        needs: Returns topics and groups with the required permissions; it may raise as decoding does.
     """
 
     says: str
@@ -158,12 +158,12 @@ BROKER_RULES: Final[Mapping[int, Rule]] = MappingProxyType(
 
 
 def broker_rule(code: int) -> Rule:
-    """Return the need of a request code at a broker; a code that no rule names needs an admin."""
+    """Return the requirements of a request code at a broker; a code without a rule needs an admin."""
     return BROKER_RULES.get(code, _ADMIN)
 
 
 class Kind(Enum):
-    """The kinds of requests at a nameserver; the value says what each mode asks for."""
+    """The kinds of requests at a nameserver; the value describes each mode's requirement."""
 
     READ = "read"
     BROKER = "of brokers"
@@ -216,7 +216,7 @@ MODES: Final = ("off", "admin", "all")
 
 
 class Asks(Enum):
-    """The account that a request needs; the value says it in words."""
+    """The account that a request needs; the value describes it in words."""
 
     NOTHING = "nothing"
     ACCOUNT = "an account"
@@ -227,7 +227,7 @@ def namesrv_asks(code: int, mode: str, *, is_stranger: bool = True) -> Asks:
     """Return what a request needs at a nameserver; a code without a kind counts as a change.
 
     Args:
-        is_stranger: The broker that it concerns never registered over its connection; counts for 104.
+        is_stranger: The request's broker never registered over this connection; only used for 104.
     """
     kind = NAMESRV_KINDS.get(code, Kind.CHANGE)
     if mode == "off":
@@ -240,6 +240,6 @@ def namesrv_asks(code: int, mode: str, *, is_stranger: bool = True) -> Asks:
 
 
 def is_change(code: int, *, is_stranger: bool = True) -> bool:
-    """Say whether a request at a nameserver is one that ``--admin-networks`` is about."""
+    """Return whether ``--admin-networks`` restricts a request at a nameserver."""
     kind = NAMESRV_KINDS.get(code, Kind.CHANGE)
     return kind is Kind.CHANGE or (kind is Kind.FAREWELL and is_stranger)

@@ -1,4 +1,4 @@
-"""Signatures of requests, as RocketMQ's access control list (4.9) and its authentication (5.x) expect them.
+"""Signatures of requests, for RocketMQ's access control list (4.9) and its authentication (5.x).
 
 Source: AclClientRPCHook, AclUtils.combineRequestContent and AclSigner, RocketMQ 4.9 and 5.3.
 """

@@ -1,2 +1,1 @@
-"""HTTP that nameserver and broker have alike: their port with its connections and names, and questions to an
-address server."""
+"""HTTP code of nameserver and broker: ports, host names, requests to an address server."""

@@ -1,4 +1,4 @@
-"""Asks an address server over HTTP, on the event loop and within a time."""
+"""Requests to an address server over HTTP, on the event loop and within a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from routekeeper.remoting.address_server import addresses_in
 from routekeeper.remoting.logs import shortened
 from routekeeper.remoting.transport.lookups import look_up
 
-#: Bytes of an answer that are accepted.
+#: Largest accepted answer in bytes.
 ANSWER_SIZE_MAX: Final = 64 * 1024
 
 
@@ -22,7 +22,7 @@ class AddressServerFailure(Exception):
 
 
 class _Resolver(AbstractResolver):
-    """Looks names up in threads of its own, so that a slow look-up holds up nobody else."""
+    """Looks names up in threads of its own, so that a slow look-up delays no other work."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET

@@ -1,7 +1,7 @@
-"""For whom a request is meant, by its ``Host``: what keeps pages of other sites from reading a loopback port.
+"""Check of a request's ``Host``, so that pages of other sites cannot read a loopback port.
 
-A page whose name its owner points at 127.0.0.1 (DNS rebinding) is, to a browser, of one origin with all that
-answers there. Its requests carry the page's own name. Pure.
+The owner of a site can point its name at 127.0.0.1 (DNS rebinding). A browser then takes its page and the
+servers there for one origin. The page's requests have the site's own name. Pure.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ class AllowedHosts:
     """The names under which requests are answered.
 
     Args:
-        loopback: The port is bound to loopback: every way to write that is allowed, others only if named.
-        named: What the operator allows, without ports. Elsewhere than on loopback, empty allows everything.
+        loopback: The port is bound to loopback: all names of loopback are allowed, others only if named.
+        named: Names that the operator allows, without ports. If the port is not on loopback, empty allows all
+            names.
     """
 
     def __init__(self, *, loopback: bool, named: Collection[str]) -> None:

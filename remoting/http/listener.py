@@ -1,15 +1,16 @@
-"""HTTP connections of one port: how many, how long each may take, and who goes first when there is no room.
+"""HTTP connections of one port: their number, their time limits, and which one is closed at a bound.
 
-A connection is in one of three states. *Begun*: nothing of a request has come yet, or only a part of its
-header. *Served*: a request is with its handler, a blocking query for up to a minute. *Kept*: its last request
-is answered and no byte of a next one has come. A header has seconds. When all places are taken, the
-connection that has begun for longest is closed, else the one that is kept for longest. Only while every place
-is served are new connections taken into a small reserve, where nothing but health and metrics is answered.
+A connection is in one of three states. *Begun*: no byte of a request has come, or only a part of its header.
+*Served*: a handler has its request; a blocking query takes up to a minute. *Kept*: its last request is
+answered, and no byte of the next one has come. A header has to be complete within seconds. At the bound, the
+connection is closed that has begun for longest, or else the one that was kept for longest. If every
+connection is being served, new ones enter a small reserve, where only health and metrics are answered.
 
-Answers that peers have not read yet have a bound for each connection and for all: above it, of the host that
-holds most, the connection goes that has not read for longest. One that reads nothing for seconds goes, too.
+Answers that peers have not read yet are bounded, for each connection and in all. Above the bound, the host
+with most unread bytes loses the connection that has not read for longest. A connection that reads nothing for
+seconds is closed, too.
 
-With TLS a handshake counts to the time of the first header, and handshakes take turns.
+With TLS, the handshake counts in the time of the first header, and handshakes take turns.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from routekeeper.remoting.transport.secured import PortContext, Secured, TlsPort
 
 log = logging.getLogger(__name__)
 
-#: Places for connections.
+#: Bound of connections.
 CONNECTIONS_MAX: Final = 2_048
-#: Further places while all of those are served.
+#: Size of the reserve while all connections are being served.
 RESERVE: Final = 64
 #: Longest time in seconds from the first byte of a request, or from the accepting, to the end of its header.
 HEADER_S: Final = 5.0
 #: Time in seconds after which a kept-alive connection is closed.
 KEPT_S: Final = 75.0
-#: Silence in seconds after which a connection is closed, no matter its state; longer than any wait.
+#: Silence in seconds after which a connection is closed in any state; longer than any wait.
 IDLE_S: Final = 120.0
-#: Bytes of answers that one peer may leave unread, and all of them together.
+#: Bounds of unread answers in bytes: of one peer, and of all together.
 UNREAD_MAX: Final = 64 << 20
 UNREAD_ALL_MAX: Final = 128 << 20
 #: Time in seconds after which a connection is closed whose peer reads nothing of its answer.
@@ -49,12 +50,11 @@ STALLED_S: Final = 10.0
 #: Time in seconds of aiohttp's own timer for kept connections: never. It does not know requests that a
 #: :class:`Shortcut` answers.
 _NEVER_S: Final = 365 * 24 * 3600.0
-#: Bytes that the kernel is to take of an answer before its peer reads; the process holds the rest and bounds
-#: it.
+#: Bytes of an unread answer that the kernel holds; the process holds the rest, within its bounds.
 _KERNEL_BUFFER: Final = 64 << 10
-#: Bytes of a request that is remembered for a :class:`Shortcut`; those of clients have some hundred.
+#: Largest request in bytes that is remembered for a :class:`Shortcut`; clients' requests have some hundred.
 REQUEST_MAX: Final = 2_048
-#: Headers of requests after which something else than the next request may come.
+#: Headers after which the following bytes may not be the next request.
 _NOT_PLAIN: Final = frozenset({"Content-Length", "Transfer-Encoding", "Upgrade", "Expect"})
 
 
@@ -62,9 +62,9 @@ class Shortcut(Protocol):
     """Serves requests whose bytes it knows, without aiohttp."""
 
     def take(self, connection: HttpConnection, data: bytes) -> Held | None:
-        """Take a request, which ``data`` may be; None: aiohttp reads it.
+        """Serve the request in ``data``, if it is a known one; None: aiohttp reads it.
 
-        Nothing else is under way on the connection, and its peer has read every answer so far.
+        No other request is under way on the connection, and its peer has read every answer so far.
         """
 
 
@@ -75,7 +75,7 @@ class Held(Protocol):
     """Loop time."""
 
     def release(self) -> bytes:
-        """Forget the request, and return its bytes: aiohttp reads it, or its connection is gone."""
+        """Forget the request and return its bytes, because aiohttp reads it, or its connection is gone."""
 
 
 @dataclass(eq=False)
@@ -83,10 +83,10 @@ class HttpConnections:
     """Accepts connections and holds them to their limits; everything runs on one event loop.
 
     Args:
-        runner: Of the application; set up before :meth:`accept`.
-        logger: Told of what cannot be read.
-        tls: None: the port is plain.
-        shortcut: Serves some requests without aiohttp, unless all places were taken.
+        runner: Runner of the application; set up before :meth:`accept`.
+        logger: Logs input that cannot be read.
+        tls: None: the port has no TLS.
+        shortcut: Serves some requests without aiohttp, unless the bound of connections is reached.
     """
 
     runner: web.AppRunner
@@ -105,10 +105,10 @@ class HttpConnections:
 
     def __post_init__(self) -> None:
         self.open: set[HttpConnection] = set()
-        # Both in the order in which the state began. A connection in neither is being served.
+        # Connections in the order in which their state began. One that is in neither is being served.
         self.begun: dict[HttpConnection, None] = {}
         self.kept: dict[HttpConnection, None] = {}
-        # Bytes; the connection whose peer has not read for longest is the first.
+        # Unread bytes by connection; the first is the one whose peer has not read for longest.
         self._unread: dict[HttpConnection, int] = {}
         self._listener: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -149,7 +149,7 @@ class HttpConnections:
         while self.begun and (oldest := next(iter(self.begun))).since <= now - self.header_s:
             oldest.end()
         while self.kept and (oldest := next(iter(self.kept))).since <= now - self.kept_s:
-            if oldest.unread_bytes():  # it still gets its answer: the limits below are for that
+            if oldest.unread_bytes():  # it still gets its answer, within the limits below
                 oldest.enter(self.kept)
             else:
                 oldest.leave()
@@ -161,7 +161,7 @@ class HttpConnections:
         self._sweep = loop.call_later(min(self.header_s, self.idle_s, self.stalled_s) / 4, self.start)
 
     async def close(self) -> None:
-        """Accept nobody any more, and stop looking."""
+        """Stop accepting, and stop the checks of limits."""
         if self._listener is not None:
             await stop_accepting(self._listener)
         if self._sweep is not None:
@@ -188,7 +188,7 @@ class HttpConnections:
         return connection if self._tls_port is None else Secured(self._tls_port, connection)
 
     def unread(self, connection: HttpConnection) -> None:
-        """Note that a peer has not read yet what was just written, and hold all of it to its bounds."""
+        """Note that a peer has not read the bytes that were just written, and enforce the bounds."""
         connection.read_at = asyncio.get_running_loop().time()
         size = self._unread[connection] = connection.unread_bytes()
         if size > self.unread_max:
@@ -209,7 +209,7 @@ class HttpConnections:
         self._unread.pop(connection, None)
 
     def _recount(self) -> None:
-        """Find out who has read something since."""
+        """Update which peers have read since the last call."""
         now = asyncio.get_running_loop().time()
         for connection, size in list(self._unread.items()):
             left = connection.unread_bytes()
@@ -228,7 +228,8 @@ class HttpConnections:
         Returns:
             False if the connection is in the reserve: only health and metrics may be answered.
         """
-        if not isinstance(connection, HttpConnection) or connection not in self.open:  # lost in the meantime
+        # the connection was lost meanwhile
+        if not isinstance(connection, HttpConnection) or connection not in self.open:
             return True
         connection.enter(None)
         connection.more_came, connection.more_behind = connection.more_behind, False
@@ -249,15 +250,15 @@ class HttpConnection(web.RequestHandler):
     """Reads the requests of one connection and writes the answers, and knows its state.
 
     Attributes:
-        reserved: It was accepted although all places were taken.
+        reserved: It was accepted above the bound of connections.
         since: Loop time at which its state began.
-        moved_at: Loop time at which something last arrived, or the peer took what had filled the buffer.
-        read_at: Loop time at which the peer was last seen to read of an answer that fills the buffer.
+        moved_at: Loop time at which bytes last arrived, or the peer emptied a full buffer.
+        read_at: Loop time at which the peer last read a part of an answer that fills the buffer.
         host: Address of the peer without its port.
-        more_came: Something arrived while its request was served.
-        more_behind: Something arrived behind the request that a shortcut held, which aiohttp serves next.
-        request_bytes: The last request if it came in one piece of at most :data:`REQUEST_MAX`; else empty.
-        known: Kept here for the :class:`Shortcut`: the last request that it can serve.
+        more_came: Bytes arrived while its request was served.
+        more_behind: Bytes arrived after a request that a shortcut held; aiohttp serves them next.
+        request_bytes: The last request, if it came in one piece of at most :data:`REQUEST_MAX`; else empty.
+        known: Stored here for the :class:`Shortcut`: the last request that it can serve.
         waits_until: Loop time until which the request under way may wait, if a shortcut has held it before.
     """
 
@@ -272,7 +273,7 @@ class HttpConnection(web.RequestHandler):
         self.request_bytes = b""
         self.known: Any = None
         self.waits_until: float | None = None
-        self._is_idle = True  # aiohttp has nothing of a request, and nothing of an answer
+        self._is_idle = True  # aiohttp has no part of a request and no part of an answer
         self._held: Held | None = None
 
     def unread_bytes(self) -> int:
@@ -281,7 +282,7 @@ class HttpConnection(web.RequestHandler):
         return 0 if transport is None else transport.get_write_buffer_size()
 
     def enter(self, others: dict[HttpConnection, None] | None) -> None:
-        """Move the connection into another state: one of these two groups, or being served."""
+        """Move the connection into another state: one of these two groups, or "being served"."""
         self._leave()
         self.since = self._loop.time()
         self.more_came = False
@@ -295,7 +296,7 @@ class HttpConnection(web.RequestHandler):
             self.transport.abort()
 
     def leave(self) -> None:
-        """Close the connection once its peer has what was written; no limit holds for it from now on."""
+        """Close the connection once its peer has all written bytes; no limit applies to it from now on."""
         self._forget()
         self.force_close()
 
@@ -357,7 +358,7 @@ class HttpConnection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send an answer, and forget its body, which aiohttp would hold until the next request."""
+        """Send an answer, and free its body, which aiohttp would hold until the next request."""
         sent, reset = await super().finish_response(request, resp, start_time)
         if isinstance(sent, web.Response):
             sent.body = None
@@ -370,7 +371,7 @@ class HttpConnection(web.RequestHandler):
         self._connections.unread(self)
 
     def resume_writing(self) -> None:
-        self.moved_at = self._loop.time()  # a long download is no silence
+        self.moved_at = self._loop.time()  # a long download does not count as silence
         self._connections.read(self)
         super().resume_writing()
 
@@ -387,7 +388,7 @@ def _is_one_request(request: web.BaseRequest, data: bytes) -> bool:
     return (
         data.endswith(b"\r\n\r\n")
         and data.count(b"\r\n\r\n") == 1
-        and data.count(b"HTTP/") == 1  # no second request whose lines end otherwise
+        and data.count(b"HTTP/") == 1  # there is no second request with other line ends
         and request.version == HttpVersion11
         and request.keep_alive
         and not request.body_exists
@@ -396,7 +397,7 @@ def _is_one_request(request: web.BaseRequest, data: bytes) -> bool:
 
 
 class _Refusal(asyncio.Protocol):
-    """Closes a connection for which there is no place."""
+    """Closes a connection above all bounds."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).abort()
@@ -416,9 +417,9 @@ class _OneLine(logging.Filter):
 
 
 def protocol_log(name: str) -> logging.Logger:
-    """Return the logger that aiohttp is to tell of what it cannot read, one line each."""
+    """Return a logger for aiohttp that logs each unreadable input in one line."""
     found = logging.getLogger(name)
     if not found.filters:
         found.addFilter(_OneLine())
-        found.setLevel(logging.DEBUG)  # aiohttp reports some garbage at this level only
+        found.setLevel(logging.DEBUG)  # aiohttp reports some unreadable input only at this level
     return found

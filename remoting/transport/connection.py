@@ -582,7 +582,7 @@ class Connection(Inner):
     def unpark(self, number: int) -> None:
         """Handle bytes that waited for ``number`` or an earlier one."""
         inbox = self._inbox
-        while (data := inbox.unpark(number)) is not None:
+        while inbox.waits_for and (data := inbox.unpark(number)) is not None:
             if self._transport is None or self._finishing:
                 continue
             if inbox.straight and not self._backed_up:  # nearly always: requests that arrived together

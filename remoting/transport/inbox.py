@@ -82,6 +82,9 @@ class Inbox:
         frame_size_max: Bytes of one frame, length word included.
         fast_path: Asked first about frames that begin as it says.
         park: Called with each number that bytes begin to wait for.
+
+    Attributes:
+        waits_for: The number that the first waiting bytes wait for; 0: none wait.
     """
 
     __slots__ = (
@@ -93,12 +96,12 @@ class Inbox:
         "_missing",
         "_park",
         "_parked",
-        "_parked_for",
         "_position",
         "_starts",
         "_unfinished",
         "_waiting",
         "answered",
+        "waits_for",
     )
 
     def __init__(
@@ -121,7 +124,7 @@ class Inbox:
         self._position = 0
         #: The fast path has answered a frame in :meth:`next`.
         self.answered = False
-        self._parked_for = 0
+        self.waits_for = 0
         self._parked = b""
         self._behind: deque[tuple[int, bytes]] = deque()
         self._waiting = 0  # bytes that are parked, and bytes after them
@@ -129,7 +132,7 @@ class Inbox:
     @property
     def straight(self) -> bool:
         """Return whether the next bytes may go to :meth:`FastPath.whole` at once."""
-        return self._is_asked and not self._parked_for and not self._unfinished and not self._data
+        return self._is_asked and not self.waits_for and not self._unfinished and not self._data
 
     @property
     def more(self) -> bool:
@@ -153,7 +156,7 @@ class Inbox:
 
     def receive(self, data: bytes) -> bool:
         """Take received bytes; return whether there are new bytes for :meth:`next` to look at."""
-        if self._parked_for:
+        if self.waits_for:
             self._receive_behind(data)
             return False
         return self._take(data)
@@ -167,7 +170,7 @@ class Inbox:
         Raises:
             RemoteProtocolError: If the frame is malformed.
         """
-        if self._is_asked or self._parked_for or self._unfinished or self._data or len(data) <= _HEADER_AT:
+        if self._is_asked or self.waits_for or self._unfinished or self._data or len(data) <= _HEADER_AT:
             return None
         (size,) = _LENGTH.unpack_from(data)
         if size + _LENGTH_SIZE == len(data) <= self._frame_size_max and not data.startswith(
@@ -229,10 +232,10 @@ class Inbox:
 
     def wait(self, number: int, data: bytes) -> None:
         """Keep bytes that wait for ``number``, and later ones, until :meth:`unpark`."""
-        if self._parked_for:  # these bytes wait again, for a later number, together with all bytes after them
+        if self.waits_for:  # these bytes wait again, for a later number, together with all bytes after them
             data += self._parked + b"".join(behind for _, behind in self._behind)
             self._behind.clear()
-        self._parked_for = number
+        self.waits_for = number
         self._parked = data
         self._waiting = len(data)
         assert self._park is not None
@@ -244,14 +247,14 @@ class Inbox:
         The driver passes them to :meth:`resume`, or first to the fast path, and calls this again.
 
         """
-        if not 0 < self._parked_for <= number:
+        if not 0 < self.waits_for <= number:
             return None
         data = self._parked
         self._waiting -= len(data)
         if self._behind:
-            self._parked_for, self._parked = self._behind.popleft()
+            self.waits_for, self._parked = self._behind.popleft()
         else:
-            self._parked_for, self._parked = 0, b""
+            self.waits_for, self._parked = 0, b""
         return data
 
     def resume(self, data: bytes) -> bool:
@@ -262,7 +265,7 @@ class Inbox:
         """Drop everything, because nobody reads the answers any more."""
         self._unfinished.clear()
         self._data, self._position = b"", 0
-        self._parked_for, self._parked = 0, b""
+        self.waits_for, self._parked = 0, b""
         self._behind.clear()
         self._waiting = 0
 
@@ -288,7 +291,7 @@ class Inbox:
         assert self._fast_path is not None
         assert self._park is not None
         number = self._fast_path.waits_now()
-        last = self._behind[-1][0] if self._behind else self._parked_for
+        last = self._behind[-1][0] if self._behind else self.waits_for
         self._waiting += len(data)
         if number > last:
             self._behind.append((number, data))

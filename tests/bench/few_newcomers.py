@@ -1,4 +1,4 @@
-"""Given to Locust beside bench/generator.py: newcomers get one user, however many they need."""
+"""Loaded by Locust together with bench/generator.py: new clients get one user, however many they need."""
 
 from routekeeper.bench.plan import Load
 

@@ -1,4 +1,7 @@
-"""Given to Locust beside bench/generator.py: simulated brokers register late, as on a busy machine."""
+"""Loaded by Locust together with bench/generator.py.
+
+Simulated brokers register late, as on a busy machine.
+"""
 
 import time
 

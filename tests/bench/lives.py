@@ -1,9 +1,13 @@
-"""Helpers of tests of whole lives: the number of a life's turn, and the rows of its runs."""
+"""Helpers of tests of whole lives: a life's turn, the rows of its runs, brokers that are stopped."""
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -16,12 +20,17 @@ from routekeeper.bench.events import (
     ProcessSample,
     Truth,
     View,
+    event_file,
     event_files,
 )
 from routekeeper.bench.plan import Plan
 from routekeeper.bench.runfolder import Arm
 from routekeeper.bench.schedule import SessionPlan
+from routekeeper.bench.session import Session
+from tests.waiting import wait_until
 
+#: Limit for a restart on a busy machine, s.
+RESTARTS_S: Final = 300.0
 E = TypeVar("E", Delivery, DiskSample, Fault, LinkSample, Operation, ProcessSample, Truth, View)
 
 
@@ -48,3 +57,53 @@ def rows(folder: Path, kind: type[E]) -> list[E]:
         for path in event_files(folder, kind)
         for line in path.read_bytes().splitlines()
     ]
+
+
+def written_so_far(session: Session, kind: type[E], process: str) -> list[E]:
+    """Return the events of a kind that a process of a life that goes on has written."""
+    path = event_file(session.given.spool, kind, process)
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [msgspec.json.decode(line, type=kind) for line in lines if line.endswith(b"\n")]
+
+
+def hold_brokers(session: Session, seen: Callable[[int, int], bool]) -> None:
+    """Stop the brokers until a server has restarted empty and was seen so; else they may report before that.
+
+    Args:
+        seen: Says so of a server's index, from what was recorded after an instant.
+    """
+    brokers, servers = session.cluster.brokers, session.cluster.server_processes
+    pids = {server.index: server.child.pid for server in servers if server.child is not None}
+    after_ns = time.monotonic_ns()  # until the server is killed it lists everybody
+    for broker in brokers:
+        broker.signal(signal.SIGSTOP)
+
+    def killed() -> list[int]:
+        """Return the servers that were killed, also if they run again."""
+        return [
+            server.index
+            for server in servers
+            if not server.alive or server.child is None or server.child.pid != pids[server.index]
+        ]
+
+    def resume() -> None:
+        try:
+            wait_until(killed, "a server is killed", within_s=RESTARTS_S, every_s=0.01)
+            (struck,) = killed()
+            wait_until(lambda: seen(struck, after_ns), "the server is seen empty", within_s=RESTARTS_S)
+        finally:
+            for broker in brokers:
+                broker.signal(signal.SIGCONT)
+
+    threading.Thread(target=resume, daemon=True).start()
+
+
+def seen_empty(session: Session, index: int, after_ns: int, everybody: list[int]) -> bool:
+    """Return whether the observer has shown that a server does not list everybody."""
+    return any(
+        (row.index, row.topic) == (index, "bench-0")
+        and row.seen_ns > after_ns
+        and row.state in ("absent", "routed")
+        and row.brokers != everybody
+        for row in written_so_far(session, View, "observer")
+    )

@@ -2,9 +2,10 @@
 
 ``python tests/bench/recompute.py RESULTS [values.csv]``
 
-One file of plain Python that imports nothing of the benchmark, so that a mistake of the report's is not made
-twice. RESULTS is a result folder, with ``runs/series=.../scenario=.../block=.../arm=.../``. With the report's
-``marts/values.csv`` each figure is compared with the report's, and the exit code is 1 if any differs.
+This is one file of plain Python that imports no code of the benchmark, so that it does not repeat a mistake
+of the report. RESULTS is a result folder, with ``runs/series=.../scenario=.../block=.../arm=.../``. With the
+report's ``marts/values.csv`` each figure is compared with the report's, and the exit code is 1 if any
+differs.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Run:
 
 
 class Life:
-    """All runs of one cluster's life, in order: what is true or shown in one holds on in the next."""
+    """All scenarios of one cluster, in order: facts and views of one are still valid in the next."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self.runs = sorted(runs, key=lambda run: int(run.begin))
@@ -75,7 +76,7 @@ class Life:
         self.gaps = [*self._gaps_of_everybody(truth), *self._gaps_of_sides()]
 
     def _gaps_of_everybody(self, truth: list[Row]) -> Iterator[tuple[int, str | None, int, int, int]]:
-        """Broker, side that misses it (None: all), gone since, being started since, back since."""
+        """Return absences: broker, side that misses it (None: all), instants of loss, start and return."""
         starts = [
             (row["index"], row["t_ns"])
             for run in self.runs
@@ -109,7 +110,7 @@ class Life:
                             yield broker, side, fault["begin_ns"], healed, done
 
     def verdict(self, op: Row) -> tuple[str, int]:
-        """Return what an answer is worth, and for how long it had been superseded."""
+        """Return the judgement of an answer, and for how long it had been superseded."""
         sent, done = op["sent_ns"], op["done_ns"]
         gaps = [gap for gap in self.gaps if gap[1] is None or gap[1] == op.get("client_side")]
         if op["op"] not in ("lookup", "newcomer"):
@@ -148,7 +149,7 @@ class Life:
 
 
 def _spans(views: Iterable[Row]) -> Iterator[Row]:
-    """Turn transitions into spans; instants lie in the middle of what is known of them."""
+    """Turn transitions into spans; an instant is the middle of its known bounds."""
     by_view: dict[tuple[str, int, str], list[Row]] = defaultdict(list)
     for row in views:
         by_view[row["observer"], row["index"], row["topic"]].append(row)
@@ -181,7 +182,10 @@ def _spans(views: Iterable[Row]) -> Iterator[Row]:
 
 
 def _recovered(asked: list[tuple[int, int, str, int]]) -> float:
-    """Return until when requests were disturbed, in s: (due, done since the fault, verdict, behind) each."""
+    """Return until when requests were disturbed, in s.
+
+    Each request is (due, done since the fault, judgement, behind).
+    """
     disturbed = [
         due
         for due, done, verdict, behind in asked
@@ -204,7 +208,7 @@ def _in_fault(run: Run, ops: Iterable[Row], fault: Row) -> list[Row]:
 
 
 def _registrations(ops: Iterable[Row]) -> list[Row]:
-    """Make one operation of what a broker announced to all servers: it ends with the first success."""
+    """Make one operation of a broker's announcements to all servers; it ends with the first success."""
     groups: dict[tuple[int, int, int], list[Row]] = defaultdict(list)
     for op in ops:
         if op["op"] == "announce" and op.get("change") is not None:
@@ -251,7 +255,7 @@ def _of_requests(life: Life, run: Run, fault: Row) -> Iterator[tuple[str, float]
 
 
 def _left_out(life: Life, fault: Row, observer: str) -> float | None:
-    """Return until when the last observer listed a broker that the fault took away, s; None without any."""
+    """Return until when, in s, the last observer listed a broker that the fault removed; None if none did."""
     gone = [int(name.rpartition("-")[2]) for name in fault["targets"] if name.startswith("broker-")]
     back = fault.get("healed_ns") or fault["until_ns"]
     times = [
@@ -268,7 +272,7 @@ def _left_out(life: Life, fault: Row, observer: str) -> float | None:
 
 
 def _disagreed(life: Life, fault: Row, differ: Callable[[Row, Row], bool]) -> float:
-    """Return for how long two nameservers certainly gave answers that differ, in s."""
+    """Return for how long, in s, two nameservers certainly gave different answers."""
     by_topic: dict[str, list[Row]] = defaultdict(list)
     for span in life.spans:
         if span["observer"] == "nameserver" and span["state"] in ("routed", "absent"):
@@ -297,7 +301,7 @@ def _counts_differ(one: Row, other: Row) -> bool:
 
 
 def _known_to_clients(life: Life, run: Run) -> list[float]:
-    """Return how long each change of a quiet time took until the last client knew it, ms."""
+    """Return the time in ms from each change in a quiet time until the last client knew it."""
     found = []
     for (topic, version), begun in life.begun.items():
         fault = run.fault_of(begun)
@@ -401,7 +405,7 @@ def _of_run(life: Life, run: Run) -> Iterator[tuple[str, str, float]]:
 
 
 def differences(found: dict[Key, float], values: Path) -> tuple[int, list[str]]:
-    """Return how many figures the report has, too, and the rounds for which it says something else."""
+    """Return the number of figures that the report has, too, and the rounds for which its value differs."""
     compared: set[tuple[str, str, str]] = set()
     told = []
     with values.open(newline="") as file:

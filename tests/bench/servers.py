@@ -1,4 +1,4 @@
-"""Servers that tests of the bench drive: real processes at ports of their own."""
+"""Servers for tests of the benchmark: real processes with ports of their own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.ports import free_addresses
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Addresses of what runs."""
+    """Addresses of running servers."""
 
     nameservers: list[str]
     http: list[str]
@@ -34,10 +34,10 @@ def running(
     nameservers: int = 1,
     wire: list[str] | None = None,
 ) -> Iterator[Cluster]:
-    """Run nameservers and brokers of these names until the block is left.
+    """Run nameservers and brokers of these names until the block ends.
 
     Args:
-        wire: Where the nameservers serve, if that is known before.
+        wire: Addresses of the nameservers, if they are chosen before.
     """
     http, raft = free_addresses(nameservers), free_addresses(nameservers)
     wire = wire or free_addresses(nameservers)

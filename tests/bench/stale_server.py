@@ -1,4 +1,4 @@
-"""A nameserver that is behind: it answers with what another one showed some time ago, as a replica might."""
+"""A nameserver that is behind: it gives another one's answers of some time ago, as a replica might."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
 
-#: Interval at which the other one is asked, s: the error of the answers' age.
+#: Interval in s of queries to the other one, which is also the error of the answers' age.
 EVERY_S: Final = 0.002
 
 
 class StaleServer:
-    """Answers route queries for one topic with the answer that was the other's ``behind_s`` ago."""
+    """Answers route queries for one topic with the other nameserver's answer of ``behind_s`` ago."""
 
     def __init__(self, addr: str, upstream: str, topic: str, behind_s: float) -> None:
         self._addr = addr

@@ -146,7 +146,7 @@ def test_resume_refuses_what_the_comparison_of_the_folder_decides(
 
 
 def machine_with(monkeypatch: pytest.MonkeyPatch, folder: Path, *, javac: str | None) -> None:
-    """Let there be no program but a compiler of this version, and nothing that was fetched before."""
+    """Simulate a machine with only a compiler of this version, and without files fetched before."""
     if javac is not None:
         compiler = folder / "javac"
         compiler.write_text(f"#!/bin/sh\necho javac {javac}\n")
@@ -173,6 +173,6 @@ def test_brokers_of_rocketmqs_have_the_ports_around_theirs_to_themselves() -> No
     taken = [
         int(broker_addr().rpartition(":")[2]) + offset
         for _ in range(40)
-        for offset in (-2, 0, 1)  # the fast one, the broker's own, replication
+        for offset in (-2, 0, 1)  # ports: the fast one, the broker's own, replication
     ]
     assert len(set(taken)) == len(taken)

@@ -1,4 +1,4 @@
-"""A cluster that somebody else runs is driven by its addresses, and stays as it is."""
+"""A load on a cluster that somebody else runs, by its addresses, does not change the cluster."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from routekeeper.bench.schedule import Comparison
 from routekeeper.bench.session import Session
 from tests.bench.lives import a_turn
 from tests.bench.servers import listed, running
+from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_attached_profile_without_addresses_is_refused(
 def test_brokers_of_any_name_have_a_number_each() -> None:
     assert [broker_index(name) for name in ("broker-7", "sim-103", "")] == [7, 103, None]
     names = [f"{kind}-{letter}" for kind in ("broker", "order") for letter in "abcdefghij"]
-    names += ["broker-100", "broker-103"]  # those who are simulated have these
+    names += ["broker-100", "broker-103"]  # the numbers of simulated brokers
     found = {broker_index(name) for name in names}
     assert len(found) == len(names)
     assert min(index for index in found if index is not None) >= FOREIGN_FROM
@@ -77,7 +78,8 @@ def test_brokers_of_any_name_have_a_number_each() -> None:
 def short_plan() -> Plan:
     plan = load_plan("attached")
     (quiet,) = plan.scenarios
-    # No server is struck, so a late answer says that the machine is busy: little load, time for each request.
+    # No fault hits a server, so a late answer means a busy machine: use little load, and allow time for each
+    # request.
     load = msgspec.structs.replace(
         plan.load,
         topics=2,
@@ -118,8 +120,8 @@ def test_cluster_given_by_addresses_is_driven_and_gets_a_page_of_its_own(
             out, Comparison(profile="attached", plan=plan, seed=5, command=["mqbench"], given=given)
         )
         (folder,) = compare.make_runs(out, compare.load(out))
-        for addr in cluster.nameservers:
-            assert listed(addr) == set(brokers)
+        for addr in cluster.nameservers:  # which may notice the end of the generator's brokers later
+            wait_until(lambda addr=addr: listed(addr) == set(brokers), "it stays as it was", within_s=30.0)  # type: ignore[misc]
     manifest = json.loads((folder / "manifest.json").read_text())
     assert (manifest["arm"], manifest["links"], manifest["void"]) == ("independent", "none", None)
     assert (manifest["servers"], manifest["brokers"]) == (2, 2)

@@ -1,4 +1,4 @@
-"""A life's scenarios: their times, and the reasons for which the arm has lost some."""
+"""The scenarios of a run: their times, and the reasons why the arm has lost some."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GIVEN = a_turn(Path("out"), PLAN, "raft", profile="smoke", seed=1)
 
 
 def begun() -> Chronicle:
-    """Return a life whose first scenario is over and whose second one is under way."""
+    """Return a run whose first scenario is over and whose second one is under way."""
     chronicle = Chronicle(GIVEN)
     chronicle.begins(NAMES[0])
     chronicle.ends(100, 200)

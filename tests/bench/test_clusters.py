@@ -1,4 +1,4 @@
-"""The report on executors of their own: what a cluster computes is what this machine computes."""
+"""The report on a Spark cluster: its results equal those of this machine alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(1200)
 
 SPARK: Final = Path(pyspark.__file__).parent / "bin"
 JOB: Final = Path(__file__).parents[2] / "bench" / "report" / "job.py"
-#: Small programs that live for seconds: what only long ones gain by is left out, on both sides.
+#: These programs run for seconds, so optimisations that only help long ones are off, on both sides.
 BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 WAIT_S: Final = 180.0
 
@@ -88,7 +88,7 @@ def alive_workers(port: int) -> int:
 def test_submitted_job_computes_the_same_tables_on_executors_of_their_own(
     runs: Path, local: Path, tmp_path: Path
 ) -> None:
-    """Executors have nothing of ours and no Python: anything that needs one there would fail."""
+    """Executors have none of our files and no Python, so code that needs these there would fail."""
     ensure_java()
     events, out = tmp_path / "events", tmp_path / "out"
     events.mkdir()
@@ -137,7 +137,7 @@ def test_submitted_job_computes_the_same_tables_on_executors_of_their_own(
 
 
 def executors(events: Path) -> set[str]:
-    """Return who ran tasks."""
+    """Return the executors that ran tasks."""
     (log,) = events.iterdir()
     found = set()
     with log.open() as lines:

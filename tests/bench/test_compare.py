@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,9 @@ from typing import Any
 import pytest
 
 from routekeeper.bench import compare
+from routekeeper.bench.chance import stream
+from routekeeper.bench.plan import quiet_seconds
+from routekeeper.bench.publish import PublishError, publish
 from routekeeper.bench.schedule import blocks_of
 
 pytestmark = [pytest.mark.bench, pytest.mark.alone, pytest.mark.timeout(600)]
@@ -23,7 +28,7 @@ SCENARIOS = ("quiet", "broker-dies", "leader-fails")
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Run ``mqbench compare --open`` and return the page's path and what was said meanwhile."""
+    """Run ``mqbench compare --open``; return the page's path and the output."""
     out = tmp_path_factory.mktemp("compare")
     command = [
         sys.executable,
@@ -96,18 +101,21 @@ def test_every_server_and_every_client_leaves_a_dead_broker_out_and_takes_it_bac
     (fault,) = rows(page, arm, "broker-dies", "faults")
     dead = int(fault["targets"][0].removeprefix("broker-"))
     shown: dict[tuple[str, int], list[list[int]]] = {}
-    for row in rows(page, arm, "broker-dies", "views"):
-        if row["topic"] == "bench-0" and row["state"] == "routed":
+    # On a busy machine the last one takes it back when the window is over, and the next scenario has begun.
+    views = [row for name in ("broker-dies", "leader-fails") for row in rows(page, arm, name, "views")]
+    for row in sorted(views, key=lambda row: row["seen_ns"]):
+        if row["topic"] == "bench-0" and row["state"] == "routed" and row["seen_ns"] > fault["begin_ns"]:
             shown.setdefault((row["observer"], row["index"]), []).append(row["brokers"])
     assert len([key for key in shown if key[0] == "nameserver"]) == 3
     assert len([key for key in shown if key[0] == "client"]) == 4
     for key, brokers in shown.items():
-        assert any(dead not in listed for listed in brokers), key
+        left_out = [place for place, listed in enumerate(brokers) if dead not in listed]
+        assert left_out, key
         assert dead in brokers[-1], key
 
 
 def test_arms_of_a_block_get_the_same_load(comparison: tuple[Path, str]) -> None:
-    """C10: the same operations, due at the same instants of the run and drawn alike."""
+    """All arms get the same operations at the same instants of the run, with the same draws (C10)."""
     page, _ = comparison
     loads: dict[str, dict[str, list[Any]]] = {}
     for arm in ARMS:
@@ -136,18 +144,30 @@ def test_arms_of_a_block_get_the_same_load(comparison: tuple[Path, str]) -> None
 
 
 def test_arms_of_a_block_get_the_same_faults(comparison: tuple[Path, str]) -> None:
-    """The same broker is struck after the same quiet time; which server leads is its arm's own affair."""
+    """The same broker is hit after the same quiet time; which server leads depends on the arm."""
     page, _ = comparison
+    asked = compare.load(page.parent)
+    (series,) = asked.plan.series
+    seed = json.loads((folder(page, "raft", "quiet") / "manifest.json").read_text())["seed"]
+    jitter = stream(seed, "jitter of faults")
+    planned_ns = [
+        round(quiet_seconds(fault, series, jitter.random()) * 1e9)
+        for scenario in asked.plan.scenarios
+        for fault in scenario.faults
+    ]
+    assert all(600_000_000 <= each <= 700_000_000 for each in planned_ns)
     struck = []
+    late_ns: list[list[int]] = []
     for arm in ARMS:
         (broker_dies,) = rows(page, arm, "broker-dies", "faults")
         (leader_fails,) = rows(page, arm, "leader-fails", "faults")
         quiet_ns = [fault["begin_ns"] - fault["from_ns"] for fault in (broker_dies, leader_fails)]
-        struck.append((broker_dies["targets"], quiet_ns))
-    assert struck[0][0] == struck[1][0] == struck[2][0]
-    for quiet in zip(*(quiet_ns for _, quiet_ns in struck), strict=True):
-        assert max(quiet) - min(quiet) < 50_000_000
-        assert 600_000_000 <= min(quiet) <= 750_000_000
+        late_ns.append([quiet - planned for quiet, planned in zip(quiet_ns, planned_ns, strict=True)])
+        struck.append(broker_dies["targets"])
+    assert struck[0] == struck[1] == struck[2]
+    # A busy machine strikes late; a quiet time that was drawn anew would sooner or later be shorter.
+    for late in zip(*late_ns, strict=True):
+        assert 0 <= min(late) < 50_000_000, late_ns
 
 
 def test_comparison_that_is_whole_is_not_made_again(comparison: tuple[Path, str]) -> None:
@@ -168,3 +188,30 @@ def test_turn_with_a_run_missing_is_not_made_and_the_others_of_its_round_are(
     made = {turn.arm: compare.is_made(page.parent, asked, turn) for turn in block}
     aside.rename(manifest)
     assert made == {arm: arm != "zookeeper" for arm in ARMS}
+
+
+def test_published_raw_events_make_the_same_page_again(comparison: tuple[Path, str], tmp_path: Path) -> None:
+    page, _ = comparison
+    archive = publish(page.parent, tmp_path / "published")
+    shutil.unpack_archive(archive, tmp_path / "unpacked")
+    assert not list((tmp_path / "unpacked").rglob("*.log*")), "event files and manifests alone are published"
+    roots = [str(folder) for folder in sorted((tmp_path / "unpacked").iterdir())]
+    again = [sys.executable, "-m", "routekeeper.bench", "report", *roots, "--out", str(tmp_path / "again")]
+    done = subprocess.run(again, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    published = (tmp_path / "published" / "report.html").read_bytes()
+    assert (tmp_path / "again" / "report.html").read_bytes() == published == page.read_bytes()
+
+
+def test_result_with_a_damaged_event_file_is_not_published(
+    comparison: tuple[Path, str], tmp_path: Path
+) -> None:
+    page, _ = comparison
+    result = tmp_path / "result"
+    shutil.copytree(page.parent, result, ignore=shutil.ignore_patterns("work", "silver"))
+    ops = next(folder(result / page.name, "raft", "quiet").glob("ops-*.jsonl"))
+    with ops.open("r+b") as file:
+        file.truncate(ops.stat().st_size // 2)
+    with pytest.raises(PublishError, match=f"{re.escape(ops.name)} is not as recorded"):
+        publish(result, tmp_path / "published")
+    assert not (tmp_path / "published").exists()

@@ -1,4 +1,4 @@
-"""A comparison that is made again or gone on with: the runs that are kept."""
+"""A comparison that is repeated or continued: which runs are kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(600)]
 
 
 def tiny() -> Plan:
-    """One arm and half a second."""
+    """A plan with one arm and half a second."""
     plan = load_plan("smoke")
     quiet = plan.scenarios[0]
     return msgspec.structs.replace(
@@ -45,7 +45,7 @@ class EndsBadlyOnce(Session):
 
 @dataclass(kw_only=True)
 class Made:
-    """A comparison of one run, whose first attempt ended badly, and what was said of it."""
+    """A comparison of one run, whose first attempt failed, and its messages."""
 
     out: Path
     first: Path

@@ -1,4 +1,7 @@
-"""The controls, live: the same arm twice, and RocketMQ's own nameserver before the same clients."""
+"""The controls with real processes.
+
+The same arm twice, and RocketMQ's own nameserver with the same clients.
+"""
 
 from __future__ import annotations
 
@@ -9,41 +12,55 @@ from typing import Final
 import msgspec
 import pytest
 
+from routekeeper.bench import cluster
 from routekeeper.bench.arms.apache import missing
 from routekeeper.bench.events import Fault, Operation, View
 from routekeeper.bench.plan import PlannedFault, Scenario, load_plan
 from routekeeper.bench.runfolder import Arm, read_manifest
 from routekeeper.bench.session import Session
-from tests.bench.lives import a_turn, rows
+from tests.bench.lives import a_turn, hold_brokers, rows, seen_empty
 
 # Maven may have to fetch the jars.
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(900)]
 
 SCHEDULED: Final = ("lookup", "newcomer", "send", "send_once")
 ARMS: Final[tuple[Arm, ...]] = ("independent", "independent-again", "apache")
+#: So long a server is gone, s; longer than a busy machine holds up the observer.
+DOWN_S: Final = 3.0
+#: Times that depend on timers are so many times as long.
+STRETCH: Final = 20.0
+AFTER_S: Final = 0.6
+EVERYBODY: Final = [0, 1, 2]
 
 
 def life(out: Path, arm: Arm) -> list[Path]:
     plan = load_plan("controls")
     timers = msgspec.structs.replace(plan.series[0].timers, divisor=15.0)  # registrations every 2 s
-    fault = PlannedFault(case="one-empty", quiet_s=0.4, jitter_s=0.1, down_s=0.5, after_s=1.2)
+    fault = PlannedFault(case="one-empty", quiet_s=0.4, jitter_s=0.0, down_s=DOWN_S, after_s=AFTER_S)
     plan = msgspec.structs.replace(
         plan,
-        series=[msgspec.structs.replace(plan.series[0], stretch=4.0, timers=timers)],
+        series=[msgspec.structs.replace(plan.series[0], stretch=STRETCH, timers=timers)],
         scenarios=[
-            Scenario(name="quiet", quiet_s=0.25),
+            Scenario(name="quiet", quiet_s=1.0 / STRETCH),
             Scenario(name="nameserver-restarts", faults=[fault]),
         ],
     )
     given = a_turn(out, plan, arm, profile="controls", seed=8)
-    return Session(given, lambda step: None).run()
+
+    def progress(step: str) -> None:
+        if step == "nameserver-restarts: one-empty":
+            hold_brokers(session, lambda index, after_ns: seen_empty(session, index, after_ns, EVERYBODY))
+
+    session = Session(given, progress)
+    return session.run()
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Arm, list[Path]]:
     out = tmp_path_factory.mktemp("controls")
     arms = [arm for arm in ARMS if arm != "apache" or missing() is None]
-    with ThreadPoolExecutor(len(arms)) as pool:
+    with ThreadPoolExecutor(len(arms)) as pool, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster, "RESTART_MAX_S", 300.0)  # three lives start side by side, one of them in JVMs
         return dict(zip(arms, pool.map(lambda arm: life(out, arm), arms), strict=True))
 
 
@@ -69,8 +86,9 @@ def test_control_serves_the_load_and_forgets_what_it_knew_when_it_restarts(
     ]
     away = [place for place, row in enumerate(shown) if row.state == "silent"]
     assert away
-    assert any(row.brokers != [0, 1, 2] for row in shown[away[-1] + 1 :]), "it came back empty"
-    assert shown[-1].brokers == [0, 1, 2]
+    answers = [row for row in shown[away[0] + 1 :] if row.state in ("absent", "routed")]
+    assert any(row.brokers != EVERYBODY for row in answers), "it came back empty"
+    assert answers[-1].brokers == EVERYBODY
 
 
 @pytest.mark.parametrize("arm", ARMS[:2])
@@ -80,12 +98,15 @@ def test_larger_timers_lengthen_the_window_and_not_the_time_for_which_a_server_i
     (fault,) = rows(folders[arm][1], Fault)
     assert fault.healed_ns is not None
     assert fault.end_ns is not None
-    assert 0.5e9 <= fault.healed_ns - fault.begin_ns < 2e9
-    assert fault.until_ns - fault.end_ns == pytest.approx(4.8e9, abs=1)
+    assert DOWN_S <= (fault.healed_ns - fault.begin_ns) / 1e9 < DOWN_S * STRETCH / 2
+    assert fault.until_ns - fault.end_ns == pytest.approx(AFTER_S * STRETCH * 1e9, abs=1)
 
 
 def test_same_arm_twice_gets_the_same_load(folders: dict[Arm, list[Path]]) -> None:
-    """When look-ups and sends are due, and of which topic; scenarios do not begin to the nanosecond."""
+    """Return when look-ups and sends are due, and their topics.
+
+    Scenarios do not begin exactly to the nanosecond.
+    """
     asked = []
     for arm in ARMS[:2]:
         quiet, _ = folders[arm]

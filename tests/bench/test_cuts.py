@@ -1,4 +1,4 @@
-"""Which server a fault strikes, and what it cuts: every link that the case names, no other."""
+"""The server that a fault hits, and the links that it cuts: every link of the case, and no other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cut(kind: Kind, case: str, target: int = 0, broker: int | None = None) -> se
 
 
 def sides(found: set[tuple[str, str]]) -> set[frozenset[str]]:
-    """The groups within which everything passes."""
+    """Return the groups whose members can all reach each other."""
     names = [*SERVERS, *BROKERS, *SIDES]
     return {frozenset(other for other in names if (name, other) not in found) for name in names}
 

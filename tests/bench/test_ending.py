@@ -1,4 +1,4 @@
-"""One run ends while the next one starts, never while it is measured; and how long it all takes."""
+"""One run ends while the next one starts, but never while it is measured; and the total time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FOLDERS = [Path("quiet"), Path("partition")]
 
 
 def test_whoever_awaits_the_loads_end_never_reads_half_of_it(tmp_path: Path) -> None:
-    """A generator that read the file while it was written ended with an error, and the run was void."""
+    """A generator once read the file while it was written: it ended with an error, and the run was void."""
     config = tmp_path / "generator.json"
     seen, held = end_path(config), tmp_path / "held"
     seen.write_text("as it was")
-    held.hardlink_to(seen)  # what somebody reads who has the file open
+    held.hardlink_to(seen)  # the content for a reader that has the file open
     say_end(config, 1_234_567_890)
     assert seen.read_text() == "1234567890"
     assert held.read_text() == "as it was"

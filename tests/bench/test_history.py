@@ -1,4 +1,4 @@
-"""Recorded calls: what a history says before anyone checks it."""
+"""Recorded calls: content of a history before it is checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Python the Makefile takes, and how a table names the one that measured."""
+"""The Python that the Makefile chooses, and the name of the measuring Python in tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_build_counts_as_optimised_if_it_is_on_the_list(
 
 
 def a_python(folder: Path, name: str, *, optimised: bool, able: bool = True, version: str = "3.11.2") -> Path:
-    """Make a program that answers as an interpreter would."""
+    """Make a program that answers like an interpreter."""
     folder.mkdir(exist_ok=True)
     place = folder / name
     reason = "a reason" if optimised else None

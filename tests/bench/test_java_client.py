@@ -1,4 +1,4 @@
-"""Input of RocketMQ's Java client, and the rows that its lines become."""
+"""Input of RocketMQ's Java client, and rows made from its lines."""
 
 from __future__ import annotations
 

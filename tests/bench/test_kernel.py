@@ -1,11 +1,11 @@
-"""A comparison whose links the kernel cuts, live: what a cut stops, how long, and that nothing is left."""
+"""A comparison whose links the kernel cuts, with real processes: effects, length and clean-up of a cut."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,7 @@ from routekeeper.bench import compare, kernel
 from routekeeper.bench.__main__ import main
 from routekeeper.bench.events import Fault, Operation, View
 from routekeeper.bench.kernel import KernelNetwork
-from routekeeper.bench.links import both_ways
+from routekeeper.bench.links import Direction, both_ways
 from routekeeper.bench.plan import Plan, PlannedFault, Scenario, load_plan
 from routekeeper.bench.runfolder import read_manifest, run_folder
 from routekeeper.bench.schedule import Comparison
@@ -26,13 +26,14 @@ from tests.bench.lives import rows as rows_of
 
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(600)]
 
-#: Scenario and case to seconds down and after. Longer than the lease of 2 s.
+#: Scenario and case to seconds down and after. Longer than the lease of 2 s. A connection may repeat what was
+#: lost in the cut only 3 s after it, and a busy machine has some seconds more to make the cluster whole.
 CASES: Final = {
     ("broker-dies", "cable"): (3.0, 1.3),
     ("leader-fails", "oneway"): (2.0, 1.0),
-    ("partition", "1-2"): (3.0, 1.5),
+    ("partition", "1-2"): (3.0, 6.0),
 }
-#: Each design is cut in two, and each case strikes one design at least: the kernel does not know designs.
+#: Each design has two of the cases, and each case runs in at least one design: the kernel treats all alike.
 RUN: Final = {
     "independent": [("broker-dies", "cable"), ("partition", "1-2")],
     "raft": [("leader-fails", "oneway"), ("partition", "1-2")],
@@ -42,10 +43,17 @@ every_cut = pytest.mark.parametrize(
     ("arm", "scenario", "case"), [(arm, *cut) for arm, cuts in RUN.items() for cut in cuts]
 )
 SECOND: Final = 10**9
+#: Time in s for which a busy machine may hold up the process that cuts and heals.
+HELD_UP_S: Final = 2.5
+#: When each cut began to hold, in the order in which they were made; a fault begins before that.
+HOLDS_NS: Final[list[int]] = []
 
 
 def left(pid: int | None = None) -> list[str]:
-    """Return what the kernel still has of a harness, by default of this process: all names begin alike."""
+    """Return the kernel's objects of a harness, by default of this process.
+
+    Their names have a common prefix.
+    """
     mine = f"rkb{os.getpid() if pid is None else pid}-"
     return [line for what in ("netns", "link", "route") for line in ip(what).splitlines() if mine in line]
 
@@ -73,14 +81,25 @@ def plan_of(cases: dict[tuple[str, str], tuple[float, float]]) -> Plan:
     return msgspec.structs.replace(smoke, links="kernel", load=load, scenarios=scenarios)
 
 
+class Noting(KernelNetwork):
+    """A network that notes when its cuts hold."""
+
+    def cut(self, directions: Sequence[Direction]) -> int:
+        holds_ns = super().cut(directions)
+        HOLDS_NS.append(holds_ns)
+        return holds_ns
+
+
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("kernel")
-    for arm, cuts in RUN.items():
-        plan = msgspec.structs.replace(plan_of({cut: CASES[cut] for cut in cuts}), arms=[arm])
-        compare.begin(out / arm, Comparison(profile="smoke", plan=plan, seed=5, command=["mqbench"]))
-        assert main(["run", "--resume", str(out / arm)]) == 0
-        assert left() == []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(kernel, "KernelNetwork", Noting)
+        for arm, cuts in RUN.items():
+            plan = msgspec.structs.replace(plan_of({cut: CASES[cut] for cut in cuts}), arms=[arm])
+            compare.begin(out / arm, Comparison(profile="smoke", plan=plan, seed=5, command=["mqbench"]))
+            assert main(["run", "--resume", str(out / arm)]) == 0
+            assert left() == []
     return out
 
 
@@ -108,8 +127,8 @@ def test_cut_lasts_as_planned_and_its_window_knows_of_repetitions(
     manifest = read_manifest(folder(out, arm, scenario))
     assert (manifest.links, manifest.lost, manifest.void) == ("kernel", None, None)
     assert fault.healed_ns is not None
-    assert (fault.healed_ns - begin_ns) / SECOND == pytest.approx(down_s, abs=0.1)
-    assert (end_ns - fault.healed_ns) / SECOND < 0.5, "a moment, where others use the machine"
+    assert down_s <= (fault.healed_ns - begin_ns) / SECOND < down_s + HELD_UP_S
+    assert 0 <= (end_ns - fault.healed_ns) / SECOND < HELD_UP_S, "a moment, where others use the machine"
     assert (fault.until_ns - end_ns) / SECOND == pytest.approx(after_s + down_s + 1, abs=0.001)
 
 
@@ -120,6 +139,9 @@ def test_nothing_passes_a_cut_and_everything_before_and_after_it(
     fault, begin_ns, end_ns = fault_of(out, arm, scenario)
     assert fault.healed_ns is not None
     cut = {(sender, receiver) for sender, receiver in fault.cut or []}
+    # A run may have been made twice: the last one counts.
+    holds_ns = min(at_ns for at_ns in HOLDS_NS if at_ns >= begin_ns)
+    assert holds_ns < fault.healed_ns
     before, within, after = 0, [], []
     for operation in rows(out, arm, scenario, Operation):
         if operation.outcome != "ok" or operation.target is None or operation.client_side is None:
@@ -130,7 +152,7 @@ def test_nothing_passes_a_cut_and_everything_before_and_after_it(
             continue
         before += operation.done_ns < begin_ns
         # A cut in one direction may fall between a question and its answer.
-        if operation.sent_ns > begin_ns + SECOND // 10 and operation.done_ns < fault.healed_ns:
+        if operation.sent_ns > holds_ns and operation.done_ns < fault.healed_ns:
             within.append(operation)
         if operation.done_ns > end_ns:
             after.append((operation.done_ns - end_ns) / SECOND)
@@ -143,39 +165,70 @@ def test_nothing_passes_a_cut_and_everything_before_and_after_it(
 
 
 def test_independent_nameservers_disagree_for_as_long_as_the_cut_lasts(out: Path) -> None:
-    _, begin_ns, end_ns = fault_of(out, "independent", "partition")
-    views = [row for row in rows(out, "independent", "partition", View) if row.topic.startswith("sim-")]
+    """From the first change that some accept to the first report that reaches the others again."""
+    fault, begin_ns, end_ns = fault_of(out, "independent", "partition")
+    assert fault.healed_ns is not None
+    views = sorted(
+        (
+            row
+            for row in rows(out, "independent", "partition", View)
+            if row.observer == "nameserver" and row.topic.startswith("sim-") and row.state == "routed"
+        ),
+        key=lambda row: row.seen_ns,
+    )
+    (topic,) = {row.topic for row in views}
+    told = [
+        row
+        for row in rows(out, "independent", "partition", Operation)
+        if (row.op, row.topic, row.outcome) == ("announce", topic, "ok")
+    ]
+    reached = {row.target for row in told if begin_ns < row.sent_ns and row.done_ns < fault.healed_ns}
+    away = {0, 1, 2} - reached
+    assert reached
+    assert away
     shown: dict[int, int | None] = {}
-    since_ns: int | None = None
-    apart: list[tuple[int, int]] = []  # each change is known to one a little sooner than to another
-    for row in sorted(views, key=lambda row: row.seen_ns):
-        if row.observer != "nameserver" or row.state == "end":
-            continue
+    since: View | None = None
+    apart: list[tuple[View, View]] = []  # each change is known to one a little sooner than to another
+    for row in views:
         shown[row.index] = row.version
         if len({*shown.values()}) > 1:
-            since_ns = row.seen_ns if since_ns is None else since_ns
-        elif since_ns is not None:
-            apart.append((since_ns, row.seen_ns))
-            since_ns = None
-    from_ns, until_ns = max(apart, key=lambda span: span[1] - span[0])
-    print(f"they differ from {(from_ns - begin_ns) / SECOND:.2f} to {(until_ns - end_ns) / SECOND:.2f} s")
-    assert abs(from_ns - begin_ns) < 0.7 * SECOND, "a topic of this broker changes five times a second"
-    assert -0.1 * SECOND < until_ns - end_ns < 1.5 * SECOND, "until the next registration, or its repetition"
+            since = row if since is None else since
+        elif since is not None:
+            apart.append((since, row))
+            since = None
+    first, last = max(apart, key=lambda span: span[1].seen_ns - span[0].seen_ns)
+    from_s, until_s = (first.seen_ns - begin_ns) / SECOND, (last.seen_ns - end_ns) / SECOND
+    print(f"they differ from {from_s:.2f} to {until_s:.2f} s")
+    assert first.seen_ns < fault.healed_ns
+    assert last.seen_ns > fault.healed_ns
+    # A busy machine looks late. But the last reading without a change was asked for before that was accepted.
+    changes = [row for row in told if row.change is not None and row.target in reached]
+    accepted_ns = min(row.done_ns for row in changes if row.sent_ns > begin_ns)
+    assert (first.unseen_ns or 0) <= accepted_ns
+    reported_ns = min(row.done_ns for row in told if row.done_ns > end_ns and row.target in away)
+    again = next(row for row in views if row.index in away and row.seen_ns > end_ns)
+    assert (again.unseen_ns or 0) <= reported_ns
 
 
 @pytest.mark.parametrize("arm", ["raft", "zookeeper"])
 def test_cluster_is_whole_again_within_the_window(out: Path, arm: str) -> None:
+    """Each server shows all brokers, and nothing else later; a busy one may be silent for a moment."""
     fault, _, end_ns = fault_of(out, arm, "partition")
-    last: dict[int, tuple[int, str]] = {}
+    shown: dict[int, list[tuple[int, str]]] = {}
     for row in sorted(rows(out, arm, "partition", View), key=lambda row: row.seen_ns):
         if row.observer == "nameserver" and row.topic == "bench-0" and row.seen_ns < fault.until_ns:
-            last[row.index] = (row.seen_ns, f"{row.state} {row.brokers}")
-    print({index: (round((at - end_ns) / SECOND, 2), what) for index, (at, what) in last.items()})
-    assert [what for _, what in last.values()] == ["routed [0, 1]"] * 3
+            shown.setdefault(row.index, []).append((row.seen_ns, f"{row.state} {row.brokers}"))
+    for index, each in shown.items():
+        print(index, [(round((at_ns - end_ns) / SECOND, 2), what) for at_ns, what in each])
+    for each in shown.values():
+        healed = max(place for place, (at_ns, _) in enumerate(each) if at_ns <= end_ns)
+        assert "routed [0, 1]" in [what for _, what in each[healed:]]
+        assert [what for _, what in each if not what.startswith("silent")][-1] == "routed [0, 1]"
+    assert shown.keys() == {0, 1, 2}
 
 
 def test_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
-    """As in the background, where no terminal interrupts anything that was started."""
+    """As in the background, where no terminal interrupts the child processes."""
     command = [
         sys.executable,
         "-m",
@@ -194,17 +247,17 @@ def test_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     started = psutil.Process(program.pid).children(recursive=True)
     assert left(program.pid) != []
     program.terminate()
-    _, rest = program.communicate(timeout=60)
+    _, rest = program.communicate(timeout=120)
     assert said is not None
     assert len(started) > 5
     assert program.returncode == 130, rest
-    _, alive = psutil.wait_procs(started, timeout=10)
+    _, alive = psutil.wait_procs(started, timeout=60)
     assert [process.cmdline() for process in alive] == []
     assert left(program.pid) == []
 
 
 def test_failed_run_leaves_nothing(tmp_path: Path) -> None:
-    """Brokers do not start: the harness fails, in its only attempt."""
+    """Brokers do not start, so the harness fails in its only attempt."""
     plan = plan_of({("partition", "1-2"): (1.0, 1.0)})
     plan = msgspec.structs.replace(plan, arms=["independent"])
     with pytest.MonkeyPatch.context() as patched:
@@ -245,7 +298,7 @@ def test_two_runs_at_a_time_stand_beside_each_other() -> None:
 
 
 def reaches(network: KernelNetwork, dialler: str, acceptor: str) -> bool:
-    """Say whether one is at once refused by the other, where nobody listens."""
+    """Return whether a connection to a port without a listener is refused at once."""
     host = network.dialled(dialler, acceptor, ":9").rpartition(":")[0]
     code = f"import socket; socket.create_connection(('{host}', 9), timeout=0.5)"
     done = subprocess.run(

@@ -101,7 +101,7 @@ def test_reads_may_lag_by_what_was_promised_and_no_more() -> None:
 
 def test_search_without_an_answer_is_not_taken_for_one() -> None:
     crowd: list[Call] = [write(n, 0, 100) for n in range(12)]
-    crowd += [read(n, 101 + n, 101.5 + n) for n in (3, 4)]  # impossible, but it takes a long search to know
+    crowd += [read(n, 101 + n, 101.5 + n) for n in (3, 4)]  # impossible, but only a long search shows that
     with pytest.raises(Undecided):
         check(crowd, configurations_max=500)
     assert check(crowd)

@@ -1,4 +1,7 @@
-"""``bench/locustfile.py`` works as any Locust file: headless, by file, in processes, and by its web page."""
+"""``bench/locustfile.py`` works like any Locust file.
+
+Headless, by file, in processes, and by its web page.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ EVERYTHING = {
     ("RMQ", "receive"),
     ("RMQ", "register"),
 }
-#: Files of ``bench/users`` that can be run alone; a consumer gets nothing without a producer.
+#: Files of ``bench/users`` that can run alone; a consumer would get no messages without a producer.
 BY_FILE = {
     "wire_user.py": {("RMQ", "route")},
     "http_user.py": {("HTTP", "route")},
@@ -62,7 +65,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def runs(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, list[dict[str, Any]]]]:
-    """Run every file, side by side; what Locust found by file."""
+    """Run all files concurrently; return Locust's results by file."""
     folder = tmp_path_factory.mktemp("locust")
     started = {}
     for number, (name, expected) in enumerate({"locustfile.py": EVERYTHING, **BY_FILE}.items()):
@@ -77,7 +80,7 @@ def runs(
             "200s",
         ]
         processes = 0
-        if name != "locustfile.py":  # which does with what is set by default
+        if name != "locustfile.py":  # a user that needs no settings
             options += ["--rate", "5", "--request-timeout-s", "20", "--group", f"locust-{number}"]
         else:
             files, processes = [BENCH / name], 2
@@ -125,12 +128,14 @@ def test_users_of_each_file_do_what_they_are_for(runs: dict[str, list[dict[str, 
 def test_all_users_by_defaults_in_two_processes(runs: dict[str, list[dict[str, Any]]]) -> None:
     entries = runs["locustfile.py"]
     check(entries, EVERYTHING)
-    # Two users of each kind at 10 operations a second each: an open loop does as many as were due.
+    # Two users of each kind make 10 operations a second each: an open loop makes all due operations.
     for entry in entries:
-        seconds = entry["last_request_timestamp"] - entry["start_time"]
         if entry["name"] == "route":
-            # Users begin within two seconds, and a worker tells of what it did every three.
-            assert 2 * 10 * (seconds - 5) <= entry["num_requests"] <= 2 * 10 * (seconds + 1)
+            ended = entry["last_request_timestamp"]
+            assert entry["num_requests"] <= 2 * 10 * (ended - entry["start_time"] + 1)
+            # On a busy machine one begins late, and a worker tells of what it did every three seconds.
+            began = min(map(int, entry["num_reqs_per_sec"]))
+            assert entry["num_requests"] >= 10 * (ended - began - 6)
 
 
 def test_simulated_brokers_leave_with_their_users(
@@ -160,7 +165,7 @@ def until(url: str, condition: Any) -> Any:
 
 
 def test_web_page_starts_stops_and_starts_again(cluster: Cluster) -> None:
-    """The clock begins with the test, not with the file: no user has a backlog to catch up with."""
+    """The schedule begins with the test, not when the file is loaded, so no user has a backlog."""
     (port,) = free_ports(1)
     options = ["--web-host", "127.0.0.1", "--web-port", str(port), "--class-picker"]
     process = locust(cluster, [BENCH / "locustfile.py"], *options)
@@ -171,7 +176,8 @@ def test_web_page_starts_stops_and_starts_again(cluster: Cluster) -> None:
         assert cluster.nameservers[0] in shown
         assert "registrar_rate" in shown
         for begun in range(2):
-            # Longer than until the figures are asked for: who was due since the file was loaded cannot hide.
+            # Longer than the time until the figures are read, so that a backlog since the file's loading
+            # would show.
             time.sleep(max(0.0, loaded + 8 - time.monotonic()))
             swarm_at = time.monotonic()
             form = {"request_timeout_s": "20"} | {
@@ -181,7 +187,8 @@ def test_web_page_starts_stops_and_starts_again(cluster: Cluster) -> None:
                 "rate": "5",
             }
             assert get(f"{page}/swarm", urllib.parse.urlencode(form).encode())["success"]
-            # Locust answers from a cache for two seconds: a test that is not running is the one before.
+            # Locust answers from a cache for two seconds: figures of a stopped test belong to the earlier
+            # one.
             found = until(
                 f"{page}/stats/requests",
                 lambda stats: (
@@ -200,5 +207,5 @@ def test_web_page_starts_stops_and_starts_again(cluster: Cluster) -> None:
             until(f"{page}/stats/requests", lambda stats: stats["state"] == "stopped")
     finally:
         process.terminate()
-        said = process.communicate(timeout=30)[0]
+        said = process.communicate(timeout=120)[0]
     assert "Traceback" not in said, said[-4000:]

@@ -1,4 +1,4 @@
-"""Start of Locust's users: arguments that make no sense, and servers or topics that are not there yet."""
+"""Start of Locust's users: invalid arguments, and servers or topics that do not exist yet."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def until(host: str, folder: Path, served: str, *options: str) -> Iterator[subpr
 
 
 def ended(process: subprocess.Popen[str], folder: Path, said: str) -> dict[str, dict[str, Any]]:
-    """Wait for the end, and return what was counted by name."""
+    """Wait for the end, and return the counts by name."""
     said += process.communicate(timeout=DEADLINE_S)[0]
     assert process.returncode == 0, said[-4000:]
     assert "Traceback" not in said, said[-4000:]
@@ -70,7 +70,7 @@ def ended(process: subprocess.Popen[str], folder: Path, said: str) -> dict[str, 
 
 
 def read_until(process: subprocess.Popen[str], pattern: str) -> str:
-    """Return everything that was printed up to a line that fits."""
+    """Return all output up to a line that matches."""
     assert process.stdout is not None
     deadline = time.monotonic() + DEADLINE_S
     said = ""
@@ -114,7 +114,7 @@ BAD = {
 }
 
 
-#: Has Locust parse each list of options that a line of stdin holds, and judges it as at Locust's start.
+#: Lets Locust parse the options in each line of stdin, and checks them as at Locust's start.
 JUDGE = f"""
 import contextlib, io, json, sys
 from locust import events
@@ -137,7 +137,7 @@ for line in sys.stdin:
 
 @pytest.mark.slow
 def test_bad_argument_is_named_in_one_line() -> None:
-    """One program judges them all: to import Locust takes seconds of processor time."""
+    """One program checks all of them, because the import of Locust takes seconds of processor time."""
     lists = [["--host", "127.0.0.1:1", "--headless"]] + [
         ["--host", "127.0.0.1:1", "--headless", bad] for bad in BAD
     ]

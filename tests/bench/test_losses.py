@@ -1,4 +1,4 @@
-"""A server that ends by itself has lost for its arm, whenever that is; a harness that fails has not."""
+"""If a server ends by itself at any time, its arm has lost; if the harness fails, it has not."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def a_session(out: Path, arm: Arm, progress: Callable[[Session, str], object]) -
 
 
 def start_instead(session: Session, code: str) -> None:
-    """Have every server be this program when it is started next, which may go on to be the server."""
+    """Replace every server's program at its next start by this one, which may then run the server."""
     for process in session.cluster.server_processes:
         process.command = [sys.executable, "-c", code, *process.command]
 
@@ -97,7 +97,7 @@ def kill_in_the_warm_up(session: Session) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """One life: a death in the warm-up, one while restarting, and a restart that comes to nothing."""
+    """One run: a death in the warm-up, one during a restart, and a restart that fails."""
     out = tmp_path_factory.mktemp("losses")
     once = out / "once"
     again = f"""
@@ -176,7 +176,7 @@ def test_server_that_ends_before_the_load_has_lost_everything_and_is_reported(tm
 
 
 def test_port_that_somebody_else_has_is_no_loss(tmp_path: Path) -> None:
-    """Ports are the harness's choice."""
+    """The harness chooses ports, so a port in use is its own failure."""
     with socket.create_server(("127.0.0.1", 0)) as somebody:
         port = somebody.getsockname()[1]
 

@@ -1,4 +1,4 @@
-"""Links that the kernel cuts: which packets a fault drops, how long its window is, and who is refused."""
+"""Links that the kernel cuts: dropped packets, the length of a fault's window, refused set-ups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of comparisons: what is checked, and that every arm of a block gets the same."""
+"""Plans of comparisons: their checks, and equal conditions for every arm of a round."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_full_profile_holds_every_case_in_the_series_that_carries_verdicts() -> 
     planned = {scenario.name: {fault.case for fault in scenario.faults} for scenario in plan.scenarios}
     idle = {
         scenario.name for scenario in load_plan("idle").scenarios
-    }  # 300 brokers are another cluster's life
+    }  # a cluster with 300 brokers is a run of its own
     assert planned == {name: set(cases) for name, cases in CASES.items() if name not in idle}
     equal, *described = plan.series
     assert equal.name == "equal"
@@ -133,7 +133,7 @@ def test_full_profile_predicts_recoveries_by_two_divisors() -> None:
     }
     equal = series["equal"]
     assert all(each.watches for each in series.values())
-    for each in series.values():  # nothing else differs, and windows grow as timers do
+    for each in series.values():  # there is no other difference, and windows grow with the timers
         assert each.stretch == equal.timers.divisor / each.timers.divisor
         assert msgspec.structs.replace(each.timers, divisor=60.0) == equal.timers
 
@@ -200,13 +200,16 @@ def test_stretch_lengthens_what_timers_decide_and_no_restart() -> None:
 
 @pytest.mark.parametrize("name", plans())
 def test_clients_ask_each_at_its_own_instant_but_beside_the_java_client(name: str) -> None:
-    """Java's start together; with other phases a difference between it and ours would be the phases'."""
+    """Java's clients start together.
+
+    With other phases, a difference to our clients would come from the phases.
+    """
     assert load_plan(name).load.clients_together is (name == "real")
 
 
 @pytest.mark.parametrize("name", ["full", "controls", "real"])
 def test_a_fault_comes_at_any_instant_between_two_registrations(name: str) -> None:
-    """Or all blocks, and both divisors of a prediction, would see the same instant of it."""
+    """Otherwise all rounds, and both divisors of a prediction, would measure the same phase of the period."""
     plan = load_plan(name)
     for series in plan.series:
         period_s = DOCUMENTED_MS["registerNameServerPeriod"] / 1000 / series.timers.divisor
@@ -235,7 +238,7 @@ def test_a_dead_broker_is_watched_for_longer_than_any_timer_may_let_it_live(name
                 if not strikes_broker(scenario.name, fault.case):
                     continue
                 if REAL.keys() & set(plan.arms):
-                    # They are killed only, which closes connections: nobody waits for a lease.
+                    # Servers are only killed, which closes connections, so no lease has to run out.
                     poll_s = DOCUMENTED_MS["pollNameServerInterval"] / 1000 / series.timers.divisor
                     assert fault.down_s > poll_s
                 elif fault.case != "stop":
@@ -258,7 +261,7 @@ def test_a_returned_broker_is_watched_until_its_clients_must_have_it_again(name:
 
 @pytest.mark.parametrize("name", plans())
 def test_schedule_never_waits_for_a_user(name: str) -> None:
-    """Also while each operation takes as long as it may."""
+    """This holds even while each operation takes as long as it may."""
     load = load_plan(name).load
     for op in ("lookup", "newcomer", "send", "send_once"):
         rate_per_s = getattr(load, f"{op}_per_s")
@@ -273,7 +276,7 @@ def test_messages_need_somebody_to_read_them() -> None:
 
 
 def test_topics_come_to_be_after_everything_else() -> None:
-    """For a first send brokers are started anew with other settings."""
+    """For a first send, brokers are restarted with other settings."""
     text = SMOKE.replace("[load]", "[load]\nconsumers = 1", 1)
     faults = 'faults = [{ case = "first-send", down_s = 0.0, after_s = 1.0 }]'
     scenario = f'[[scenarios]]\nname = "new-topic"\n{faults}\n'
@@ -332,7 +335,7 @@ def drawn(seed: int, rate_per_s: float, name: str = "lookup") -> list[str]:
 
 def test_each_stream_draws_from_its_own_source() -> None:
     alone = drawn(7, 10.0)
-    stream(7, "another").random()  # another stream takes some
+    stream(7, "another").random()  # another stream makes some draws
     assert drawn(7, 10.0) == alone
     assert drawn(8, 10.0) != alone
     assert drawn(7, 10.0, "send") != alone

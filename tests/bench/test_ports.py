@@ -1,4 +1,4 @@
-"""Ports that a run's servers get stay theirs."""
+"""The ports of a run's servers stay reserved for them."""
 
 from __future__ import annotations
 

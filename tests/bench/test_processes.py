@@ -1,4 +1,4 @@
-"""Processes of a run: none of their CPU time is lost, and who died by itself is told from who was ended."""
+"""Processes of a run: no CPU time is lost, and an unexpected end is distinguished from a requested one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proxy between the processes of a run: what it cuts, whom it refuses, what it counts."""
+"""The proxy between the processes of a run: its cuts, refusals and counts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAIT_S = 10.0
 
 
 class Echo:
-    """Answers each byte with itself, until it is closed."""
+    """Echoes each byte, until it is closed."""
 
     def __init__(self, addr: str) -> None:
         host, _, port = addr.rpartition(":")
@@ -55,7 +55,7 @@ class Echo:
 
 
 class Dialler:
-    """Makes connections, and closes them in the end."""
+    """Makes connections, and closes them at the end."""
 
     def __init__(self) -> None:
         self.made = contextlib.ExitStack()
@@ -76,7 +76,8 @@ class Dialler:
     def until_refused(self, addr: str) -> None:
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
-            # A peer that dials while the listener closes waits in its queue and is reset, as with any server.
+            # A peer that connects while the listener closes waits in its queue and is reset, as with any
+            # server.
             with contextlib.suppress(ConnectionResetError):
                 self(addr)
 
@@ -89,7 +90,7 @@ def dial() -> Iterator[Dialler]:
 
 
 def passes(connection: socket.socket, word: bytes, *, within_s: float = WAIT_S) -> bool:
-    """Send a word and say whether it comes back in time."""
+    """Send a word and return whether it comes back in time."""
     connection.settimeout(within_s)
     connection.sendall(word)
     try:

@@ -1,4 +1,4 @@
-"""Delays by the proxy: how long they are, order and bounds, and bytes that are under way at a cut."""
+"""Delays by the proxy: their length, order and bounds, and bytes that are under way at a cut."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.ports import free_addresses
 pytestmark = pytest.mark.faults
 
 TIMES: Final = 40
-#: Passing the proxy's two sockets, and one wake-up of a thread for each delayed piece.
+#: Time in s for the proxy's two sockets, and for one wake-up of a thread for each delayed piece.
 PASSING_MS: Final = 0.6
 BOTH: Final = both_ways(["broker-0"], ["nameserver-0"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delayed:
-    """A proxied echo."""
+    """An echo behind the proxy."""
 
     proxy: ProxyProcess
     addr: str
@@ -92,7 +92,7 @@ def test_each_direction_has_a_delay_of_its_own(delayed: Delayed) -> None:
     delayed.proxy.delay([("broker-0", "nameserver-0")], 150)
     assert round_trip_ms(connection) >= 300
     delayed.proxy.delay(BOTH, 0)
-    assert round_trip_ms(connection) < 150
+    assert min(round_trip_ms(connection) for _ in range(TIMES)) < 150
 
 
 def test_bytes_keep_their_order_when_the_delay_ends_before_they_have_arrived(delayed: Delayed) -> None:
@@ -100,7 +100,7 @@ def test_bytes_keep_their_order_when_the_delay_ends_before_they_have_arrived(del
     delayed.proxy.delay([("broker-0", "nameserver-0")], 300)
     began = time.monotonic()
     connection.sendall(b"early ")
-    for _ in range(3):  # each turn of the proxy's loop reads what its sockets hold
+    for _ in range(3):  # each turn of the proxy's loop reads all bytes in its sockets
         delayed.proxy.counts()
     delayed.proxy.delay([("broker-0", "nameserver-0")], 0)
     connection.sendall(b"late")
@@ -155,7 +155,7 @@ def test_end_of_a_connection_comes_after_the_bytes_before_it(tmp_path: Path) -> 
         accepted.sendall(b"answer")
         for _ in range(3):
             proxy.counts()
-        proxy.delay([("broker-0", "side-a")], 0)  # the end itself is not delayed
+        proxy.delay([("broker-0", "side-a")], 0)  # the end of the connection is not delayed
         accepted.close()
         assert client.recv(64) == b"answer"
         assert client.recv(64) == b""

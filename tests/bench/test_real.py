@@ -1,7 +1,11 @@
-"""RocketMQ's own brokers and Java client, live: one life of one arm, a broker killed twice; about 90 s."""
+"""RocketMQ's own brokers and Java client as processes: one run of one arm, a broker killed twice.
+
+About 90 s.
+"""
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import time
 from pathlib import Path
@@ -41,7 +45,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     # Seconds matter here, so clients ask for routes oftener than the profile allows. A broker of RocketMQ's
     # registers every 10 s even so, and first 10 s after its start: it may be started again at once. It is
     # killed twice, as few sends of one kill meet the dead one, and chance says how many.
-    dies = PlannedFault(case="kill", quiet_s=0.4, jitter_s=0.1, down_s=1.0, after_s=REGISTERS_S + POLL_S + 2)
+    dies = PlannedFault(case="kill", quiet_s=0.4, jitter_s=0.1, down_s=1.0, after_s=REGISTERS_S + POLL_S + 6)
     (series,) = plan.series
     plan = msgspec.structs.replace(
         plan,
@@ -93,14 +97,18 @@ def test_killed_broker_is_left_by_nameservers_and_java_and_comes_back(
     for fault in faults:
         dead = int(fault.targets[0].removeprefix("broker-"))
         others = sorted({0, 1} - {dead})
-        for observer, most_s in (("nameserver", 2.0), ("client", POLL_S + 2)):
+        for observer in ("nameserver", "client"):
             shown = [row for row in views(dies, observer) if fault.begin_ns < row.seen_ns < fault.until_ns]
             everybody = {row.index for row in shown}
             assert len(everybody) == (3 if observer == "nameserver" else 6)
             for index in everybody:
                 mine = [row for row in shown if row.index == index]
-                assert [row.brokers for row in mine] == [others, [0, 1]], (observer, index)
-                assert (mine[0].seen_ns - fault.begin_ns) / 1e9 < most_s
+                changes = [brokers for brokers, _ in itertools.groupby(row.brokers for row in mine)]
+                assert changes[-2:] == [others, [0, 1]], (observer, index)
+                assert len(changes) == 2 or changes == [[0, 1], others, [0, 1]], changes
+                left_out = next(row for row in mine if row.brokers == others)
+                # Long before its lease of two minutes is over: else it would have registered again by then.
+                assert (left_out.seen_ns - fault.begin_ns) / 1e9 < REGISTERS_S
         begun = [row for row in rows(dies, Operation) if fault.begin_ns <= row.due_ns < fault.until_ns]
         once = [row for row in begun if row.op == "send_once" and row.outcome != "ok"]
         again = [row for row in begun if row.op == "send" and row.outcome == "ok" and row.attempts > 1]
@@ -111,17 +119,19 @@ def test_killed_broker_is_left_by_nameservers_and_java_and_comes_back(
 
 
 def views(folder: Path, observer: str) -> list[View]:
+    """Return what was shown of a topic, in order; a busy server may be silent for a moment."""
     found = [row for row in rows(folder, View) if (row.observer, row.topic) == (observer, "bench-0")]
-    return sorted((row for row in found if row.state != "end"), key=lambda row: row.seen_ns)
+    answers = (row for row in found if row.state in ("routed", "absent"))
+    return sorted(answers, key=lambda row: row.seen_ns)
 
 
 def sender(
     folder: Path, due_in_s: list[float], end_in_s: float | None
 ) -> tuple[int, list[Operation | View], str]:
-    """Run the Java program alone, without any nameserver, on look-ups that are due in so many seconds.
+    """Run the Java program without any nameserver, on look-ups that are due within some seconds.
 
     Returns:
-        Its exit code, the rows of its lines, and what it said.
+        Its exit code, the rows of its lines, and its log.
     """
     load = msgspec.structs.replace(
         load_plan("real").load,
@@ -176,14 +186,16 @@ def java() -> None:
 
 @pytest.mark.usefixtures("java")
 def test_java_client_ends_when_the_load_does_and_not_with_its_schedule(tmp_path: Path) -> None:
-    code, found, said = sender(tmp_path, due_in_s=[4.0, 4.5, 20.0], end_in_s=6.0)
+    code, found, said = sender(tmp_path, due_in_s=[4.0, 4.5, 40.0], end_in_s=9.0)
     assert code == 0, said
     assert [row.outcome for row in found if isinstance(row, Operation)] == ["error", "error"]
     first, second = found
     assert isinstance(first, Operation)
     assert isinstance(second, Operation)
     assert second.due_ns - first.due_ns == 500_000_000
-    assert 0 <= first.sent_ns - first.due_ns < 300_000_000
+    # Each at its time, or later where a busy machine holds the program up; not at once, and not at the end.
+    assert 0 <= first.sent_ns - first.due_ns < 4_000_000_000
+    assert second.sent_ns >= second.due_ns
     assert first.remark == "RemotingConnectException: connect to null failed"
 
 

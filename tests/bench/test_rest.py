@@ -1,4 +1,4 @@
-"""The scenario in which nobody asks: it comes after the load, and what servers cost is measured there."""
+"""The scenario without requests: it comes after the load, and measures the servers' cost."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ def test_servers_are_measured_when_the_load_is_over_and_nobody_asks(tmp_path: Pa
         plan,
         brokers=1,
         warmup_s=0.5,
-        scenarios=[Scenario(name="quiet", quiet_s=1.0), Scenario(name=REST, quiet_s=1.0)],
+        # Long enough for a report of a broker that a busy machine holds up.
+        scenarios=[Scenario(name="quiet", quiet_s=1.0), Scenario(name=REST, quiet_s=4.0)],
     )
     quiet, rest = Session(a_turn(tmp_path, plan, "raft", profile="smoke", seed=4), lambda step: None).run()
     manifest = read_manifest(rest)
     assert (manifest.scenario, manifest.void, manifest.lost) == (REST, None, None)
     begin_ns, end_ns = manifest.measure_begin_ns, manifest.measure_end_ns
-    assert end_ns - begin_ns >= 1_000_000_000
+    assert end_ns - begin_ns >= 4_000_000_000
     assert begin_ns > read_manifest(quiet).measure_end_ns + round(plan.linger_s * 1e9)
     assert [row for row in rows(rest, Operation) if row.due_ns >= begin_ns] == []
     assert [row for row in rows(rest, Truth) if row.subject == "topic" and row.t_ns >= begin_ns] == []

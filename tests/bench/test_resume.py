@@ -1,4 +1,4 @@
-"""Runs that a resumed comparison makes: those that are missing, and no others of their round."""
+"""Runs of a resumed comparison: the missing ones, and no others of their round."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASKED: Final = Comparison(profile="smoke", plan=load_plan("smoke"), seed=4, comm
 
 
 def make(out: Path, arm: Arm, *, scenarios: int, seed: int) -> None:
-    """Write the runs of an arm's turn, as far as it came."""
+    """Write the finished runs of an arm's turn."""
     shutil.rmtree(out, ignore_errors=True)
     for scenario in ASKED.plan.scenarios[:scenarios]:
         with PlantedRun(out, scenario=scenario.name, arm=arm) as run:

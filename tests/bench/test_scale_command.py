@@ -1,4 +1,4 @@
-"""The command line of mqbench scale: orders that cannot be carried out are refused in one line."""
+"""The command line of mqbench scale: impossible requests are refused in one line."""
 
 from __future__ import annotations
 

@@ -1,21 +1,36 @@
-"""A tiny grid of sizes with real servers: rows, events in the comparison's format, going on, and the page."""
+"""A tiny grid of sizes with real servers: rows, events in the comparison's format, resuming, and the page."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from routekeeper.bench import slow_disk
 from routekeeper.bench.__main__ import main
 from routekeeper.bench.events import Operation, ProcessSample
 from routekeeper.bench.runfolder import Arm
+from routekeeper.bench.scale import distance, groups, number
 from routekeeper.bench.scale.order import begin, read_rows
 from routekeeper.bench.scale.points import Part
 from routekeeper.bench.scale.series import Series, order_of
 from tests.bench.lives import rows as events_of
 
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patient() -> Iterator[None]:
+    """Set limits for a busy machine: a leader that is held up stays it, and a change may take seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "TIMERS", msgspec.structs.replace(groups.TIMERS, election_timeout_ms=3000))
+        patch.setattr(number, "DOWN_S", 25.0)
+        patch.setattr(number, "TIMEOUT_S", 20.0)
+        for module in (distance, number):
+            patch.setattr(module, "TRY_S", 2.0)
+        yield
 
 
 @pytest.fixture(scope="module")

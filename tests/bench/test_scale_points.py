@@ -1,4 +1,4 @@
-"""Points of sizes and distances: which there are, their order, and when they are left out."""
+"""Points of sizes and distances: their list, their order, and the reasons to leave some out."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""A slow disk of one process: each sync takes longer while it is switched on, in Python and in a JVM."""
+"""A slow disk of one process: while it is switched on, each sync takes longer, in Python and in a JVM."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,12 +63,20 @@ def syncing(command: list[str]) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.fixture
+def quick_disk(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder in memory, if there is one: on a disk that others use, a sync may take a second."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as found:
+        yield Path(found)
+
+
 def least_ms(process: subprocess.Popen[str], word: str) -> float:
-    """Return how long the quickest of some syncs took."""
+    """Return the time of the fastest of some syncs."""
     assert process.stdin is not None
     assert process.stdout is not None
     found = []
-    for _ in range(5):
+    for _ in range(20):
         began = time.perf_counter()
         process.stdin.write(f"{word}\n")
         process.stdin.flush()
@@ -77,7 +86,7 @@ def least_ms(process: subprocess.Popen[str], word: str) -> float:
 
 
 @pytest.mark.parametrize("language", ["python", "java"])
-def test_sync_takes_longer_while_the_disk_is_slow(tmp_path: Path, language: str) -> None:
+def test_sync_takes_longer_while_the_disk_is_slow(tmp_path: Path, quick_disk: Path, language: str) -> None:
     if language == "java":
         if shutil.which("javac") is None:
             pytest.skip("needs a Java development kit")
@@ -86,7 +95,7 @@ def test_sync_takes_longer_while_the_disk_is_slow(tmp_path: Path, language: str)
     else:
         program = [sys.executable, "-c", PYTHON]
     disks = SlowDisks(tmp_path / "shim", more_ms=MORE_MS)
-    command = [*disks.prefix(1), *program, str(tmp_path / "synced")]
+    command = [*disks.prefix(1), *program, str(quick_disk / "synced")]
     with syncing(command) as process:
         for word in ("fsync", "fdatasync"):
             disks.quick(1)

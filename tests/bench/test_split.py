@@ -1,4 +1,4 @@
-"""One cluster's life cut into runs: where events go, and what each run knows of the time before."""
+"""One cluster's events split into scenarios: their folders, and each scenario's facts from before."""
 
 from __future__ import annotations
 

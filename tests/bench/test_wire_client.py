@@ -1,4 +1,4 @@
-"""One connection of a load program, on the loop that the programs run on."""
+"""One connection of a load program, on the event loop of these programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Given to Locust beside a file of ours: ends the test when every kind of request was made often enough."""
+"""Loaded by Locust together with one of our files.
+
+Ends the test when there were enough requests of every kind.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ ENOUGH = 8
 
 
 class NobodyUser(User):
-    """Locust wants a user in every file."""
+    """A user that does nothing, because Locust needs one in every file."""
 
     fixed_count = 0
     weight = 0

@@ -21,12 +21,13 @@ import pytest
 from routekeeper.remoting.codes import HeaderCodec
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
+from tests import standstill
 
-WAIT_S = 40.0
+WAIT_S = 60.0
 
 
 class Wire:
-    """A plain socket that speaks frames; nothing of the client package is used."""
+    """A plain socket that sends and receives frames, without the client package."""
 
     def __init__(self, addr: str) -> None:
         host, _, port = addr.rpartition(":")
@@ -129,7 +130,7 @@ class Wire:
 
 
 class RecordingNameserver:
-    """Listens, records requests as (code, ext, body), answers success. Stands for any nameserver.
+    """Listens, records requests as (code, ext, body), and answers success, like any nameserver.
 
     Attributes:
         answering: While it is not set, no request is answered.
@@ -247,7 +248,7 @@ class StartBroker(Protocol):
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
-    """Start brokers that do not outlive the test."""
+    """Start brokers; the test's end stops them."""
     running: list[BrokerProcess] = []
 
     def start(
@@ -302,7 +303,7 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
 
 @dataclass
 class Started:
-    """A server that was started in a folder, as a shell does, whether it got ready or not.
+    """A server that was started in a folder, as by a shell; it need not be ready.
 
     Attributes:
         line: First line on its standard output.
@@ -327,7 +328,7 @@ class StartIn(Protocol):
 
 @pytest.fixture
 def start_in(tmp_path: Path) -> Iterator[StartIn]:
-    """Start servers with nothing but their flags and a working folder; none outlives the test."""
+    """Start servers with only their flags and a working folder; the test's end stops them."""
     running: list[Started] = []
 
     def start(folder: Path, program: str, *flags: str) -> Started:
@@ -342,6 +343,7 @@ def start_in(tmp_path: Path) -> Iterator[StartIn]:
         assert process.stdout is not None
         readable, _, _ = select.select([process.stdout], [], [], WAIT_S)
         started = Started(process, process.stdout.readline() if readable else "", log)
+        standstill.watch(process.pid)
         running.append(started)
         return started
 
@@ -350,6 +352,7 @@ def start_in(tmp_path: Path) -> Iterator[StartIn]:
         if started.process.poll() is None:
             started.process.kill()
             started.process.wait(WAIT_S)
+        standstill.forget(started.process.pid)
         assert started.process.stdout is not None
         started.process.stdout.close()
 

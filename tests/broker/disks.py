@@ -39,7 +39,7 @@ def resize(at: Path, *, size_bytes: int) -> None:
 
 
 def fill(at: Path) -> Path:
-    """Write a file until the disk is full; return its path, to be removed."""
+    """Write a file until the disk is full; return its path, which the caller removes."""
     filler = at / "filler"
     with open(filler, "wb", buffering=0) as file:
         for chunk in (bytes(1 << 20), bytes(4096), b"x"):

@@ -1,10 +1,10 @@
-"""Kills a broker again and again while clients send to it and consume from it, and judges what is left.
+"""Kills a broker again and again while clients send to it and consume from it, and checks the messages.
 
     python -m tests.broker.kills [--kills 30] [--flush SYNC_FLUSH] [--seed 1]
 
 Messages are sent alone, in batches and by a lingering producer; a group of two members consumes them all the
-time, and so does an orderly group. In the end every acknowledged message has to lie at the offset that its
-acknowledgement named, and to have been consumed by both groups, in order by the orderly one.
+time, and so does an orderly group. In the end, every acknowledged message must be at the offset of its
+acknowledgement, and both groups must have consumed it, the orderly group in order.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ TOPIC: Final = "Kill"
 QUEUES: Final = 4
 _READY_S: Final = 60.0
 _CAUGHT_UP_S: Final = 120.0
-#: Acknowledgements of each life of the broker, before it is killed.
+#: Number of acknowledgements before the broker is killed each time.
 _PER_LIFE: Final = 60
 
 
 def body(number: int) -> bytes:
-    """Return the body of a message; it says which one it is, and nothing can be missing unseen."""
+    """Return the body of a message: it identifies the message, and shows any missing part."""
     return b"%d " % number + b"." * (number * 7919 % 1500)
 
 
@@ -49,7 +49,7 @@ def number_of(found: bytes) -> int:
     """Return which message this is.
 
     Raises:
-        AssertionError: If nobody sent it like that.
+        AssertionError: If no sender sent this body.
     """
     number = int(found.partition(b" ")[0])
     assert found == body(number), f"message {number} came back altered"
@@ -90,7 +90,7 @@ class Server:
 
 
 class Run:
-    """Senders and consumers of one run, and what they were told.
+    """Senders and consumers of one run, and their results.
 
     Attributes:
         acknowledged: Message to (queue id, offset).
@@ -165,7 +165,7 @@ class Run:
 
 
 async def play(namesrv: str, broker: Server, *, kills: int, rng: random.Random) -> Run:
-    """Send and consume while the broker is killed so often; return what they were told and what was read."""
+    """Send and consume while the broker is killed some times; return the results and the stored messages."""
     run = Run(namesrv)
     client_config = divide_periods(ClientConfig(nameservers=(namesrv,)), 20)
     async with (
@@ -211,7 +211,7 @@ async def judge(run: Run, client: Client) -> None:
     """Read everything back.
 
     Raises:
-        AssertionError: If something acknowledged is not there, or something is that nobody sent.
+        AssertionError: If an acknowledged message is missing, or a message exists that no sender sent.
     """
     reader = TopicReader(client.core, "readers")
     stored: dict[tuple[int, int], int] = {}
@@ -234,7 +234,7 @@ async def judge(run: Run, client: Client) -> None:
 
 
 def kill_again_and_again(directory: Path, *, kills: int, flush: str, seed: int) -> str:
-    """Run it all; return a line that says what there was.
+    """Run everything; return a line with the figures.
 
     Raises:
         AssertionError: If anything acknowledged was lost, altered, or not consumed.
@@ -247,7 +247,8 @@ def kill_again_and_again(directory: Path, *, kills: int, flush: str, seed: int) 
         "routekeeper.broker",
         *("-n", nameserver.addr, "--store", str(directory / "store")),
         *("--set", f"flushDiskType={flush}", "--set", "cleanFileForciblyEnable=false"),
-        # Small files, so that kills meet new ones being begun; offsets are kept often, as kills come often.
+        # Use small files, so that kills happen while new ones begin; store offsets often, because kills are
+        # frequent.
         *("--set", "maxMessageSize=100000", "--set", "mappedFileSizeCommitLog=1000000"),
         *("--set", "flushConsumerOffsetInterval=200", "--set", "timerDivisor=20"),
         log=directory / "broker.log",
@@ -275,7 +276,7 @@ def main() -> None:
     parser.add_argument("--flush", choices=("SYNC_FLUSH", "ASYNC_FLUSH"), default="SYNC_FLUSH")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.CRITICAL)  # clients say of each broken connection what was meant to be
+    logging.basicConfig(level=logging.CRITICAL)  # clients log each broken connection, which is expected here
     with tempfile.TemporaryDirectory() as directory:
         print(
             kill_again_and_again(

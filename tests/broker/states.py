@@ -1,4 +1,4 @@
-"""A broker's state on a store of its own, for tests that need no sockets."""
+"""A broker's state on a store of its own, for tests without sockets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOW: Final = 1_700_000_000_000
 
 
 def state_in(directory: Path, topic: TopicConfig, *, log_file_size: int = 1 << 20) -> BrokerState:
-    """Return the state of a broker with one topic; close ``store.log`` in the end."""
+    """Return the state of a broker with one topic; the caller closes ``store.log``."""
     topics = TopicConfigs(StartTopics(cluster_name="C", broker_name="b"))
     topics.put(topic, now_ms=NOW)
     store = MessageStore(

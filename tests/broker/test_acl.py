@@ -105,7 +105,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def refusal(answer: RemotingCommand) -> str:
-    """Return why accounts refuse a request; empty if they do not."""
+    """Return the reason why accounts refuse a request; empty if they accept it."""
     remark = answer.remark or ""
     return remark.removeprefix(EXCEPTION) if answer.code == 1 and remark.startswith(EXCEPTION) else ""
 
@@ -125,7 +125,7 @@ def test_code_is_served_to_whom_the_table_says(secured: Secured, code: int) -> N
     assert refusal(secured.ask(code, {})) == "No accessKey is configured"
     forged = Keys(access_key="writers", secret_key="another")
     assert refusal(secured.ask(code, {}, forged)) == "Check signature failed for accessKey=writers"
-    # an argument that names no topic and no group needs none; a heartbeat has its names in its body
+    # arguments without a topic or a group need no permission; a heartbeat has its names in its body
     refused = refusal(secured.ask(code, {}, WRITER))
     if rule.admin:
         assert refused == f"Need admin permission for request code={code}, but accessKey=writers is not"
@@ -238,7 +238,7 @@ def test_change_that_cannot_be_used_changes_nothing(
 
 
 def test_a_white_list_goes_into_no_file_but_the_access_files(secured: Secured, tmp_path: Path) -> None:
-    """The file is the test's own: without the check the broker writes to it."""
+    """The file belongs to the test, because without the check the broker would write to it."""
     other = tmp_path / "other"
     other.write_text("kept")
     white = {"globalWhiteAddrs": "1.2.3.4", "aclFileFullPath": str(other)}
@@ -290,7 +290,7 @@ def test_files_are_those_that_rocketmq_reads_and_change_while_it_runs(tmp_path: 
             f"refused: {conf}/acl/more.yml: line 1: acounts is unknown"
         )
         assert allowed(access, *names) == list(names)
-        # while a file cannot be used, nothing is written: what its editor meant is not known
+        # while a file cannot be used, nothing is written, because its editor's intention is unknown
         request = RemotingCommand.request(51, {"accessKey": "defaults"})
         answer = await access.serve(request, broker_addr="b")
         assert answer.code == 210
@@ -434,7 +434,7 @@ def test_operators_requests_come_from_the_admin_networks_alone(tmp_path: Path) -
             refused = {code for code in sorted(HANDLERS) if broker.ask(code, {}).code == 16}
             assert refused == {code for code, rule in BROKER_RULES.items() if rule.admin} - ACCOUNT_REQUESTS
             assert broker.ask(310, send("Orders"), None, b"x").code == 0
-            assert broker.ask(54, {}).code == 3  # no accounts are checked, so there are none to show
+            assert broker.ask(54, {}).code == 3  # accounts are not checked, so there are none to show
         lines = 'change=UPDATE_AND_CREATE_TOPIC accessKey="" reason='
         wait_until(lambda: lines in log.read_text(), "the audit line")
     finally:

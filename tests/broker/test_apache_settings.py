@@ -1,4 +1,4 @@
-"""mqbroker starts with the settings that Apache's mqbroker prints, and with files as people write them."""
+"""mqbroker starts with the settings that Apache's mqbroker prints, and with files in people's forms."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def start(start_in: StartIn, tmp_path: Path) -> Start:
 def test_the_settings_that_apache_prints_start_a_broker(start: Start, tmp_path: Path, release: str) -> None:
     settings = recorded_settings(release, "mqbroker").replace(HOME, str(tmp_path / "home"))
     settings += "brokerName=localhost.localdomain\n"  # 5.3.3 does not print it
-    for _ in range(2):  # what the first start made, the second one reads
+    for _ in range(2):  # the second start reads the files of the first one
         broker = start(settings)
         assert broker.line.startswith("mqbroker ready"), broker.log.read_text()[-2000:]
         assert "name=localhost.localdomain " in broker.line

@@ -1,4 +1,4 @@
-"""Exit codes of a broker that cannot use its store: one line, code 2, no matter who connects meanwhile."""
+"""Exit codes of a broker that cannot use its store: one line, code 2, whichever clients connect meanwhile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow]
 
 @contextmanager
 def connecting_all_the_time(addr: str) -> Iterator[None]:
-    """Keep as many connections to an address as can be made, each with a request on its way."""
+    """Keep as many connections to an address as possible, each with a request under way."""
     ending = threading.Event()
     made: list[socket.socket] = []
 
@@ -47,7 +47,7 @@ def connecting_all_the_time(addr: str) -> Iterator[None]:
 
 
 def damage(store: Path) -> None:
-    """Change a byte of the second message of the log, and have the log read anew."""
+    """Change a byte of the second message of the log, and make the broker read the log anew."""
     (log,) = (store / "commitlog").iterdir()
     data = bytearray(log.read_bytes())
     data[data.index(b"the second body")] ^= 1

@@ -1,4 +1,4 @@
-"""Real broker processes that are killed, run out of disk, or are fed what no client sends."""
+"""Real broker processes that are killed, run out of disk, or get input that no client sends."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def read_all(wire: WireLike, topic: str, queue_id: int) -> list[bytes]:
 
 
 class Sender(threading.Thread):
-    """Sends numbered messages to one queue until the broker is gone; keeps what was acknowledged."""
+    """Sends numbered messages to one queue until the broker is gone; records acknowledged ones."""
 
     def __init__(self, broker: BrokerLike, topic: str, queue_id: int, *, first: int = 0) -> None:
         super().__init__(daemon=True)
@@ -104,7 +104,7 @@ class Sender(threading.Thread):
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_acknowledged_messages_survive_kills_while_writing(start_broker: StartLike, flush: str) -> None:
-    # However full this machine's disk is, nothing is removed.
+    # However full this machine's disk is, no file is removed.
     keep = ("--set", "cleanFileForciblyEnable=false")
     settings = ("--set", "maxMessageSize=2000", "--set", "mappedFileSizeCommitLog=200000", *keep)
     acknowledged: dict[int, list[tuple[int, int]]] = {0: [], 1: [], 2: []}
@@ -177,7 +177,7 @@ def test_damaged_log_is_not_served(start_broker: StartLike) -> None:
 
 
 def test_full_disk_refuses_with_14_and_keeps_what_it_had(start_broker: StartLike) -> None:
-    # A limit on file size makes writes fail as a full disk does, at the same places.
+    # With a limit on file size, the same writes fail as on a full disk.
     limited = ("sh", "-c", 'ulimit -f 40; exec "$@"', "sh")  # blocks of 512 or 1024 bytes
     broker = start_broker(prefix=limited)
     wire = broker.wire()
@@ -326,8 +326,8 @@ def test_stopped_while_sending_loses_nothing_acknowledged(start_broker: StartLik
     assert [found[offset] for offset, _ in sender.acknowledged] == [n for _, n in sender.acknowledged]
 
 
-#: Once a file is there, the calls that are named wait for ever, as on a hung disk, and add a
-#: line to it. Times at the end are as said; the usual executor has the threads of a machine of one CPU.
+#: Once a file exists, the named calls wait for ever, as on a hung disk, and add a line to the file. Time
+#: limits at the end are arguments; the usual executor has the threads of a machine with one CPU.
 DISK_HANGS = """
 import os, pathlib, runpy, sys, threading
 import routekeeper.broker.server.ending, routekeeper.broker.server.upkeep
@@ -374,7 +374,7 @@ def test_disk_that_stands_still_holds_up_neither_registrations_nor_the_end(
     assert wire.call(18, body=json.dumps({"topicConfigList": topics}).encode()).code == 0
     assert wire.send_message("T0", b"x").code == 0
     hanging.touch()
-    # Topics, groups, offsets and settings have changed, and so has the log: each is to be written now.
+    # Topics, groups, offsets, settings and the log have changed, so each must be written now.
     group = SubscriptionGroupConfig(group_name="G", retry_max_times=3).encode()
     commit = {"consumerGroup": "G", "topic": "T0", "queueId": "0", "commitOffset": "1"}
     for request in (
@@ -389,7 +389,7 @@ def test_disk_that_stands_still_holds_up_neither_registrations_nor_the_end(
     while not all(name in hanging.read_text() for name in hung):
         assert time.monotonic() < deadline, hanging.read_text()
         time.sleep(0.01)
-    # Long enough for the checkpoint, too, to begin and to wait.
+    # Wait long enough for the checkpoint to begin and to hang, too.
     until = time.monotonic() + 5.0
     while not nameserver.requests.empty():
         nameserver.requests.get()
@@ -464,10 +464,14 @@ def test_broker_ends_though_the_disk_holds_up_its_loop(
     while "/commitlog/" not in hanging.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    for _ in range(signals):
+    broker.process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + 40
+    while signals > 1 and broker.process.poll() is None:
+        # An earlier one repeats the first, and of two that come while it is not let run one is left.
+        assert time.monotonic() < deadline
+        time.sleep(1.2)
         broker.process.send_signal(signal.SIGTERM)
-        time.sleep(1.2)  # an earlier one repeats the first
-    assert broker.process.wait(20) == code
+    assert broker.process.wait(40) == code
     assert said in broker.log.read_text()
     assert read_all(start_broker().wire(), "T", 0) == [b"stored"]
 

@@ -23,7 +23,7 @@ from routekeeper.remoting.registration import PlainRegistration, body_crc32
 from routekeeper.remoting.route import DataVersion
 from tests.registrations import read_registration
 
-pytestmark = pytest.mark.faults  # real processes, though hardly harmed
+pytestmark = pytest.mark.faults  # real processes, with few faults
 
 
 class NameserverLike(Protocol):
@@ -96,7 +96,7 @@ def test_created_topic_is_registered_alone_and_at_once(
     assert increment.data_version.counter == full.data_version.counter + 1
     ext = {"topic": "Made", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}
     assert wire.call(17, ext).code == 0
-    # 17 is answered after its registration, so it must be here already.
+    # Request 17 is answered after the registration, so the topic must be here already.
     _, increment = registration(nameserver.expect(103, timeout_s=0.5))
     assert topic_names(increment) == {"Made"}
 
@@ -132,6 +132,7 @@ def test_table_too_large_for_a_frame_travels_compressed(
 def test_period_is_kept_and_a_lost_connection_triggers_nothing(
     start_broker: StartLike, nameserver: NameserverLike
 ) -> None:
+    before = time.monotonic()  # the first registration may be there before this process goes on
     start_broker(
         "--set",
         "timerDivisor=10",
@@ -141,11 +142,12 @@ def test_period_is_kept_and_a_lost_connection_triggers_nothing(
     )
     started = time.monotonic()
     nameserver.expect(103)
-    for _ in range(3):
+    for _ in range(5):
         nameserver.drop_connections()
         nameserver.expect(103)
     # 10 s divided by 10 each, and not sooner for the loss; that nobody ran for a second changes nothing.
-    assert 2.0 < time.monotonic() - started < 15.0
+    assert time.monotonic() - before > 4.0
+    assert time.monotonic() - started < 25.0
 
 
 def test_unforced_broker_asks_for_the_version_first(
@@ -183,7 +185,7 @@ def test_nothing_is_registered_after_the_farewell(
         process = broker.process  # type: ignore[attr-defined]
         process.send_signal(signal.SIGTERM)
         nameserver.expect(104)
-        # The goodbye to the silent one still lasts; requests are served meanwhile.
+        # The unregistration at the silent nameserver still lasts; requests are served meanwhile.
         assert wire.send_message("Late", b"x").code == 0
         assert process.wait(40) == 0
     with pytest.raises(queue.Empty):
@@ -225,7 +227,7 @@ def test_broker_without_write_permission_says_so_to_the_nameservers(
     assert broker.wire().call(25, body=b"brokerPermission=4\n").code == 0
     _, body = registration(nameserver.expect(103))
     assert {numbers.perm & 2 for numbers in body.topics.values()} == {0}
-    # With an equal version a nameserver would not look at the topics.
+    # With an equal version, a nameserver would not read the topics.
     assert body.data_version.counter > before.data_version.counter
 
 
@@ -373,7 +375,7 @@ sys.exit(main())
 
 
 def test_a_service_that_dies_ends_the_broker_and_says_why(tmp_path: Path) -> None:
-    """A broker that goes on without one would look alive, and deliver no delayed message, say."""
+    """A broker without one of its tasks would seem to work, but might deliver no delayed messages."""
     command = [sys.executable, "-c", _NOTHING_IS_DELIVERED]
     done = subprocess.run(
         [*command, "--listen", "127.0.0.1:0", "--store", str(tmp_path / "store")],
@@ -393,7 +395,7 @@ def test_pulls_that_wait_for_a_message_are_answered_at_the_end(start_broker: Sta
     asked = []
     for wire in wires:
         asked.append([wire.pull("T", 1, sys_flag=6, suspend_ms=15_000) for _ in range(2)])
-        # Answered after the pulls were looked at, so they are parked now.
+        # This is answered after the pulls were tried, so they are parked now.
         assert wire.call(30, {"topic": "T", "queueId": "0"}).code == 0
     assert broker.stop() == 0
     for wire, opaques in zip(wires, asked, strict=True):

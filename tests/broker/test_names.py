@@ -1,4 +1,4 @@
-"""Names of brokers: that of the host by default, then for good that of the store; two brokers of one name."""
+"""Names of brokers: by default the host's, then for good the store's; two brokers of one name."""
 
 from __future__ import annotations
 

@@ -17,7 +17,9 @@ import pytest
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.lenient import loads
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests import standstill
 from tests.ports import free_addresses, free_ports
+from tests.standstill import wait_soon
 from tests.waiting import WITHIN_S, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.one_core]
@@ -58,7 +60,7 @@ def nameserver_in(start_in: StartIn, folder: Path, listen: str = "127.0.0.1:0") 
 def names_at(addr: str) -> set[str]:
     """Return the names of the brokers that a nameserver lists."""
     with BlockingClient() as client:
-        answer = client.invoke(addr, RemotingCommand.request(106), timeout_s=5.0)
+        answer = client.invoke(addr, RemotingCommand.request(106), timeout_s=WITHIN_S)
     table = loads(answer.body)
     assert isinstance(table, dict)
     found = table.get("brokerAddrTable")
@@ -94,6 +96,13 @@ def change(broker: StartedLike, value: str, key: str = "namesrvAddr") -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def change_at_once(broker: StartedLike, value: str) -> None:
+    """Change the nameservers as mqadmin does, without the time that a process needs for its start."""
+    with BlockingClient() as client:
+        request = RemotingCommand.request(25, body=f"namesrvAddr={value}".encode())
+        assert client.invoke(broker.addr, request, timeout_s=WITHIN_S).code == 0
+
+
 def test_update_registers_with_the_new_nameserver_and_leaves_the_old_one(
     start_in: StartIn, tmp_path: Path
 ) -> None:
@@ -105,8 +114,8 @@ def test_update_registers_with_the_new_nameserver_and_leaves_the_old_one(
     for each in (old, kept):
         wait_until(listed_at(each.addr), "the broker registered at its start")
     change(broker, f"{kept.addr};{new.addr}")
-    wait_until(listed_at(new.addr), "registered with the new nameserver", within_s=AT_ONCE_S)
-    wait_until(missing_at(old.addr), "unregistered from the old nameserver", within_s=AT_ONCE_S)
+    wait_soon(listed_at(new.addr), "registered with the new nameserver", within_s=AT_ONCE_S)
+    wait_soon(missing_at(old.addr), "unregistered from the old nameserver", within_s=AT_ONCE_S)
     assert listed_at(kept.addr)()
     assert "reason=unregistered" in old.log.read_text()
     wait_until(lambda: not connected(broker, old.addr), "closed the connection to the old nameserver")
@@ -128,13 +137,16 @@ def test_nameservers_that_do_not_answer_hold_up_no_change(start_in: StartIn, tmp
         broker = start_in(tmp_path, "routekeeper.broker", *words)
         wait_until(listed_at(old.addr), "the broker registered at its start")
         began = time.monotonic()
-        change(broker, f"{quiet[1]};{new.addr}")
-        change(broker, f"{new.addr}")
-        change(broker, f"{quiet[1]};{new.addr};{old.addr}")
-        change(broker, f"{quiet[1]};{new.addr}")
-        wait_until(listed_at(new.addr), "registered with the new nameserver", within_s=AT_ONCE_S)
-        wait_until(missing_at(old.addr), "unregistered from the old nameserver", within_s=AT_ONCE_S)
-        assert time.monotonic() - began < 10
+        for value in (
+            f"{quiet[1]};{new.addr}",
+            new.addr,
+            f"{quiet[1]};{new.addr};{old.addr}",
+            f"{quiet[1]};{new.addr}",
+        ):
+            change_at_once(broker, value)
+        wait_soon(listed_at(new.addr), "registered with the new nameserver", within_s=AT_ONCE_S)
+        wait_soon(missing_at(old.addr), "unregistered from the old nameserver", within_s=AT_ONCE_S)
+        assert standstill.elapsed(began) < 10
         assert broker.stop() == 0
 
 
@@ -143,7 +155,7 @@ def test_broker_without_a_nameserver_registers_with_its_first_one(start_in: Star
     words = ("--name", "broker-a", "--store", str(tmp_path / "store"), *PERIOD)
     broker = start_in(tmp_path, "routekeeper.broker", *words)
     change(broker, first.addr)
-    wait_until(listed_at(first.addr), "registered with its first nameserver", within_s=AT_ONCE_S)
+    wait_soon(listed_at(first.addr), "registered with its first nameserver", within_s=AT_ONCE_S)
     assert broker.stop() == 0
 
 
@@ -237,12 +249,10 @@ def test_addresses_of_a_name_are_looked_up_again(start_in: StartIn, tmp_path: Pa
         wait_until(lambda: "look-up failed" in log.read_text(), "a look-up failed")
         assert listed_at(old.addr)()
         hosts.write_text("127.0.0.3 namesrv.test\n")
-        wait_until(
+        wait_soon(
             listed_at(new.addr), "registered with the address that the name has now", within_s=AT_ONCE_S
         )
-        wait_until(
-            missing_at(old.addr), "unregistered from the address that the name had", within_s=AT_ONCE_S
-        )
+        wait_soon(missing_at(old.addr), "unregistered from the address that the name had", within_s=AT_ONCE_S)
     finally:
         broker.terminate()
         broker.stdout.close()

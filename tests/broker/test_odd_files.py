@@ -1,4 +1,4 @@
-"""Settings files of a broker that are none, or far too large: it ends with one line."""
+"""Settings files that are no regular files, or far too large: the broker ends with one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that is started again over its files knows what it knew, no matter what strangers asked for."""
+"""A broker that is restarted with its files has the same state, after any requests of strangers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from routekeeper.remoting.properties import escape_properties
 
 from .states import HOST, NOW
 
-#: Of ours, the settings that decide what is stored; small, so that the log rolls over.
+#: Our settings that affect stored data; small values, so that the log rolls over.
 CONFIG: Final = BrokerConfig(
     log_file_size=1 << 17, message_size_max=1 << 12, queue_file_size=200, index_file_messages=20
 )
 
-#: Without the template topic's switch: that it is gone after a start without it is intended.
+#: Without the template topic's switch: the topic's removal at a start without it is intended.
 SETTINGS: Final = sorted(LIVE_KEYS - {"autoCreateTopicEnable"})
 
 #: Any text that a frame can carry.
@@ -49,7 +49,7 @@ known_name = st.sampled_from(["T", "U", "%RETRY%G"])
 group_like = st.one_of(st.sampled_from(["G", "H"]), name_like)
 int32 = st.one_of(st.integers(-3, 20), st.sampled_from([-(2**31), 2**31 - 1, 2**16]))
 int64 = st.one_of(st.integers(-3, 20), st.sampled_from([-(2**63), 2**63 - 1, 2**40]))
-# Characters that Python takes for blanks and digits, and others do not.
+# Characters that Python treats as blanks or digits, and other programs do not.
 blanks = st.sampled_from(
     ["", "", " ", "\t", "\n", "\r", "\x1c", "\x85", "\xa0", "\u2028", "\u3000", "\\", "\0"]
 )
@@ -255,7 +255,7 @@ def known(state: BrokerState) -> dict[str, Any]:
 
 
 class Warnings(logging.Handler):
-    """Collects what is logged from warnings on."""
+    """Collects log records from warnings on."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -297,7 +297,7 @@ def test_what_strangers_ask_for_is_read_back_as_it_was_kept(asks: list[Asked]) -
             deliver_due(state, now_ms=delivering)
         for file in files:
             save_now(file)
-        # Offsets beyond the end of a queue are brought back to it, by intention.
+        # Offsets beyond the end of a queue are lowered to the end on purpose.
         state.offsets.keep_within(lambda topic, queue_id: state.store.bounds(topic, queue_id)[1])
         before = known(state)
         state.store.close()
@@ -315,7 +315,7 @@ def test_what_strangers_ask_for_is_read_back_as_it_was_kept(asks: list[Asked]) -
 
 
 def test_message_sent_back_that_says_it_was_consumed_less_than_never_is_retried(tmp_path: Path) -> None:
-    """Its delay level would be below 0, and with it the queue in which it waits: nobody looks there."""
+    """Its delay level would be below 0, and so would its queue of the schedule topic, which is never read."""
     state, files = open_broker(tmp_path)
     plain = {"a": "PG", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "-7"}
     ask(state, Asked(310, plain | {"b": "T"}, b"x"))

@@ -1,4 +1,4 @@
-"""A broker that ends says which nameservers let it go."""
+"""A broker that ends logs the nameservers from which it unregistered."""
 
 from __future__ import annotations
 

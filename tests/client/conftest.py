@@ -91,7 +91,7 @@ class Peer:
         return self.answer(request)
 
     def push(self, request: RemotingCommand) -> None:
-        """Send a request of our own over every connection that asked something."""
+        """Send a request over every connection that sent one."""
         assert self._loop is not None
         for connection in self._connections:
             if connection.open:
@@ -116,7 +116,7 @@ class Peer:
 
 @pytest.fixture
 def new_peer() -> Iterator[Callable[..., Peer]]:
-    """Return a maker of scripted peers, which end with the test."""
+    """Return a function that starts scripted peers, which end with the test."""
     peers: list[Peer] = []
 
     def make(answer: Callable[[RemotingCommand], Answer] | None = None) -> Peer:
@@ -169,7 +169,7 @@ def run(request: pytest.FixtureRequest) -> Runner:
             async with routekeeper.client.aio.Client(config, rng=random.Random(1)) as started:
                 return await started.run(build(started.core))
 
-        # not out of the task group, which would wrap what the operation raises
+        # not out of the task group, which would wrap the operation's exception
         return asyncio.run(main())
 
     return aio if request.param == "aio" else blocking
@@ -209,7 +209,7 @@ def http_page() -> Iterator[Callable[[str], str]]:
 
 
 class Golden:
-    """Apache's answers to its own mqadmin, as recorded, replayed to ours."""
+    """Apache's recorded answers to its own mqadmin, replayed to ours."""
 
     def __init__(self, release: str) -> None:
         self._answers: dict[tuple[str, int, str], RemotingCommand] = {}
@@ -228,7 +228,7 @@ class Golden:
                     self._answers[known] = response
 
     def answer(self, request: RemotingCommand, *roles: str) -> RemotingCommand:
-        """Return what Apache answered to such a request, else to one of this code."""
+        """Return Apache's answer to such a request, else to one with this code."""
         for role in roles:
             for subject in (_subject(request), ""):
                 found = self._answers.get((role, request.code, subject))
@@ -310,7 +310,7 @@ def broker(nameserver: Process, tmp_path_factory: pytest.TempPathFactory) -> Ite
         "--store",
         str(folder / "store"),
         "--set",
-        "messageDelayLevel=1s 1s 1s 2s",  # a first retry comes on level 3, after 10 s by default
+        "messageDelayLevel=1s 1s 1s 2s",  # a first retry has delay level 3, by default 10 s
         log=folder / "log",
     )
     with routekeeper.client.blocking.Client(ClientConfig(nameservers=(nameserver.addr,))) as started:

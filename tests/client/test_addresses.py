@@ -1,4 +1,4 @@
-"""Addresses of nameservers that people write wrongly, as given to the broker, the client and mqadmin."""
+"""Wrong addresses of nameservers, as people write them for the broker, the client and mqadmin."""
 
 from __future__ import annotations
 

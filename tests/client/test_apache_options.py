@@ -1,4 +1,4 @@
-"""Options of mqadmin beside those of Apache's, and command lines as they are posted."""
+"""Options of mqadmin compared with Apache's, and command lines from posts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong arguments and uses: each is an error of the documented tree that says what to do, in both drivers."""
+"""Wrong arguments and uses: each raises a documented error that says what to do, in both drivers."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ MESSAGES = {
 def refused(
     use: Callable[[], Any], error: type[Exception] = InvalidArgument, says: str = "allowed|needed|outside"
 ) -> None:
-    """Fail unless a use is refused by this error, with a text that can be printed."""
+    """Assert that a use raises this error, with a printable text."""
     try:
         use()
     except Exception as problem:
         raised = problem
     else:
         pytest.fail("it was taken", pytrace=False)
-    # spelled in ASCII: a text with a lone surrogate cannot be carried to a report
+    # written in ASCII, because a report cannot contain a text with a lone surrogate
     assert isinstance(raised, error), ascii(repr(raised))
     assert re.search(says, ascii(str(raised)))
     assert str(raised).encode()

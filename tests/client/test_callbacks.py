@@ -1,4 +1,4 @@
-"""Functions that users hand over: those that nobody would run are refused, odd results are failures."""
+"""Users' functions: those whose code would never run are refused, and wrong results are failures."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_hooks_that_nobody_would_await_are_refused(method: str) -> None:
 
 
 class Odd:
-    """A listener whose first call returns something that is no result; it keeps what it returned and saw."""
+    """A listener whose first call returns an invalid result; it records its results and messages."""
 
     def __init__(self, first: Callable[[], Any]) -> None:
         self._first = first

@@ -1,4 +1,4 @@
-"""Time of a client's end."""
+"""The time of a client's close."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_close_has_one_deadline_for_all_hanging_workers(
         eventually(lambda: hanging[0] == 8, "every worker hangs")
         began = time.monotonic()
         started.close()
-        assert time.monotonic() - began < 8  # with 2 s for each it were 18 s
+        assert time.monotonic() - began < 8  # with 2 s for each it would be 18 s
     finally:
         end.set()
         started.close()
@@ -61,6 +61,6 @@ def test_close_waits_no_longer_for_sends_in_threads_and_each_has_an_outcome(
     futures = [producer.send_async(Message(topic="T", body=b"x")) for _ in range(8)]
     began = time.monotonic()
     started.close()
-    assert time.monotonic() - began < 10  # with 5 s for each pair it were 20 s
+    assert time.monotonic() - began < 10  # with 5 s for each pair it would be 20 s
     for future in futures:
         assert isinstance(future.exception(10), SendNotApplied | SendOutcomeUnknown)

@@ -1,4 +1,4 @@
-"""Futures, and calls that wait, end when their client is closed: with a result or an exception of ours."""
+"""Futures and waiting calls end when their client is closed: with a result or one of our exceptions."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ PULLING = PullConsumerConfig(group="pulling", consume_from=ConsumeFrom.FIRST_OFF
 
 @pytest.fixture
 def silent(new_peer: Callable[..., Any], answers: Any, route_body: Any) -> Any:
-    """Return a peer, nameserver and broker at once, that answers all but the codes in its ``unanswered``."""
+    """Return a peer that is nameserver and broker, and answers all codes except those in ``unanswered``."""
     peer = new_peer()
     known = answers({"T": route_body(broker_a=peer.addr)})
-    peer.unanswered = {RequestCode.GET_ROUTEINFO_BY_TOPIC}  # what a sender waits for without end
+    peer.unanswered = {RequestCode.GET_ROUTEINFO_BY_TOPIC}  # a sender waits for this without end
 
     def answer(request: RemotingCommand) -> Any:
         return None if request.code in peer.unanswered else known(request)
@@ -98,7 +98,7 @@ def test_what_waits_when_close_is_cancelled_ends_too(silent: Any, eventually: Ca
 
 @pytest.mark.slow
 def test_messages_under_way_at_the_end_of_the_blocking_client_have_an_unknown_outcome(silent: Any) -> None:
-    """One sender hangs in the user's own code, where no connection's end reaches it."""
+    """One sender hangs in the user's own code, which the end of a connection cannot wake."""
     let_go = threading.Event()
 
     class Hangs:

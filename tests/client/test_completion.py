@@ -1,4 +1,7 @@
-"""Shells complete the command lines of all programs: scripts are loaded into real shells, and a tab typed."""
+"""Shells complete the command lines of all programs.
+
+The tests load the scripts into real shells and type a tab.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ SHELLS: Final = {
     "bash": (("bash", "--norc", "--noprofile", "-i"), "bind 'set enable-bracketed-paste off'; "),
     "zsh": (("zsh", "-f", "-i"), "autoload -U compinit; compinit -u -D; "),
 }
-#: Typed before the tab, and the end of the word that appears behind it.
+#: Text before the tab, and the end of the word that must appear.
 CASES: Final = (
     ("mqadmin", "mqadmin updateTopicP", "erm"),
     ("mqadmin", "mqadmin updateTopicPerm --clus", "terName"),

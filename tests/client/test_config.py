@@ -1,4 +1,4 @@
-"""Settings name what is wrong and what is allowed."""
+"""Errors of settings name the wrong value and the allowed ones."""
 
 from __future__ import annotations
 

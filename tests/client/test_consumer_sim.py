@@ -1,7 +1,7 @@
-"""Push consumers in a simulated world: virtual clock, one seed, a broker that fails as real ones do.
+"""Push consumers in a simulated world: virtual clock, one seed, a broker that fails like real ones.
 
-The operations are the real ones; what is modelled is their counterpart (one nameserver and broker) and the
-wire: answers get lost before or after the request took effect, members come and go, listeners fail.
+The operations are the real ones. One nameserver, one broker and the wire are models: answers get lost before
+or after the request took effect, members come and go, listeners fail.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ QUEUES = 4
 
 
 class World:
-    """Performs effects on a virtual clock; everything that happens follows from the seed."""
+    """Performs effects on a virtual clock; the seed decides all events."""
 
     def __init__(self, seed: int, *, loss: float) -> None:
         self.rng = random.Random(seed)
@@ -150,7 +150,7 @@ class World:
         return self.rng.uniform(*self.way_s)
 
     def _way(self, member: Member) -> float:
-        """Return how long a request is on its way: it does not overtake an earlier one of the connection."""
+        """Return the delay of a request: it does not overtake an earlier one of the connection."""
         member.arrival_s = max(member.arrival_s, self.now_s + self._delay())
         return member.arrival_s - self.now_s
 
@@ -172,7 +172,7 @@ class World:
     def _deliver(
         self, effect: Deliver, answer: Callable[[Any], None], fail: Callable[[Exception], None]
     ) -> None:
-        # the user's code begins now and ends later; what it returns or raises is decided when it ends
+        # the user's code begins now and ends later; its result is decided at its end
         finish = effect.call(effect.argument)
 
         def end() -> None:
@@ -213,7 +213,7 @@ class World:
 
 @dataclass
 class Broker:
-    """Model of one nameserver and broker: as much as consumers rely on."""
+    """Model of one nameserver and broker, with the behaviour that consumers rely on."""
 
     world: World
     queues: dict[tuple[str, int], list[StoredMessage]] = field(default_factory=lambda: defaultdict(list))
@@ -249,7 +249,7 @@ class Broker:
                 self.world.after(0.01, lambda member=member: member.core.peer_request(request) and None)  # type: ignore[misc]
 
     def serve(self, member: Member, request: RemotingCommand) -> tuple[float, RemotingCommand]:
-        """Return how long the answer is held back, and the answer."""
+        """Return the delay of the answer, and the answer."""
         ext = request.ext_fields
         key = (ext.get("topic", ""), int(ext.get("queueId", 0)))
         match request.code:
@@ -373,7 +373,7 @@ class Member:
         self.world.broker.notify()
 
     def leave(self, done: Callable[[], None]) -> None:
-        """End in order; the connection closes at the end, no matter what became of the goodbye."""
+        """End in order; the connection closes at the end, even if the unregistration failed."""
 
         def left() -> None:
             self.kill()
@@ -470,7 +470,7 @@ def test_a_member_that_is_closed_while_it_starts_ends_in_silence(
     left: list[bool] = []
     world.start(member, member.core.close(), lambda: left.append(True))
     world.run_until(lambda: bool(left), 60)
-    member.cut_off = True  # what it closes last are its connections
+    member.cut_off = True  # it closes its connections last
     ended_s = world.now_s + 30
     world.after(30, lambda: None)
     world.run_until(lambda: world.now_s >= ended_s, 31)

@@ -1,4 +1,4 @@
-"""Delay levels: how many there are is the broker's matter."""
+"""Delay levels: the broker decides their number."""
 
 from __future__ import annotations
 

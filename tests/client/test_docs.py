@@ -1,4 +1,4 @@
-"""Every Python example of docs/client.md runs as it is written, against our nameserver and broker."""
+"""Every Python example of docs/client.md runs unchanged with our nameserver and broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.faults  # real processes
 
 @pytest.fixture(scope="module")
 def topics(nameserver: Any, broker: Any) -> None:
-    """The page's topic is there, as for somebody who tries one example after the other."""
+    """The page's topic exists, as for a reader who tries one example after the other."""
     program = """
 from routekeeper import Admin, Client, Message, TopicConfig
 

@@ -1,4 +1,4 @@
-"""The same operations on both drivers, against peers on real sockets that misbehave as told."""
+"""The same operations on both drivers, with peers on real sockets that fail as the test says."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ BEFORE_THE_DEFAULT_S = 2.5
 
 
 def config(*addrs: str, **values: Any) -> ClientConfig:
-    """Settings with limits that only a peer which never answers can reach."""
+    """Settings with limits that are reached only if a peer never answers."""
     return ClientConfig(
         nameservers=addrs, **{"nameserver_try_s": 5.0, "connect_timeout_s": 5.0, "shutdown_s": 1.0, **values}
     )
@@ -153,7 +153,7 @@ def test_client_that_is_closed_while_it_starts_a_thread_waits_for_it(
             starting.set()
             while not started.core.closing:
                 time.sleep(0.001)
-            time.sleep(0.05)  # by now the threads are waited for
+            time.sleep(0.05)  # by now, close() waits for the threads
             super().start()
 
     def background() -> Operation[None]:
@@ -210,7 +210,7 @@ def test_a_silent_nameserver_costs_one_short_try(
     good.answer = answers({"T": route_body(broker_a=good.addr)})
 
     def build(core: ClientCore) -> Operation[list[float]]:
-        core.directory.nameservers.answered(silent.addr)  # the choice stands at the dead one
+        core.directory.nameservers.answered(silent.addr)  # the present choice is the dead one
         times = []
         for _ in range(3):
             before: Instant = yield Clock()
@@ -219,9 +219,9 @@ def test_a_silent_nameserver_costs_one_short_try(
             times.append(after.now_s - before.now_s)
         return times
 
-    first, *others = run(config(silent.addr, good.addr, nameserver_try_s=0.5), build)
-    assert 0.45 < first < 3.0, "not what the whole call may last"
-    assert min(others) < 0.45, "the dead one is not asked again while another answers"
+    first, *others = run(config(silent.addr, good.addr, nameserver_try_s=1.5, call_timeout_s=30.0), build)
+    assert 1.4 < first < 20.0, "not what the whole call may last"
+    assert min(others) < 1.4, "the dead one is not asked again while another answers"
     assert silent.codes().count(RequestCode.GET_ROUTEINFO_BY_TOPIC) == 1
 
 
@@ -473,7 +473,7 @@ def test_a_silent_broker_uses_up_the_time_that_all_tries_share(
     before = time.monotonic()
     with pytest.raises(SendOutcomeUnknown):
         run(config(namesrv.addr), lambda core: producer(core).send(message(), timeout_s=1.0))
-    assert 0.9 < time.monotonic() - before < BEFORE_THE_DEFAULT_S
+    assert 0.9 < time.monotonic() - before < 8.0, "not the 10 s of the producer's settings"
     assert silent.codes().count(RequestCode.SEND_MESSAGE_V2) == 1
 
 
@@ -555,7 +555,8 @@ def test_a_failed_registration_says_whether_it_may_be_applied(
     peer = new_peer((lambda request: None) if silent else None if isinstance(script, str) else script)
     if script == "hang up":
         peer.hang_up |= {RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER}
-    timeout_s = 0.3 if silent else 10.0
+    # Long enough to be sent on a busy machine: else it would be known that it is not applied.
+    timeout_s = 1.5 if silent else 10.0
     for build in (register, unregister):
         with pytest.raises(error):
             run(
@@ -573,8 +574,11 @@ def test_timeouts_are_the_callers(run: Runner, new_peer: NewPeer) -> None:
     peer = new_peer(lambda request: None)
     before = time.monotonic()
     with pytest.raises(RequestTimeout):
-        run(config(peer.addr), lambda core: invoke(peer.addr, RemotingCommand.request(28), 0.3))
-    assert 0.25 < time.monotonic() - before < BEFORE_THE_DEFAULT_S
+        run(
+            config(peer.addr, call_timeout_s=30.0),
+            lambda core: invoke(peer.addr, RemotingCommand.request(28), 0.3),
+        )
+    assert 0.25 < time.monotonic() - before < 20.0, "not the 30 s that hold without one"
 
 
 # Requests that are not sent after all --------------------------------------------------------------
@@ -610,7 +614,8 @@ def test_a_thread_is_asked_only_when_nothing_can_be_sent_before_its_request() ->
         return reading.is_set()
 
     with socket.create_server(("127.0.0.1", 0)) as server, BlockingClient() as blocking:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # else much of it fits into buffers
+        # otherwise much of it would fit into buffers
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         addr = f"127.0.0.1:{server.getsockname()[1]}"
         large = RemotingCommand.request(28, body=bytes(15 << 20), oneway=True)
         first = threading.Thread(target=blocking.invoke_oneway, args=(addr, large), kwargs={"timeout_s": 30})
@@ -618,7 +623,7 @@ def test_a_thread_is_asked_only_when_nothing_can_be_sent_before_its_request() ->
         peer, _ = server.accept()
         with peer:
             length = int.from_bytes(peer.recv(4, socket.MSG_WAITALL), "big")
-            # So the first one is being sent, and hangs: nobody reads on.
+            # So the first one is being sent and hangs, because the peer does not read on.
             withdrawn: list[bool] = []
 
             def send() -> None:

@@ -1,4 +1,4 @@
-"""Producers, consumers and mqadmin against our own nameserver and broker, as processes."""
+"""Producers, consumers and mqadmin with our own nameserver and broker as processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def config(nameserver: Any, **values: Any) -> ClientConfig:
 
 
 class Sink:
-    """A listener that keeps what it got."""
+    """A listener that records its messages."""
 
     def __init__(self, fail_once: bytes | None = None) -> None:
         self.messages: list[ReceivedMessage] = []
@@ -352,13 +352,14 @@ def test_many_clients_of_one_process_work_under_gevents_patching(
         check=False,
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    # one look-up of each client's own, and per round one route and one message
+    # one look-up by each client, and in each round one route and one message
     assert int(run.stdout) >= 2 * 10 * 2 * 20 + 20
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_long_mqadmin_command_with_one_line(nameserver: Any, broker: Any) -> None:
-    # As from a terminal: a shell has what it runs in the background ignore the signal, tests included.
+    # Restore the terminal's default: a shell lets background processes, including these tests, ignore the
+    # signal.
     start = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); " + (
         "runpy.run_module('routekeeper.client.mqadmin', run_name='__main__', alter_sys=True)"
     )

@@ -1,4 +1,4 @@
-"""The tree of exceptions in the documentation of ``routekeeper.client.errors`` is that of the classes."""
+"""The tree of exceptions in the docstring of ``routekeeper.client.errors`` equals that of the classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from routekeeper.remoting.errors import RemotingError
 
 
 def drawn() -> list[str]:
-    """Return the names in the documentation, each with the spaces before it."""
+    """Return the names in the docstring, each with the spaces before it."""
     lines = (routekeeper.client.errors.__doc__ or "").splitlines()
     return [found[1] for line in lines if (found := re.match(r" {4}( *[A-Z]\w+)(?: {2,}\S|$)", line))]
 

@@ -1,4 +1,4 @@
-"""Bodies that inflate to much more than was sent: consumers and mqadmin hold few of them at a time."""
+"""Bodies that are much larger after decompression: consumers and mqadmin hold few of them at a time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def create(client: Client, broker: Process, topic: str, queues: int, eventually:
 
 
 def send_compressed(client: Client, broker: Process, topic: str, queue_id: int, body: bytes) -> None:
-    """Send a body that is compressed already, as a stranger would who keeps to no limit of a producer."""
+    """Send a body that is compressed already, like a stranger that ignores a producer's limits."""
     fields = SendMessageFields(
         producer_group="stranger",
         topic=topic,
@@ -65,7 +65,7 @@ def send_compressed(client: Client, broker: Process, topic: str, queue_id: int, 
     assert client.run(invoke(broker.addr, request, 10.0)).code == 0
 
 
-#: Peak of memory in MiB. What getrusage says counts the process that started this one, too.
+#: Peak of memory in MiB; getrusage would also count the process that started this one.
 PEAK = """
 from pathlib import Path
 
@@ -73,7 +73,7 @@ def peak():
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) // 1024
 """
-#: Takes messages slowly, one at a time; prints where each was and the process's peak of memory in MiB.
+#: Consumes messages slowly, one at a time; prints each one's place and the process's peak memory in MiB.
 CONSUMER = (
     PEAK
     + """
@@ -133,7 +133,7 @@ def test_a_consumer_of_large_bodies_stays_small_and_misses_none(
                 send_compressed(client, broker, topic, queue_id, SMALL)
     found = subprocess.run(
         [sys.executable, "-c", CONSUMER, nameserver.addr, topic, kind, str(queues * each)],
-        # Freed bodies go back to the system at once: what glibc keeps for each thread is not the client's.
+        # Make glibc return freed memory at once: memory that it keeps for each thread must not count.
         env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"},
         capture_output=True,
         text=True,

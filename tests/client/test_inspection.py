@@ -155,7 +155,7 @@ def test_a_consumer_answers_operators(
         assert unknown.code == 1
         assert "<other> not exist" in (unknown.remark or "")
 
-        # the pull that is held does not hold up a reset
+        # a held pull does not delay a reset
         reset = RemotingCommand.request(
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
             {"group": "g", "topic": "T"},

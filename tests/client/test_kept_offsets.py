@@ -1,4 +1,4 @@
-"""The file in which a broadcast member keeps its offsets, damaged or edited while nobody ran."""
+"""The file of a broadcast member's offsets, damaged or edited while no client ran."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from routekeeper.remoting.bodies import MessageQueue
 
 
 def perform(operation: Operation[int | None] | Operation[None]) -> int | None:
-    """Run what only reads and writes files."""
+    """Run an operation that only reads and writes files."""
     try:
         effect = next(operation)
         while True:

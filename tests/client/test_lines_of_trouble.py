@@ -1,4 +1,4 @@
-"""Lines of a client about trouble that goes on: one when it starts, one a minute, one when it is over."""
+"""Log lines of a client about continuing failures: one at the start, one a minute, one at the end."""
 
 from __future__ import annotations
 

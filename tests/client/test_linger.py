@@ -1,4 +1,4 @@
-"""Batches of messages that wait for each other: which are ripe, in what order they go, how much there is."""
+"""Batches of waiting messages: which are due, their order, and their bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A listener that ends by something else than an exception: its worker goes on, its messages come again."""
+"""A listener that ends other than by an Exception: its worker goes on, and its messages come again."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_is_no_exception_reaches_the_operation_as_one(call: Callable[[objec
 
 
 def test_cancelling_the_driver_itself_still_ends_a_delivery() -> None:
-    """The counterpart: what ends the worker from outside is not taken for the listener's doing."""
+    """The opposite: an end of the worker from outside does not count as the listener's failure."""
 
     async def main() -> None:
         begun = asyncio.Event()

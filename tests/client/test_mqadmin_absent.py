@@ -1,4 +1,4 @@
-"""Subcommands of RocketMQ's tool that ours lacks say so, with what to do instead; the docs list them.
+"""Subcommands of RocketMQ's tool that ours lacks: the error says what to do instead, and the docs list them.
 
 ``python -m tests.client.test_mqadmin_absent`` writes the table.
 """

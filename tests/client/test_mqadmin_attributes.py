@@ -1,4 +1,4 @@
-"""``-a`` of updateTopic: what has no meaning at any broker is refused before anything is sent."""
+"""``-a`` of updateTopic: values that no broker accepts are refused before anything is sent."""
 
 from __future__ import annotations
 

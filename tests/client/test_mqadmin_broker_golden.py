@@ -1,4 +1,4 @@
-"""Our mqadmin prints of brokers, groups and messages what Apache's printed, given the same answers."""
+"""For the same answers, our mqadmin prints the same about brokers, groups and messages as Apache's."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ FAILS: Final = {
     "deleteExpiredCommitLog-unknown": "no master in cluster 'NoCluster'",
     "getConsumerConfig-unknown": "no broker knows group 'NoSuchGroup'",
     "queryMsgByOffset-beyond": "no message at offset 99: OFFSET_ILLEGAL, the queue has 0 to 3",
-    # Apache's heeds -c of these for light message queues only; the recording names no cluster there is
+    # Apache's tool uses -c of these only for light message queues; the recorded cluster does not exist
     "consumerProgress-c": "no master in cluster 'Golden' has topic 'Golden'",
     "resetOffsetByTime-c": "no master in cluster 'Golden' has topic 'Golden'",
 }
-#: Commands whose recording also answers the question that ours asks besides: was the setting kept?
+#: Commands whose recording also answers an additional query of ours: was the setting stored?
 LENDERS: Final = {"updateSubGroup-orderly": "getConsumerConfig", "updateSubGroup-policy": "getConsumerConfig"}
 #: Apache's tool reads and writes each queue's offset itself, ours has the broker do it.
 CLONE_GROUP_OFFSET: Final = 314
@@ -52,8 +52,7 @@ UNORDERED: Final = ("getBrokerConfig-",)
 def replayed(case: dict[str, Any], their_broker: str, new_peer: Callable[..., Any]) -> tuple[int, str, str]:
     """Run a case at a peer that answers as Apache's servers did.
 
-    It gives the first answer to a question that has most in common with the one asked; once, if there are
-    several.
+    It gives the first answer to the most similar recorded request; each once, if there are several.
     """
     peer = new_peer()
     release = next(name for name, addr in BROKERS.items() if addr == their_broker)
@@ -98,7 +97,7 @@ def replayed(case: dict[str, Any], their_broker: str, new_peer: Callable[..., An
 def last_message(release: str) -> dict[str, Any]:
     """Return the answer to a question for the last message by its place.
 
-    It went past the recording proxy; the bytes are those of an answer to a pull.
+    That request did not pass the recording proxy; the bytes are those of an answer to a pull.
     """
     (pull,) = (asked for asked in CASES[release, "printMsg"]["asked"] if asked["code"] == 11)
     body, start = base64.b64decode(pull["answer_body"]), 0
@@ -115,7 +114,7 @@ def moved(message_id: str, addr: str) -> str:
 
 
 def comparable(text: str, name: str) -> list[str]:
-    """Return the lines of an output as they stand; what cannot be equal, or is meant to differ, is masked."""
+    """Return the lines of an output; mask parts that cannot be equal, or differ on purpose."""
     # Apache's tool writes the body to a file and names it, ours prints it; printed with -f, both have it
     text = re.sub(r"^Message Body( Path)?: +(?!three$|one$).*\n", "", text, flags=re.MULTILINE)
     if "queryMsg" in name and not name.endswith("-f"):
@@ -125,7 +124,7 @@ def comparable(text: str, name: str) -> list[str]:
     text = re.sub(r"(trackType=UNKNOWN, exceptionDesc=)[^\]]*\]", r"\1WHY]", text)
     # a message names the store in which it is, and the broker that the recorded tool knew was a proxy of it
     text = re.sub(r"(consumerGroup=golden_group, )[^\]]*\]", r"\1WHAT]", text)
-    # ours says how many queues each member has, Apache's names the file into which it wrote what it was told
+    # ours prints each member's number of queues, Apache's names the file into which it wrote the answers
     text = re.sub(r"(?<=#Version             ).*", "LAST", text)
     text = re.sub(r"^(1 +\d+\.\S+ +V\S+ +).*", r"\1LAST", text, flags=re.MULTILINE)
     text = re.sub(r"(timestamp\(string\)\[now\], timestamp\(long\)\[)\d+", r"\1NOW", text)

@@ -1,4 +1,4 @@
-"""Subcommands of operators' daily work against our own nameserver and broker, and wrong input of theirs."""
+"""Subcommands for operators' daily work with our own nameserver and broker, and wrong input."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(nameserver: Any, *argv: str) -> tuple[int, str, str]:
 
 
 def good(nameserver: Any, *argv: str) -> str:
-    """Return what a subcommand prints that does what it is told."""
+    """Return the output of a subcommand that succeeds."""
     code, out, err = run(nameserver, *argv)
     assert (code, err) == (0, "")
     return out
@@ -129,7 +129,7 @@ class Running:
         return found
 
     def interrupt(self) -> tuple[int, str]:
-        """Return the exit code, and what it said to the interrupt."""
+        """Return the exit code, and the output after the interrupt."""
         self.popen.send_signal(signal.SIGINT)
         _, err = self.popen.communicate(timeout=20)
         return self.popen.returncode, err
@@ -137,7 +137,7 @@ class Running:
 
 @pytest.fixture
 def start(nameserver: Any) -> Iterator[Callable[..., Running]]:
-    """Start subcommands that do not outlive the test."""
+    """Start subcommands; the test's end stops them."""
     started: list[Running] = []
 
     def begin(*argv: str) -> Running:

@@ -1,4 +1,4 @@
-"""Subcommands of operators' daily work at scripted brokers that fail, and their pure parts."""
+"""Subcommands for operators' daily work at scripted brokers that fail, and their pure parts."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_change_goes_on_after_a_broker_that_fails_and_names_it(
 def test_a_list_of_which_a_broker_leaves_out_the_changed_ones_is_sent_again(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    # RocketMQ 5.3 answers success and does nothing if one of a list is as it was
+    # RocketMQ 5.3 answers success and does nothing if one of a list is unchanged
     table: dict[str, Any] = {"Old": {"topicName": "Old"}}
 
     def answer(request: RemotingCommand) -> RemotingCommand:
@@ -188,17 +188,17 @@ def test_many_brokers_are_asked_within_one_time(new_peer: Any) -> None:
 
     def ask(place: str, left_s: float) -> Operation[str]:
         waited.append(left_s)
-        yield Sleep(min(left_s, 0.3))
+        yield Sleep(min(left_s, 1.2))
         return place
 
     places = [f"broker-{number}" for number in range(60)]
     with Client(ClientConfig(nameservers=(new_peer().addr,))) as client:
         context = Context(name="x", nameservers=(), client=client, out=io.StringIO(), err=io.StringIO())
-        found, failures = ask_together(context, places, ask, within_s=0.5)
+        found, failures = ask_together(context, places, ask, within_s=2.0)
     assert [*found, *failures] == places  # each of them once, in their order
     assert found
-    assert {str(error) for error in failures.values()} == {"not asked, because 0.5 s were over"}
-    assert max(waited) <= 0.5
+    assert {str(error) for error in failures.values()} == {"not asked, because 2 s were over"}
+    assert max(waited) <= 2.0
 
 
 def test_an_export_lacks_no_broker(cluster: Cluster, tmp_path: Path) -> None:

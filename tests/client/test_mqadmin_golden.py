@@ -1,4 +1,4 @@
-"""Our mqadmin prints what Apache's 5.3.3 printed, given the bytes that Apache's servers sent."""
+"""For the bytes of Apache's servers, our mqadmin prints the same as Apache's 5.3.3."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def apache(new_peer: Callable[..., Any], golden_5: Any) -> str:
 
 
 def masked(text: str, addr: str = "") -> str:
-    """Hide what differs between runs: ids, ports, instants."""
+    """Mask values that differ between runs: ids, ports, instants."""
     if addr:
         text = text.replace(addr, "ADDR")
     text = text.replace("127.0.0.1:10921", "ADDR").replace("127.0.0.1:9877", "ADDR")

@@ -21,9 +21,9 @@ HELPS = {
     }
     for release in ("4.9.7", "5.3.3")
 }
-#: Ours asks for no topic where the id of a message suffices; 4.9's tool knows no topic there.
+#: Ours needs no topic if a message id is enough; 4.9's tool has no such option.
 TOPIC_OPTIONAL = ("queryMsgById",)
-#: Options of 4.9's tool that 5.3's gave another meaning, which ours has.
+#: Options of 4.9's tool with another meaning in 5.3's, which ours follows.
 GIVEN_UP = {("resetOffsetByTime", "c", "cplus")}
 
 

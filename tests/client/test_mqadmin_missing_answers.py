@@ -1,4 +1,4 @@
-"""A subcommand to whom one broker gives no answer prints the others', names that broker, and ends with 1."""
+"""If one broker does not answer, a subcommand prints the others' answers, names it, and ends with 1."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MESSAGE: Final = encode_message(
         topic="T", queue_id=0, body=b"x", properties=encode_properties({"KEYS": "K", "UNIQ_KEY": "U"})
     )
 )
-#: Request to the answer of a broker that has something, and to that of one that has nothing.
+#: Request to two answers: of a broker with data, and of one without.
 ANSWERS: Final = {
     RequestCode.QUERY_MESSAGE: (MESSAGE, ResponseCode.QUERY_NOT_FOUND, "can not find message"),
     RequestCode.GET_PRODUCER_CONNECTION_LIST: (
@@ -40,7 +40,7 @@ ANSWERS: Final = {
         "The stats <TOPIC_PUT_NUMS> <T> not exist",
     ),
 }
-#: Command line, the request that it asks each broker by, and a text that the answer of one makes it print.
+#: Command line, its request to each broker, and a text that it prints for one broker's answer.
 ASKING: Final = {
     "queryMsgByKey": (("-t", "T", "-k", "K"), RequestCode.QUERY_MESSAGE, "U "),
     "queryMsgByUniqueKey": (("-t", "T", "-i", "U"), RequestCode.QUERY_MESSAGE, "Message Body:"),
@@ -58,9 +58,9 @@ class Brokers:
     """Three scripted brokers of topic T, the first of which is the nameserver, too.
 
     Attributes:
-        failing: The broker that refuses what is asked of brokers.
+        failing: The broker that refuses brokers' requests.
         masterless: The broker that has only a slave.
-        holders: Brokers that have something.
+        holders: Brokers with data.
     """
 
     def __init__(self, new_peer: Callable[[], Any]) -> None:
@@ -147,7 +147,7 @@ def test_answer_of_none_is_no_answer_that_there_is_nothing(command: str, brokers
     code, _, err = brokers.run(command, *words)
     assert code == 1
     assert f"broker {brokers.peers['broker-b'].addr}: CODE: 16 DESC: not today" in err
-    if command != "queryMsgById":  # it says what became of the id, too
+    if command != "queryMsgById":  # it also prints the result for the id
         assert len(err.splitlines()) == 1
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from routekeeper.client.mqadmin.tracks import kind_of
 from routekeeper.client.producer import Message
 from routekeeper.client.queue_reader import ReceivedMessage
 from routekeeper.remoting.bodies import ConsumerConnection, MessageQueue, SubscriptionData
+from tests.ports import free_addresses
 
 #: The subcommands of Apache's tool that concern brokers, groups and messages, and that ours has.
 ASKED = (
@@ -34,7 +34,7 @@ ASKED = (
 
 
 class Tool:
-    """Runs subcommands; each has to succeed unless it is said to fail."""
+    """Runs subcommands; each must succeed unless the test expects a failure."""
 
     def __init__(self, namesrv: str, topic: str = "") -> None:
         self.namesrv = namesrv
@@ -284,7 +284,7 @@ def test_members_and_producers_are_shown(tool: Tool, broker: Any, eventually: Ca
         query = ("queryMsgById", "-i", sent.offset_message_id)
         track = "MessageTrack [consumerGroup=seen, trackType={}, exceptionDesc={}]"
         eventually(lambda: track.format("CONSUMED", "null") in tool.ok(*query), "the offset is at the broker")
-        # those who are there are told where to go on
+        # connected members get their new offsets
         tool.ok("resetOffsetByTime", "-g", "seen", "-t", tool.topic, "-s", "0")
         eventually(lambda: len(seen) == 2, "consumed again")
     assert "'seen'" in tool.fails("consumerStatus", "-g", "seen")
@@ -328,8 +328,7 @@ def test_topics_and_brokers_are_changed(tool: Tool, broker: Any, eventually: Cal
     for name in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
         for target in (("-b", broker.addr), ("-c", "DefaultCluster"), ()):
             assert tool.ok(name, *target) == "success\n"
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            addr = f"127.0.0.1:{closed.getsockname()[1]}"
+        (addr,) = free_addresses(1)  # nobody listens there
         code, out, err = tool.run(name, "-b", addr)
         assert (code, out, addr in err) == (1, "false\n", True)
 
@@ -362,7 +361,7 @@ def test_a_member_consumes_a_message_on_demand(
         assert "'Elsewhere'" in tool.fails(*progress, "-c", "Elsewhere")
     assert "give -g" in tool.fails("consumerProgress", "-s", "true")
     assert "belong together" in tool.fails("queryMsgById", "-i", sent["offsetMsgId"], "-g", "direct")
-    # no message lies at the place that the id names: it is looked for as a unique id
+    # there is no message at the id's place, so it is searched as a unique id
     assert "Message Body:" in tool.ok("queryMsgById", "-t", tool.topic, "-i", sent["msgId"])
 
 

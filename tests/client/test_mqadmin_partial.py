@@ -28,7 +28,7 @@ class Brokers:
     """Scripts three brokers with two queues each of topic T and group G; the first is the nameserver, too.
 
     Attributes:
-        failing: The broker that answers nothing but routes with success.
+        failing: The broker that answers only route queries with success.
         stored: Queues whose offset was stored.
     """
 

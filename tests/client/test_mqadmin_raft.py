@@ -1,4 +1,4 @@
-"""mqadmin over HTTP against a real group of three nameservers: what an operator types and reads."""
+"""mqadmin over HTTP with a real group of three nameservers: an operator's commands and their output."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def start(stack: ExitStack, root: Path, raft: str, peers: list[str], *more: str)
             *(
                 "--election-timeout-ms",
                 "2000",
-            ),  # leadership stays where a test saw it, also on a busy machine
+            ),  # the leader must not change during a test, even on a busy machine
         ],
         stdout=subprocess.PIPE,
         stderr=log,

@@ -1,4 +1,4 @@
-"""mqadmin at servers that demand TLS and signatures: its options, tools.yml and what it says of failures."""
+"""mqadmin at servers that demand TLS and signatures: its options, tools.yml and its errors."""
 
 from __future__ import annotations
 

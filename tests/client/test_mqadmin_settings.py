@@ -1,4 +1,4 @@
-"""Changes by mqadmin of settings that a broker does not change, and settings of groups that it keeps."""
+"""Changes by mqadmin: settings that a broker must not change, and group settings that it stores."""
 
 from __future__ import annotations
 

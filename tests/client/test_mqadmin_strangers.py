@@ -39,7 +39,7 @@ def run(*argv: str, namesrv: str = "") -> tuple[int, str, str]:
 
 @pytest.fixture
 def evil(new_peer: Callable[..., Any]) -> str:
-    """Address of a nameserver and broker that were told names to steer a terminal with."""
+    """Address of a nameserver and broker with names that would control a terminal."""
     peer = new_peer()
     data = BrokerData(cluster=EVIL, broker_name=EVIL, broker_addrs={0: peer.addr, 1: EVIL})
 
@@ -91,7 +91,7 @@ def test_names_of_strangers_neither_steer_the_terminal_nor_forge_lines(argv: lis
 
 
 class Page(http.server.BaseHTTPRequestHandler):
-    """Answers everything by the server's ``answer``: a status and headers; keeps what it was asked."""
+    """Answers every request by the server's ``answer``, a status and headers; records the requests."""
 
     def _answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))

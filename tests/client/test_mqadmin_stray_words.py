@@ -1,4 +1,4 @@
-"""Words that belong to no option: a warning where something is only read, refused where something changes."""
+"""Words that belong to no option cause a warning for reads, and are refused for changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHANGING = {
 
 
 def required(command: Command) -> list[str]:
-    """Return a command line with all that the subcommand needs."""
+    """Return a command line with all options that the subcommand needs."""
     groups: set[str] = set()
     argv = []
     for option in command.all_options:

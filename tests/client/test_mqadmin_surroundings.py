@@ -1,4 +1,4 @@
-"""Programs where the terminal, the arguments or the group are not as one would like them."""
+"""Programs with an unusual terminal, unusual arguments or an unhealthy group."""
 
 from __future__ import annotations
 

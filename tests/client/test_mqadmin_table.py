@@ -1,4 +1,4 @@
-"""The table in docs/protocol-differences.md of what ran against what says what the tests run.
+"""The table of test runs in docs/protocol-differences.md matches the tests.
 
 ``python -m tests.client.test_mqadmin_table`` writes it.
 """
@@ -35,7 +35,7 @@ def live_runs() -> dict[str, list[str]]:
 
 
 def how(runs: Iterable[str]) -> str:
-    """Say what of the live runs is compared."""
+    """Return the compared parts of the live runs."""
     notes = []
     if any(run in TABLES for run in runs):
         notes.append("names only, those that ours tells")

@@ -1,4 +1,4 @@
-"""Namespaces: what is stored has the prefix, and users never see it."""
+"""Namespaces: stored names have the prefix, and users never see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a client or mqadmin reads and that are none: it says so, and waits for nobody."""
+"""Paths that are no regular files: client and mqadmin report that, without waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that answer HTTP with odd JSON, too much, or a byte at a time: mqadmin ends, with one line."""
+"""HTTP servers that answer with odd JSON, too much, or a byte at a time: mqadmin ends with one line."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ COMMANDS = {
     "snapshotSave": (),
     "snapshotRestore": ("-f", "IMAGE"),
 }
-#: Answers from which a command needs nothing else: a change that a server calls done is done.
+#: Answers whose content a command does not need: a success means that the change is done.
 OBJECTS = set(ODD) - {"deep", "deep object", "list", "null", "nothing", "no text", "cut", "NaN"}
 CHANGES = set(COMMANDS) - {"raftStatus", "explainRoute", "routeDiff"}
 FINE = {

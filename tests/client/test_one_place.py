@@ -1,4 +1,4 @@
-"""Rules on names, addresses and properties stand in one place, and both sides keep to them."""
+"""Rules on names, addresses and properties are defined in one place, and both sides use it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from routekeeper.remoting.bounds import is_address
 from routekeeper.remoting.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 
 ROOT = Path(__file__).resolve().parents[2]
-#: A piece of each rule, and where alone it may stand.
+#: A text from each rule, and the only file that may contain it.
 PLACES = {
     "%|a-zA-Z0-9_-": {"remoting/names.py"},
     '\\x01"': {"remoting/message.py"},

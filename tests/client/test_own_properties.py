@@ -1,4 +1,4 @@
-"""Properties that users give: reserved names are refused, a message is forwarded without them."""
+"""Users' properties: reserved names are refused, and a forwarded message does not have them."""
 
 from __future__ import annotations
 

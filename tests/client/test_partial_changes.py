@@ -1,4 +1,4 @@
-"""Changes at several queues or brokers: those that fail are named, and keep none of the others away."""
+"""Changes at several queues or brokers: failed ones are named, and do not prevent the others."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def brokers(new_peer: Any, answers: Any, route_body: Any) -> Brokers:
 
 
 def committing(core: ClientCore, mend: Callable[[], None] | None = None) -> Operation[None]:
-    """Commit offset 5 of all six queues; if that fails, mend what can be mended and commit again."""
+    """Commit offset 5 of all six queues; if that fails, repair the brokers and commit again."""
     config = PullConsumerConfig(group="g", consume_from=ConsumeFrom.FIRST_OFFSET, auto_commit=False)
     consumer = PullConsumerCore(core, config, {"T": "*"})
     yield from consumer.start()

@@ -1,4 +1,4 @@
-"""Producers, pull consumers, admin of both clients, against our own nameserver and broker as processes."""
+"""Producers, pull consumers and admin of both clients, with our own nameserver and broker as processes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_pull_consumer_is_iterated_and_goes_on_where_it_ended(
                     break
         again = started.pull_consumer(first("iterating"), {"Iterated": "*"})
         with again:
-            # the fourth was handed out and no other asked for: nobody knows whether it was consumed
+            # the fourth was returned and no other requested, so it is unknown whether it was consumed
             assert next(again).body == b"3"
             assert next(again).body == b"4"
             again.commit()
@@ -251,10 +251,10 @@ def test_a_broadcast_group_gives_everything_to_everybody_and_keeps_its_own_offse
         one.consume(config(0), {"Broadcast": "*"}, listen(0))
         eventually(lambda: b"late" in seen[0], "the late one")
     assert sorted(seen[0]) == sorted([*everything, b"late"]), "each once"
-    (tmp_path / "0.json").write_text('{"Broadcast@broker-a@0": 1}')  # not as it was written
+    (tmp_path / "0.json").write_text('{"Broadcast@broker-a@0": 1}')  # the content is not what was written
     with Client(settings(nameserver)) as one:
         consumer = one.consume(config(0), {"Broadcast": "*"}, listen(0))
-        threading.Event().wait(1.0)  # nothing is to happen: a guess would skip or repeat messages
+        threading.Event().wait(1.0)  # nothing must happen, because a guess would skip or repeat messages
         assert consumer.assigned == ()
 
 

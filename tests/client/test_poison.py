@@ -1,4 +1,7 @@
-"""Messages that cannot be read or that no listener takes: the queue goes on, they end among the dead."""
+"""Messages that cannot be read or that every listener refuses.
+
+The queue goes on, and they become dead letters.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def test_where_no_end_can_be_found_the_messages_before_still_count() -> None:
 
 
 def test_a_head_that_claims_another_place_is_not_believed() -> None:
-    """Its offset would be committed, and the queue go on from anywhere."""
+    """Otherwise its offset would be committed, and the queue would go on from a wrong place."""
     bad = stored(10**9, sys_flag=SYS_COMPRESSED, properties="x")[:-1] + b"\xff"
     found, rest, _ = receive_all(stored(0) + bad + stored(2), QUEUE, first=0, end=3)
     assert offsets(found, ReceivedMessage) == [0]
@@ -132,7 +135,7 @@ def create(client: Client, broker: Any, topic: str, eventually: Callable[..., No
 
 
 def send_raw(client: Client, broker: Any, topic: str, body: bytes, sys_flag: int) -> None:
-    """Send a body as it is, no matter what the flag says of it."""
+    """Send a body unchanged, with a flag that may not fit."""
     fields = SendMessageFields(
         producer_group="raw",
         topic=topic,
@@ -152,7 +155,7 @@ def send_raw(client: Client, broker: Any, topic: str, body: bytes, sys_flag: int
 
 
 def dead(client: Client, group: str) -> Callable[[], bool]:
-    """Say whether a message of the group lies in its dead letter queue."""
+    """Return whether a message of the group is in its dead letter queue."""
     queue = MessageQueue(topic=f"%DLQ%{group}", broker_name="broker-a", queue_id=0)
 
     def check() -> bool:
@@ -197,7 +200,7 @@ def test_a_message_that_cannot_be_inflated_stops_nothing_and_ends_among_the_dead
 
 
 def spoil_size(broker: Any, body: bytes) -> None:
-    """Write over the size of the stored message with this body, as a failing disk might."""
+    """Overwrite the size of the stored message with this body, as a failing disk might."""
     command = broker.popen.args
     directory = Path(command[command.index("--store") + 1]) / "commitlog"
     (log,) = (file for file in directory.iterdir() if file.name.isdecimal())

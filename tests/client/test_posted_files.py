@@ -1,4 +1,4 @@
-"""Settings files as they are posted: comments behind values, servers that only their own machine reaches."""
+"""Settings files from posts: comments after values, and servers that only their own machine can reach."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.client.conftest import Process
 pytestmark = [pytest.mark.one_core, pytest.mark.slow]
 
 PROGRAMS = ("nameserver", "broker")
-#: Settings that keep a server from ports and folders that others may have.
+#: Settings with which a server does not use ports and folders of other tests.
 LOCAL = {
     "nameserver": ("--http", "off", "--data"),
     "broker": ("-n", "127.0.0.1:9", "--store"),

@@ -1,4 +1,4 @@
-"""Procedures of docs/operations.md with the commands it names, on real processes that are killed."""
+"""Procedures of docs/operations.md with its commands, on real processes that are killed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONDITION_S = 60.0
 
 
 class Nameserver:
-    """One nameserver: the same wire and HTTP addresses through all its lives."""
+    """One nameserver, with the same wire and HTTP addresses after each restart."""
 
     def __init__(self, root: Path, number: int, token: Path, listen: str, http: str, raft: str) -> None:
         self.root, self.number, self.token = root, number, token
@@ -65,7 +65,7 @@ class Nameserver:
         self.start(
             *("--mode", "raft", "--raft", self.raft, "--peers", ",".join(peers)),
             *("--http-token-file", str(self.token), "--raft-secret-file", str(self.token)),
-            # Leadership moves here when a procedure moves it, not because the machine is busy.
+            # Only a procedure may change the leader here, not a busy machine.
             *("--election-timeout-ms", "2000", *flags),
         )
 
@@ -117,7 +117,7 @@ class Nameserver:
             return wire.invoke(self.listen, RemotingCommand.request(code, fields), timeout_s=CONDITION_S)
 
     def put(self, key: str, value: str) -> None:
-        """Write, again if nobody led."""
+        """Write, and repeat it if there was no leader."""
         wait_until(lambda: self.ask(100, namespace="n", key=key, value=value).code == 0, f"{key} is written")
 
     def kv(self) -> str | None:
@@ -153,7 +153,7 @@ class Place:
         return out
 
     def said(self, subcommand: str, *argv: str, http: str | None = None) -> str:
-        """Return what mqadmin prints, wherever and with any success."""
+        """Return mqadmin's output on both streams, with any exit code."""
         _, out, err = self._admin(subcommand, *argv, http=http)
         return out + err
 
@@ -185,7 +185,7 @@ class Broker:
         self._addr = words["listen"]
 
     def register(self) -> None:
-        """Have it register now, as it does when its permission is set (here to what it is)."""
+        """Make the broker register now, by setting its permission to the present value."""
         request = RemotingCommand.request(25, {}, body=b"brokerPermission=6")
         with BlockingClient() as wire:
             assert wire.invoke(self._addr, request, timeout_s=CONDITION_S).code == 0
@@ -229,8 +229,8 @@ def broker_of(place: Place) -> Iterator[Broker]:
 class Readers:
     """Clients that know all nameservers and read a route again and again.
 
-    Each moves on as RocketMQ's clients do: another nameserver is asked if one is not there or refuses. A read
-    has failed if one of them answers with anything but the route, or none does in :data:`CONDITION_S`.
+    Each changes servers as RocketMQ's clients do: it asks another nameserver if one is down or refuses. A
+    read has failed if one answers with anything but the route, or none answers in :data:`CONDITION_S`.
     """
 
     def __init__(self, place: Place, count: int) -> None:
@@ -394,7 +394,7 @@ def test_full_disk_is_named_and_room_is_all_it_needs(place: Place) -> None:
     alone.start_member([alone.raft])
     wait_until(alone.ready, "it leads")
     assert alone.popen is not None
-    # The limit is one for all files of the process: its log must still fit, the journal must not.
+    # The limit holds for all files of the process: its log must still fit, but the journal must not.
     used = len(alone.log().encode()) + 5_000
     _, hard = resource.prlimit(alone.popen.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(alone.popen.pid, resource.RLIMIT_FSIZE, (used, hard))
@@ -485,7 +485,7 @@ def test_group_is_left_nameserver_by_nameserver_and_somebody_always_has_the_rout
             broker.register()
             wait_until(server.routed, "the broker reports to it")
             assert somebody_routes(place)
-        # Each hears the broker for itself: the last registration may not have reached all of them.
+        # Each nameserver gets its own registrations: the last one may not have reached all of them.
         wait_until(lambda: "are equal" in place.said("routeDiff"), "all hold the same routes")
         assert {server.get("/v1/status")[1]["mode"] for server in place.servers} == {"independent"}
 
@@ -493,7 +493,7 @@ def test_group_is_left_nameserver_by_nameserver_and_somebody_always_has_the_rout
 def test_rolling_restart_costs_no_read(place: Place) -> None:
     founded(place)
     with broker_of(place), Readers(place, 2) as readers:
-        # As the document advises, the leader last; should it change meanwhile, nothing else does.
+        # As the document advises, the leader comes last; only the leader may change meanwhile.
         leads_last = sorted(place.servers, key=lambda server: server.status()["role"] == "leader")
         lives = [server.status()["boot_id"] for server in leads_last]
         for server in leads_last:

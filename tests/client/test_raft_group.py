@@ -1,4 +1,4 @@
-"""Changes of a group on their way to the leader: what is followed, repeated, or settles it."""
+"""Changes of a group on their way to the leader: redirections, repeats, and outcomes."""
 
 from __future__ import annotations
 

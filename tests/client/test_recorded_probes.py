@@ -33,13 +33,13 @@ PROBES = {
 }
 TOPIC: Final = "Golden"
 GROUP: Final = "golden_group"
-#: Objects whose members are named by what there is: queues, groups, clients.
+#: Objects whose members are names of data: queues, groups, clients.
 TABLES: Final = {"offsetTable", "consumerTable", "correctionOffsets", "data", "consumeStatsList"}
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A broker with three messages in one queue, passed by a group that wants others."""
+    """A broker with three messages in one queue, which a group with another subscription has skipped."""
 
     started: Client
     addr: str
@@ -78,14 +78,14 @@ def staged(nameserver: Any, broker: Any) -> Iterator[Staged]:
 #: Answers of ours with another code than that release's.
 OTHER_CODE: Final = {
     ("4.9.7", "reset, unknown group"): 26,  # as 5.3.3
-    # Apache's makes a group that it is asked about, ours those that members and operators name
+    # Apache's creates a group at a query about it, ours only for members and operators
     ("5.3.3", "an unknown group's configuration"): 26,
 }
-#: Members that 4.9's brokers do not tell, by code.
+#: Members that 4.9's brokers do not send, by code.
 SINCE_5: Final[Mapping[int, set[str]]] = {317: {"totalInflightDiff", "pullOffset"}}
-#: Questions that 4.9's brokers do not know.
+#: Requests that 4.9's brokers do not know.
 OF_5: Final = (343, 345, 352)
-#: Members that ours does not tell, by code.
+#: Members that ours does not send, by code.
 UNTOLD: Final[Mapping[int, set[str]]] = {
     # settings of groups that only POP and gRPC clients heed
     352: {"attributes", "consumeTimeoutMinute", "groupRetryPolicy", "groupSysFlag"},
@@ -95,7 +95,7 @@ QUERY_MESSAGE: Final = 12
 
 
 def shape(value: object, name: str = "") -> object:
-    """Return members and types of a value of JSON, without what differs from broker to broker."""
+    """Return members and types of a JSON value, without members that differ between brokers."""
     match value:
         case dict() if name in TABLES or any(key.startswith("{") for key in value):
             return {"*": merged(shape(item) for item in value.values())}
@@ -156,7 +156,7 @@ def test_our_broker_answers_with_the_same_members(release: str, probe: str, stag
     assert isinstance(ours, dict)
     if (
         code == RUNTIME
-    ):  # of what Apache's tells, most is about pools, page caches and timers that ours has not
+    ):  # most of Apache's values are about pools, page caches and timers that ours does not have
         told, known = ours["table"], theirs["table"]
         assert set(told.values()) == set(known.values()) == {"text"}
         assert len(set(told) & set(known)) >= 20
@@ -171,7 +171,7 @@ def test_our_broker_answers_with_the_same_members(release: str, probe: str, stag
 
 
 def without(names: set[str], told: Any) -> Any:
-    """Return a shape without some members, however deep they are."""
+    """Return a shape without some members at any depth."""
     if isinstance(told, list):
         return [without(names, item) for item in told]
     if isinstance(told, dict):

@@ -1,4 +1,4 @@
-"""A resolver that hangs holds up nobody for longer than the time that was given."""
+"""A hung resolver delays a call only for the given time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client whose routes come from somewhere else than the nameservers."""
+"""A client whose routes come from another source than the nameservers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_routes_come_from_the_source_that_a_client_was_given() -> None:
         assert info is not None
         assert len(info.queues) == 2
         assert asked == ["T", "T"]
-        with pytest.raises(NoNameserver):  # who names a nameserver asks that one
+        with pytest.raises(NoNameserver):  # a call that names a nameserver asks that one
             client.route("T", nameserver=dead)
     finally:
         client.close()
@@ -72,7 +72,7 @@ def test_no_route_in_use_gets_older_than_one_refresh_period() -> None:
     directory = Directory(ClientConfig(nameservers=("127.0.0.1:1",)), random.Random(1), source)
 
     def play(operation: Operation[Any], until_s: float) -> None:
-        """Perform what the operation wants until then, or to its end."""
+        """Perform the operation's effects up to a given one, or to its end."""
         nonlocal now_s
         result: object = None
         try:

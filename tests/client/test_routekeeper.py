@@ -1,4 +1,4 @@
-"""``import routekeeper``: what users write, also beside modules of their own that bear our names."""
+"""``import routekeeper`` in users' programs, also beside their own modules with our names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client notifies several brokers side by side: a silent one holds up nobody."""
+"""A client notifies several brokers concurrently, so a silent one delays no other."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 
 BROKERS = 4
-#: A broker waits so long until all are notified; a client that took turns would wait for the first.
+#: Time in s for which a broker waits until all are notified; a client that notified them in turn would wait.
 WAIT_S = 10.0
 TOLD = {RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT}
 
 
 class Together:
-    """Brokers that answer what they are told once all of them are told it."""
+    """Brokers that answer a request once all of them have got it."""
 
     def __init__(self) -> None:
         self._all = threading.Barrier(BROKERS)

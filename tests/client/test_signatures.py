@@ -1,4 +1,4 @@
-"""``help`` and ``inspect.signature`` of the public methods show the calls and results that users meet."""
+"""``help`` and ``inspect.signature`` of the public methods show users' calls and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client under TLS: what is checked of a server, what is said of failures, and that everything works."""
+"""The client with TLS: checks of a server, errors, and all operations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AUTHORITY = str(CERTS / "authority.pem")
 
 
 class Front:
-    """Speaks TLS with a certificate of the tests, and hands everything on to a plain server."""
+    """Accepts TLS with a certificate of the tests, and passes everything on to a server without TLS."""
 
     def __init__(self, target: str, certificate: str, *, asks: bool = False) -> None:
         self._target = target
@@ -82,7 +82,7 @@ class Front:
         self._writers.clear()
 
     def hang_up(self) -> None:
-        """Take leave of every client, as a server that closes idle connections does."""
+        """Close every client's connection, like a server that closes idle ones."""
         self._loop.call_soon_threadsafe(self._hang_up)
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class Front:
 
 @pytest.fixture
 def new_front() -> Iterator[Callable[..., Front]]:
-    """Return a maker of servers that speak TLS; they end with the test."""
+    """Return a function that starts servers with TLS; they end with the test."""
     fronts: list[Front] = []
 
     def make(target: str, certificate: str = "member", *, asks: bool = False) -> Front:

@@ -70,7 +70,7 @@ def test_a_key_whose_password_is_not_given_is_named(
 
 
 def put(folder: Path, authority: str) -> None:
-    """Put an authority's certificate in the place of the one before, as one step."""
+    """Replace an authority's certificate in one step."""
     shutil.copy(CERTS / f"{authority}.pem", folder / "new.pem")
     os.replace(folder / "new.pem", folder / "ca.pem")
 
@@ -93,7 +93,7 @@ def test_files_that_changed_count_for_new_connections(
             client.run(ask(b"a"))
         put(tmp_path, "authority")
         assert client.run(ask(b"b")).body == b"b"
-        # a broken content changes nothing, also for a new connection, and is named once
+        # a broken content changes nothing, even for a new connection, and is logged once
         (tmp_path / "ca.pem").write_text("no certificate")
         for _ in range(2):
             client._transport.disconnect(front.addr)

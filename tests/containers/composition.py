@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.ports import free_addresses
-from tests.waiting import wait_until
 
-from .engine import COMMAND_S, COMPOSE, Engine, say
+from .engine import COMMAND_S, COMPOSE, Engine, say, wait_until
 
 NAMESRVS: Final = ("namesrv-1", "namesrv-2", "namesrv-3")
 BROKERS: Final = ("broker-1", "broker-2")
 WIRE: Final = ";".join(f"{name}:9876" for name in NAMESRVS)
 HTTP: Final = ";".join(f"{name}:9880" for name in NAMESRVS)
 USER: Final = 10001
-#: Ports at which the host sees a cluster, by variable.
+#: Ports of a cluster on the host, by variable.
 PORTS: Final = ("NAMESRV_PORT", "HTTP_PORT", "LOCUST_PORT")
 
 
@@ -53,7 +52,7 @@ class Composition:
 
     @property
     def project(self) -> str:
-        # The kernel's rules for networks go by their names: another engine must not have the same.
+        # The kernel's rules for networks use their names, so another engine must not have the same.
         return f"rk-{self.name}-{self.engine.root.name.rpartition('-')[2]}"
 
     @property
@@ -73,7 +72,7 @@ class Composition:
         return done.stdout
 
     def healthy(self, service: str) -> bool:
-        """Run the service's health check once: no systemd is here that would run it by the clock."""
+        """Run the service's health check once, because there is no systemd to run it regularly."""
         return self.engine.attempt("podman", "healthcheck", "run", self.container(service)).returncode == 0
 
     def wait_healthy(self, *services: str) -> None:
@@ -106,10 +105,10 @@ class Composition:
 
 @contextmanager
 def running(engine: Engine, name: str, *files: str) -> Iterator[Composition]:
-    """Start a compose file with new secrets on free ports; take all of it away in the end.
+    """Start a compose file with new secrets on free ports; remove everything at the end.
 
     Args:
-        files: Others on top of it. Their services do not start with the cluster.
+        files: Additional compose files. Their services do not start with the cluster.
     """
     variables = {}
     for variable in ("RAFT_SECRET", "HTTP_TOKEN"):

@@ -28,7 +28,7 @@ def engine() -> Iterator[Engine]:
         pytest.fail(f"make containers needs root (uid {os.geteuid()}) and, from Debian: {' '.join(missing)}")
     previous = {number: signal.signal(number, end) for number in ENDING}
     root = Path(tempfile.mkdtemp(prefix="rk-containers-"))
-    root.chmod(0o755)  # secrets lie in it, which user 10001 reads
+    root.chmod(0o755)  # it has secrets, which user 10001 reads
     images_of = os.environ.get("CONTAINERS_IMAGES_OF")
     engine = Engine(root, Path(images_of) if images_of else None)
     try:

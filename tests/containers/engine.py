@@ -1,8 +1,8 @@
 """podman with a store of its own.
 
-As root, with runc and cgroupfs: that works on any Debian 12, also without systemd and on hybrid cgroups.
-Images, volumes, networks and the engine's own state lie in one directory, which is gone in the end, also
-after an interrupt. Commands may come from several threads.
+It runs as root, with runc and cgroupfs, which works on any Debian 12, even without systemd and on hybrid
+cgroups. Images, volumes, networks and the engine's own state are in one directory, which is removed at the
+end, even after an interrupt. Commands may come from several threads.
 """
 
 from __future__ import annotations
@@ -18,24 +18,29 @@ import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
+
+from tests import waiting
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 COMPOSE: Final = ROOT / "compose"
 _VERSION: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 IMAGE: Final = f"routekeeper:{_VERSION}"
 BENCH_IMAGE: Final = f"routekeeper-bench:{_VERSION}"
-#: Must be there, as .ci/run installs them.
+#: Programs that must be installed, as by .ci/run.
 PROGRAMS = ("podman", "runc", "conmon", "iptables", "mmdebstrap")
-#: A disk that others use has held up the removal of a cluster for 25 s.
+#: Bound in s: on a disk with other users, the removal of a cluster has taken 25 s.
 COMMAND_S = 240.0
-CONDITION_S = 120.0
+CONDITION_S = 180.0
+#: Each look is a command inside a container, which takes seconds on a busy machine.
+wait_until = partial(waiting.wait_until, within_s=CONDITION_S)
 #: End ``make containers`` before its time.
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Longest time of a command between the order to end and its end.
 END_S = 30.0
-#: A base image must have a Python, what makes a virtual environment, and nothing to read.
+#: Packages of a base image: Python, and the tools for a virtual environment, without documentation.
 BASE_PACKAGES = ("usr-is-merged", "python3", "python3-venv", "ca-certificates", "libstdc++6")
 BASE_OPTIONS = (
     "path-exclude=/usr/share/man/*",
@@ -70,20 +75,20 @@ _T = TypeVar("_T")
 
 
 def say(line: str) -> None:
-    """Tell anyone who watches ``make containers`` how far it is."""
+    """Print the progress of ``make containers``."""
     print(f"containers: {line}", flush=True)
 
 
 class EngineEnded(Exception):
-    """The engine was told to end while somebody still used it."""
+    """The engine was stopped while it was in use."""
 
 
 @dataclass
 class Engine:
-    """One podman and what it holds.
+    """One podman with its own store.
 
     Attributes:
-        images_of: The store of another engine whose images are used as they are; nothing is built then.
+        images_of: The store of another engine whose images are used; then none is built.
     """
 
     root: Path
@@ -122,7 +127,8 @@ class Engine:
             self._commands.add(command)
         try:
             output, errors = command.communicate(timeout=timeout_s)
-        except BaseException:  # any interrupt: a killed program would leave behind what it began
+        # after any interrupt, end the program in order: a killed one would leave its work behind
+        except BaseException:
             command.terminate()
             try:
                 command.communicate(timeout=END_S)
@@ -159,7 +165,7 @@ class Engine:
         return int(self.podman("image", "inspect", "--format", "{{.Size}}", image)) / 1e6
 
     def prepare(self) -> str:
-        """Return a base image, once it and the wheels of the server's image are there."""
+        """Return a base image, after fetching it and the wheels of the server's image."""
         with ThreadPoolExecutor(1) as pool:
             wheels = pool.submit(self.fetch, "requirements.lock")
             try:
@@ -171,7 +177,7 @@ class Engine:
             return base
 
     def _base(self) -> str:
-        """Return a base image: what ``CONTAINERS_BASE`` names, or a small Debian made from its packages.
+        """Return a base image: the one in ``CONTAINERS_BASE``, or a small Debian made from its packages.
 
         ``CONTAINERS_BASE`` is an image, or the archive of a root file system.
         """
@@ -197,7 +203,7 @@ class Engine:
         return archive
 
     def fetch(self, lock: str) -> None:
-        """Have this machine's own pip fetch what a lock file names."""
+        """Let this machine's own pip fetch the packages of a lock file."""
         self.run(
             *(sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--no-deps"),
             "--no-build-isolation",  # only names and versions are read of what comes as source
@@ -215,7 +221,7 @@ class Engine:
         return self.root / "wheels"
 
     def build(self, target: str, image: str, base: str) -> None:
-        """Build one image, without a network, of what :meth:`fetch` has brought."""
+        """Build one image, without a network, from the files of :meth:`fetch`."""
         self.podman(
             *("build", "--network", "none", "--file", str(COMPOSE / "Dockerfile"), "--target", target),
             *("--build-arg", f"BASE={base}", "--build-arg", "PIP_NO_INDEX=1"),
@@ -225,7 +231,7 @@ class Engine:
         )
 
     def stop(self) -> None:
-        """End what is under way; anyone who goes on using the engine gets :class:`EngineEnded`."""
+        """End commands under way; later users of the engine get :class:`EngineEnded`."""
         with self._lock:
             self._ended = True
             for command in self._commands:
@@ -234,8 +240,8 @@ class Engine:
     def close(self) -> None:
         """End every container, take the networks away, delete the store. No signal ends this.
 
-        Commands that were interrupted may have begun others, which still make a container; and podman refuses
-        to remove a container before those that depend on it. So this is repeated until nobody is left.
+        Interrupted commands may have started others, which still make a container; and podman refuses to
+        remove a container before those that depend on it. So this is repeated until none is left.
         """
         previous = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
         try:
@@ -245,7 +251,7 @@ class Engine:
                 self._launch(
                     "podman", "rm", "--force", "--all", "--depend", "--volumes", "--time", "0"
                 ).communicate()
-                for process in contained(self.root):  # a build that was interrupted leaves what it ran
+                for process in contained(self.root):  # an interrupted build leaves its processes
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
                 left = processes_of(self.root)
@@ -264,7 +270,7 @@ class Engine:
 
 
 def processes_of(root: Path) -> dict[int, str]:
-    """Return the command lines, by process id, of what runs for the engine in a directory.
+    """Return the command lines, by process id, of the processes of the engine in a directory.
 
     A container's monitor names the directory, so does the environment of each command. The name service
     belongs to all engines.

@@ -52,7 +52,7 @@ def test_locust_answers_spark_runs_and_the_page_appears(engine: Engine, bench_im
 
 
 def drive_by_page(cluster: Composition) -> None:
-    """Start and stop a load by Locust's page, as the host sees it."""
+    """Start and stop a load by Locust's page, from the host."""
     cluster.compose("--profile", "bench", "up", "--detach", "--no-build", "locust")
     page = f"http://127.0.0.1:{cluster.variables['LOCUST_PORT']}"
     try:
@@ -84,7 +84,7 @@ def drive_by_page(cluster: Composition) -> None:
 
 
 def get(url: str, form: dict[str, str] | None = None) -> str:
-    """Return a page, or what a form was answered; empty if nobody answers yet."""
+    """Return a page, or the answer to a form; empty if there is no answer yet."""
     data = None if form is None else urllib.parse.urlencode(form).encode()
     try:
         with urllib.request.urlopen(url, data, timeout=30) as reply:

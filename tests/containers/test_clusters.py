@@ -14,10 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import wait_until
-
 from .composition import BROKERS, HTTP, NAMESRVS, USER, WIRE, Composition, running, start
-from .engine import IMAGE, Engine, say
+from .engine import CONDITION_S, IMAGE, Engine, say, wait_until
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1200)]
 
@@ -26,7 +24,7 @@ READ_ONLY = ("/opt/venv", "/etc", "")
 
 
 def create_topic(cluster: Composition, topic: str, *, asked: str) -> None:
-    """Create a topic in every broker; from when a nameserver serves it, nobody may forget it."""
+    """Create a topic in every broker; once a nameserver serves it, none may forget it."""
     command = ("mqadmin", "updateTopic", "-n", WIRE, "-c", "DefaultCluster", "-t", topic)
 
     def created() -> bool:
@@ -42,7 +40,7 @@ def create_topic(cluster: Composition, topic: str, *, asked: str) -> None:
 
 
 def topics(cluster: Composition, namesrv: str) -> set[str]:
-    """Return what a nameserver lists; one that does not answer in time is asked again."""
+    """Return a nameserver's list; repeat the request if it does not answer in time."""
 
     def listed() -> list[set[str]]:
         done = cluster.attempt(namesrv, "mqadmin", "topicList", "-n", f"{namesrv}:9876")
@@ -52,7 +50,7 @@ def topics(cluster: Composition, namesrv: str) -> set[str]:
 
 
 def wait_topics(cluster: Composition, wanted: set[str]) -> None:
-    """Wait until every nameserver lists these topics: brokers tell an independent one."""
+    """Wait until every nameserver lists these topics; independent ones learn them from brokers."""
     for namesrv in NAMESRVS:
         wait_until(
             partial(lambda name: wanted <= topics(cluster, name), namesrv), f"{namesrv} lists {wanted}"
@@ -60,7 +58,7 @@ def wait_topics(cluster: Composition, wanted: set[str]) -> None:
 
 
 def wait_equal(cluster: Composition) -> str:
-    """Wait until the route tables are equal, as ``mqadmin routeDiff`` judges; return their digest."""
+    """Wait until the route tables are equal by ``mqadmin routeDiff``; return their digest."""
 
     def digests() -> set[str]:
         done = cluster.attempt("broker-1", "mqadmin", "routeDiff", "--http", HTTP)
@@ -74,7 +72,7 @@ def wait_equal(cluster: Composition) -> str:
 
 
 def leader(cluster: Composition, asked: str) -> str:
-    """Return the service that leads, as the members say that can be reached."""
+    """Return the service of the leader, from the members that can be reached."""
 
     def leaders() -> dict[int, str]:
         done = cluster.attempt(asked, "mqadmin", "raftStatus", "--http", HTTP, "-o", "json")
@@ -126,7 +124,7 @@ class Traffic:
         self.pass_by()
 
     def tell_addresses(self) -> None:
-        """Say where the services are now: a container that starts again has another address."""
+        """Send the present addresses of the services: a restarted container has another one."""
         assert self.process is not None
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(self.cluster.addresses()).encode() + b"\n")
@@ -136,7 +134,7 @@ class Traffic:
         return [json.loads(line) for line in self.path.read_text().splitlines() if line.startswith("{")]
 
     def pass_by(self, rounds: int = 20) -> None:
-        """Wait until so many more reads and sends went well: what was done until now has been felt."""
+        """Wait for some more successful reads and sends, so that the last action has had its effect."""
         before = len(self.rows())
 
         def flowing() -> bool:
@@ -149,7 +147,7 @@ class Traffic:
         assert self.process is not None
         assert self.process.stdin is not None
         self.process.stdin.close()
-        assert self.process.wait(timeout=30) == 0, self.path.read_text()[-2000:]
+        assert self.process.wait(timeout=CONDITION_S) == 0, self.path.read_text()[-2000:]
         self.process = None
 
     def acknowledged(self) -> set[str]:
@@ -177,7 +175,7 @@ def test_image_is_small_and_holds_nothing_that_only_builds_or_measures(engine: E
 
 
 def check_confined(cluster: Composition) -> None:
-    """The kernel does as the compose file says."""
+    """The kernel enforces the compose file's limits."""
     for service in (*NAMESRVS, *BROKERS):
         written = " ".join(f"touch {path}/x;" for path in READ_ONLY)
         done = cluster.attempt(
@@ -201,7 +199,7 @@ Played = dict[Callable[[Engine], None], Future[None]]
 
 @pytest.fixture(scope="module")
 def played(engine: Engine, image: str, request: pytest.FixtureRequest) -> Iterator[Played]:
-    """The outcome of each cluster that is asked for; they run side by side, as each of them mostly waits."""
+    """The results of the requested clusters; they run concurrently, because each of them mostly waits."""
     names = {item.name for item in request.session.items}
     plays = {"test_raft_group": play_raft, "test_independent_nameservers": play_independent}
     with ThreadPoolExecutor() as pool:

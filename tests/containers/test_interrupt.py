@@ -16,7 +16,7 @@ from .engine import ROOT, Engine, mounts_below, processes_of
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 
-#: Of every podman that root runs: what stays here is given to containers of later networks, too.
+#: State that all podmans of root share: entries left here would be used for containers of later networks.
 NAMES = Path("/run/containers/networks/aardvark-dns")
 
 
@@ -30,7 +30,7 @@ def terminate(make: subprocess.Popen[str]) -> None:
 
 
 def kept_of_networks(mark: str) -> list[str]:
-    """Return what outlives the networks of one engine: the kernel's rules, and the names of containers."""
+    """Return the leftovers of one engine's networks: the kernel's rules, and the names of containers."""
     rules = subprocess.run(("iptables-save",), capture_output=True, text=True, check=True).stdout
     return [line for line in rules.splitlines() if mark in line] + [
         str(path) for path in NAMES.glob(f"*{mark}*")

@@ -1,7 +1,7 @@
-"""Runs inside a container of the server image: sends and reads without pause, and says how each ended.
+"""Runs inside a container of the server image: sends and reads without pause, and prints each outcome.
 
-One line per attempt on stdout. ``drive`` is told on its stdin which services have which addresses, a JSON
-object a line, and ends with it; ``read`` prints what is stored.
+It prints one line for each attempt. ``drive`` reads the addresses of services from its stdin, a JSON object a
+line, and ends with its stdin; ``read`` prints the stored messages.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from routekeeper.client.public import (
     RemotingError,
 )
 
-#: Between two rounds of one read and one send.
+#: Seconds between two rounds of one read and one send.
 PAUSE_S = 0.02
-#: Of one call. A machine that hangs for some seconds is no failed read.
+#: Timeout of one call in s: a machine that hangs for some seconds must not count as a failed read.
 PATIENCE_S = 40.0
-#: Of one try: with one nameserver, or one broker, while others are left.
+#: Timeout of one try in s, with one nameserver or one broker, while others are left.
 TRY_S = 10.0
 
 
 _resolve = socket.getaddrinfo
-#: Of each service, as it was said last. podman's name service has been silent for half a minute after
-#: containers restarted, while their servers were well; its silence is not what is tested here.
+#: Last known address of each service. podman's name service was once silent for half a minute after
+#: containers restarted, while their servers worked; this test is not about the name service.
 _addresses: dict[str, str] = {}
 
 
@@ -83,7 +83,7 @@ def drive(nameservers: str, topic: str) -> None:
 
 
 def read_back(nameservers: str, topic: str, within_s: float) -> None:
-    """Print every body of a topic, until none came for 3 s or the time is over."""
+    """Print every body of a topic, until no message has come for 3 s or the time is over."""
     config = PullConsumerConfig(group="reader", consume_from=ConsumeFrom.FIRST_OFFSET)
     deadline = time.monotonic() + within_s
     with Client(nameservers) as client, client.pull_consumer(config, {topic: "*"}) as consumer:

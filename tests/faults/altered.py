@@ -1,4 +1,4 @@
-"""Nameservers in whose process something is changed before they begin: faults that no disk makes."""
+"""Nameservers whose code is changed before they begin: faults that no disk can cause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RUNS = 'runpy.run_module("routekeeper.nameserver", run_name="__main__", alter_sy
 
 @dataclass(kw_only=True)
 class Altered(Member):
-    """A nameserver, begun by a few lines that change something in its process."""
+    """A nameserver, started by a few lines that change its code."""
 
     lines: str
 

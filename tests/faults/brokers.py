@@ -1,8 +1,8 @@
-"""Brokers and readers that never rest, the history of what they were told, and the judge of it.
+"""Brokers and readers without pauses, the history of their answers, and the check of it.
 
-:class:`Writers` bring one new topic with each registration, so that every acknowledgement can be looked for
-in the table afterwards. :class:`Registers` write and read a few topics from all members at once, so that the
-history can be checked for linearizability.
+Each registration of :class:`Writers` has one new topic, so that every acknowledgement can be checked in the
+table afterwards. :class:`Registers` write and read a few topics from all members at once, so that the history
+can be checked for linearizability.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from routekeeper.remoting.transport.blocking import BlockingClient
 from tests import history
 from tests.linearizability import check
 from tests.registrations import registration
+from tests.standstill import elapsed
 from tests.waiting import wait_until
 
-from .cluster import CONDITION_S, Cluster, Member, elapsed
+from .cluster import CONDITION_S, Cluster, Member
 
 #: Every request is answered within this time: clients give up then. Servers aim at 2.5 s.
 ANSWER_S = 3.0
-#: Our clients wait so long: a late answer is seen as late, and a paused member's client stays connected.
+#: Timeout of our clients: so a late answer is noticed as late, and a paused member's client stays connected.
 PATIENCE_S = 20.0
 WRITERS_PER_MEMBER = 2
 REGISTERS = 3
@@ -45,7 +46,7 @@ def route_query(topic: str) -> RemotingCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """A caller's knowledge of a write: its outcome, and whether the server itself said it."""
+    """A caller's knowledge of a write: its outcome, and whether the server's answer says it."""
 
     outcome: Outcome
     answered: bool = True
@@ -53,7 +54,7 @@ class Told:
 
 
 def tell(client: BlockingClient, addr: str, request: RemotingCommand) -> Told:
-    """Send a write and say what is known of it then."""
+    """Send a write and return the knowledge of its outcome."""
     try:
         answer = client.invoke(addr, request, timeout_s=PATIENCE_S)
     except RemotingError as error:
@@ -77,7 +78,7 @@ def is_applied(client: BlockingClient, addr: str, request: RemotingCommand) -> b
 
 
 def register(client: BlockingClient, member: Member, request: RemotingCommand) -> None:
-    """Register as a broker does: again, as long as the answer is that nobody leads."""
+    """Register like a broker: repeat it as long as the answer is that there is no leader."""
     wait_until(
         lambda: is_applied(client, member.listen, request), f"member {member.number} takes a registration"
     )
@@ -88,7 +89,7 @@ def register(client: BlockingClient, member: Member, request: RemotingCommand) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One registration, which brings one topic that no other call brings. Instants in s, monotonic."""
+    """One registration with one topic that no other call has. Instants in s, monotonic."""
 
     member: int
     topic: str
@@ -102,10 +103,10 @@ Silences = dict[int, list[tuple[float, float]]]
 
 
 def judge(calls: Iterable[Call], topics: set[str], silences: Silences | None = None) -> list[str]:
-    """Return what is wrong with the table after a history.
+    """Return the faults of the table after a history.
 
     Args:
-        silences: By member, when nobody could expect an answer; else each call is answered in time.
+        silences: By member, times without expected answers; otherwise each call must be answered in time.
     """
     wrong, sent = [], {"shared"}
     for call in calls:
@@ -127,9 +128,9 @@ def judge(calls: Iterable[Call], topics: set[str], silences: Silences | None = N
 
 
 class _Threads:
-    """Threads that work until they are stopped and then keep their connections until they are closed.
+    """Threads that work until they are stopped, and keep their connections until they are closed.
 
-    Brokers that close theirs are gone, and so are their topics.
+    Brokers whose connections close are evicted, together with their topics.
     """
 
     def __init__(self) -> None:
@@ -161,7 +162,7 @@ class _Threads:
         thread.start()
 
     def stop(self) -> None:
-        """Send nothing more; raise what went wrong in a thread."""
+        """Stop sending; raise a thread's exception."""
         self.stopping.set()
         for idle in self._idle:
             assert idle.wait(CONDITION_S), "a request hangs"
@@ -182,7 +183,7 @@ class Writers:
     """Brokers, some at each member, that register a new topic again and again.
 
     Args:
-        pause_s: Between two calls of one broker.
+        pause_s: Pause between two calls of one broker.
         lease_ms: How long its topics stay once it is silent.
     """
 
@@ -237,7 +238,7 @@ class Writers:
         """Wait until a call to each of these members that began after an instant has succeeded.
 
         Returns:
-            Seconds from then to the first of these successes, whichever member gave it.
+            Seconds from then to the first of these successes, whichever member gave it, as :func:`elapsed`.
         """
         since = time.monotonic() if since is None else since
         for member in members:
@@ -253,10 +254,10 @@ class Writers:
             for c in self.calls[-5000:]
             if c.start > since and c.outcome == "applied" and c.member in numbers
         ]
-        return min(ends) - since
+        return elapsed(since, min(ends))
 
     def wait_for_load(self, members: list[Member], *, calls: int = 50) -> None:
-        """Wait until registrations flow at all of these members, and enough of them to lose some."""
+        """Wait until all of these members acknowledge registrations, enough to make a loss visible."""
         self.wait_for_progress(members)
         begun = len(self.calls)
         wait_until(
@@ -272,7 +273,7 @@ class Writers:
         return self.calls
 
     def check(self) -> str:
-        """Stop; hold the tables of all members, once these are equal, against the history."""
+        """Stop; compare the tables of all members, once these are equal, with the history."""
         calls = self.stop()
         self.cluster.wait_ready()
         self.cluster.wait_equal()
@@ -301,7 +302,7 @@ def route_value(body: dict[str, Any], broker: str) -> int | None:
 class Registers:
     """A few topics whose queue counts are written and read at all members at once.
 
-    One broker stands behind each, connected with all members, so that it stays while one of them can speak.
+    Each has one broker, connected with all members, so that it stays listed while one of them works.
 
     Attributes:
         history: Writes, and reads with ``consistency=linearizable``.
@@ -336,7 +337,7 @@ class Registers:
     def _write(self, member: Member, keys: itertools.cycle[int], client: BlockingClient) -> None:
         key, value = next(keys), next(self._values)
         name = f"register-{key}"
-        # Values are written in any order: none of two versions is contained in the other, so none is late.
+        # Values are written in any order: no version is contained in another, so none counts as late.
         topics, timestamp = (name, "register-all"), 2**40 - value
         request = registration(
             name, f"10.9.0.{key}:10911", topics, counter=value, timestamp=timestamp, queues=value
@@ -393,7 +394,8 @@ class Registers:
         """Stop; check both histories.
 
         Args:
-            promise_s: What default reads may lag behind acknowledged writes: one minimum election timeout.
+            promise_s: Bound of the lag of default reads behind acknowledged writes: one minimum election
+                timeout.
         """
         self.stop()
         assert self.reads
@@ -413,12 +415,12 @@ def judge_reads(
     *,
     promise_s: float,
 ) -> list[str]:
-    """Return what no order of the writes explains; first what was refused and yet read."""
+    """Return reads that no order of the writes explains; first values that were refused and still read."""
     seen = {(read.key, read.value) for read in (*reads, *default_reads)}
     refused = [w for w in writes if w.outcome is history.Outcome.FAILED and (w.key, w.value) in seen]
     wrong = [f"refused, yet read: {write} {write.begun:.3f}..{write.ended:.3f}" for write in refused]
     wrong += [f"linearizable reads: {violation}" for violation in check([*writes, *reads])]
-    # Missed changes were acknowledged up to so long before the read arrived, as if it had arrived earlier.
+    # A default read may miss changes that were acknowledged within this time: treat it as an earlier read.
     earlier = [replace(read, begun=read.begun - promise_s) for read in default_reads]
     return wrong + [f"default reads: {violation}" for violation in check([*writes, *earlier])]
 
@@ -431,7 +433,7 @@ class _Reader:
         self._connection: http.client.HTTPConnection | None = None
 
     def get(self, path: str) -> tuple[int, Any]:
-        """Status and body; status 0 if there was no answer."""
+        """Return status and body; status 0 if there was no answer."""
         if self._connection is None:
             self._connection = http.client.HTTPConnection(self.member.http, timeout=PATIENCE_S)
         try:

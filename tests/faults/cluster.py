@@ -1,4 +1,4 @@
-"""Real nameserver processes in raft mode, and how to look at them."""
+"""Real nameserver processes in raft mode, and queries of their state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -19,10 +18,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any
 
+from tests import standstill
 from tests.ports import free_addresses
 from tests.waiting import wait_until
 
@@ -35,60 +34,17 @@ def cycles(few: int) -> int:
 
 
 def chooser() -> random.Random:
-    """Chooses whom a fault hits, and when; a failing test's output names the seed.
+    """Chooses a fault's target and time; a failing test's output names the seed.
 
-    ``RAFT_FAULT_SEED`` makes the same choices again.
+    With ``RAFT_FAULT_SEED``, the choices are repeated.
     """
     seed = int(os.environ.get("RAFT_FAULT_SEED") or random.SystemRandom().randrange(10**6))
     print(f"RAFT_FAULT_SEED={seed}")
     return random.Random(seed)
 
 
-_T = TypeVar("_T")
-
-
-class _Standstill:
-    """A thread that only sleeps, and notes by how much it woke too late."""
-
-    _SLEEP_S: Final = 0.01
-    #: Less is every scheduler's business.
-    _NOTED_S: Final = 0.05
-
-    def __init__(self) -> None:
-        self._standstills: list[tuple[float, float]] = []
-        threading.Thread(target=self._run, name="standstill", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            due = time.monotonic() + self._SLEEP_S
-            time.sleep(self._SLEEP_S)
-            now = time.monotonic()
-            if now - due > self._NOTED_S:
-                self._standstills.append((due, now))
-
-    def within(self, start: float, end: float) -> float:
-        """Return how much of an interval (s, monotonic) the machine stood still."""
-        return sum(
-            max(0.0, min(end, till) - max(start, since)) for since, till in self._standstills[-10_000:]
-        )
-
-
-@cache
-def _standstill() -> _Standstill:
-    return _Standstill()
-
-
-def elapsed(start: float, end: float | None = None) -> float:
-    """Return how many seconds of an interval (s, monotonic) this machine ran; until now, without an end.
-
-    That it let nobody run for a while is no server's fault. Known since the first cluster was started.
-    """
-    end = time.monotonic() if end is None else end
-    return end - start - _standstill().within(start, end)
-
-
 def hold(instant: float) -> None:
-    """Leave things as they are until an instant (s, monotonic): how long a fault lasts is part of it."""
+    """Wait until an instant (s, monotonic), because the duration of a fault is part of the test."""
     time.sleep(max(0.0, instant - time.monotonic()))
 
 
@@ -99,13 +55,13 @@ def split(address: str) -> tuple[str, int]:
 
 @dataclass(kw_only=True)
 class Member:
-    """One nameserver process; the same addresses and data through all its lives.
+    """One nameserver process, with the same addresses and data after each restart.
 
     Attributes:
-        raft: Identity, and what the others dial.
-        arguments: More flags.
-        prefix: A command that runs the nameserver in other surroundings.
-        silences: Intervals (s, monotonic) in which nobody can expect an answer: killed, paused.
+        raft: Identity, which is the address for other members.
+        arguments: Additional flags.
+        prefix: A command that runs the nameserver, such as in a namespace.
+        silences: Intervals (s, monotonic) without expected answers: killed, paused.
     """
 
     number: int
@@ -143,6 +99,7 @@ class Member:
             assert selector.select(CONDITION_S), f"member {self.number} said nothing"
         line = self.process.stdout.readline()
         assert line.startswith("mqnamesrv ready "), self.log()
+        standstill.watch(self.process.pid)
         self._speaks()
 
     def refuse_to_start(self) -> str:
@@ -162,6 +119,7 @@ class Member:
     def reap(self) -> None:
         if self.process is not None:
             self.process.wait(timeout=CONDITION_S)
+            standstill.forget(self.process.pid)
             assert self.process.stdout is not None
             self.process.stdout.close()
             self.process = None
@@ -185,7 +143,7 @@ class Member:
 
     @contextmanager
     def file_size_limit(self, size: int) -> Iterator[None]:
-        """No file may grow beyond: to the program it is a full disk (EFBIG)."""
+        """Bound of every file's size in bytes: for the program, it is a full disk (EFBIG)."""
         assert self.process is not None
         soft, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, hard))
@@ -215,7 +173,7 @@ class Member:
         return self.log_path.read_bytes()[since:].decode()
 
     def get(self, path: str, *, timeout_s: float = 20.0) -> tuple[int, Any]:
-        """Ask over HTTP; status 0 if nobody answers."""
+        """Send a request over HTTP; status 0 if there is no answer."""
         try:
             with urllib.request.urlopen(f"http://{self.http}{path}", timeout=timeout_s) as response:
                 text = response.read()
@@ -242,7 +200,7 @@ class Member:
         return set(body["topics"]) if code == 200 else None
 
     def served_topics(self) -> set[str]:
-        """Return its answer to a default read, as soon as it answers: an election may come in between."""
+        """Return its answer to a default read as soon as it gives one: there may be an election first."""
 
         def answered() -> list[set[str]]:
             topics = self.topics()
@@ -286,7 +244,7 @@ class Cluster:
             wait_until(member.ready, f"member {member.number} is ready")
 
     def leader(self, among: Iterable[Member] | None = None) -> Member:
-        """The running member that leads, the one of the greatest term if an old one has not noticed yet."""
+        """Return the running leader, of the greatest term if an old leader does not know yet."""
         asked = [m for m in (self.members if among is None else among) if m.process is not None]
 
         def leading() -> list[tuple[int, int]]:
@@ -299,7 +257,7 @@ class Cluster:
         return [member for member in self.members if member not in but]
 
     def wait_equal(self) -> str:
-        """Wait until all members have applied the same; return the digest they share.
+        """Wait until all members have applied the same entries; return their common digest.
 
         Members at the same index must never differ: that fails at once.
         """
@@ -318,7 +276,7 @@ class Cluster:
 
 
 def make_members(root: Path, *, size: int = 3, arguments: tuple[str, ...] = ()) -> list[Member]:
-    """Members on loopback that talk to each other directly; none is started."""
+    """Members on loopback with direct connections; none is started."""
     addresses = free_addresses(3 * size)
     rafts = addresses[:size]
     return [
@@ -338,9 +296,9 @@ def make_members(root: Path, *, size: int = 3, arguments: tuple[str, ...] = ()) 
 
 @contextmanager
 def running(members: list[Member]) -> Iterator[Cluster]:
-    """Start members, and kill them in the end; what fails meanwhile is shown with the ends of their logs."""
+    """Start members, and kill them at the end; a failure is shown with the ends of their logs."""
     cluster = Cluster(members)
-    _standstill()
+    standstill.begin()
     try:
         cluster.start()
         yield cluster

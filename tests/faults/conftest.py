@@ -1,4 +1,4 @@
-"""Clusters of real processes, one a test."""
+"""Clusters of real processes, one for each test."""
 
 from __future__ import annotations
 

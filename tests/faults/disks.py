@@ -1,11 +1,11 @@
-"""Disks that are full or hang, for single members. Most need root."""
+"""Full or hung disks for single members. Most need root."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -78,14 +78,19 @@ def freezable_disks(members: list[Member], *, size_mib: int = 96) -> Iterator[No
 
 
 @contextmanager
-def frozen(member: Member, *, longest_s: float) -> Iterator[None]:
+def frozen(member: Member, *, longest_s: float) -> Iterator[Callable[[], bool]]:
     """Let the disk below a member hang: every write waits, as on a disk that does not answer.
+
+    Yield a function that says whether it still hangs.
 
     A process of its own ends it after ``longest_s`` even if this one is killed: who waits for a frozen disk
     cannot be killed.
     """
+    thawing = member.data.with_suffix(".thawing")
+    thawing.unlink(missing_ok=True)
     script = (
-        f'fsfreeze -f "{member.data}" && echo frozen && read -t {longest_s} line; fsfreeze -u "{member.data}"'
+        f'fsfreeze -f "{member.data}" && echo frozen && read -t {longest_s} line; touch "{thawing}";'
+        f' fsfreeze -u "{member.data}"'
     )
     freezer = subprocess.Popen(
         ["bash", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -94,7 +99,7 @@ def frozen(member: Member, *, longest_s: float) -> Iterator[None]:
     assert freezer.stdout is not None
     try:
         assert freezer.stdout.readline() == "frozen\n", "the file system cannot be frozen"
-        yield
+        yield lambda: not thawing.exists()
     finally:
         freezer.stdin.close()
         freezer.wait(60)

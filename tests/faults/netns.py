@@ -1,7 +1,7 @@
 """Members in network namespaces of their own: links are cut by the kernel, as a switch or a cable would.
 
-Each member has two interfaces: one on a bridge, which only the raft links use, and one on a bridge of the
-test, so that what a cut-off member says can be heard. Needs root and iproute2.
+Each member has two interfaces: one on a bridge that only the raft links use, and one on a bridge of the test,
+so that the test can reach a cut-off member. Needs root and iproute2.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Namespaces:
     """The bridges, and one namespace a member; members are known by number.
 
     Attributes:
-        tag: Also the test's interface to its bridge.
+        tag: Prefix of names; also the test's interface to its bridge.
     """
 
     tag: str
@@ -54,11 +54,11 @@ class Namespaces:
     # -- faults
 
     def port_down(self, number: int) -> None:
-        """The switch loses one member: it sees no carrier."""
+        """Disconnect one member from the switch, so that it sees no carrier."""
         ip(f"link set raft-{number} down", space=self.hub)
 
     def drop(self, sender: int, receiver: int) -> None:
-        """Nothing passes from one member to another, acknowledgements neither."""
+        """Drop all packets from one member to another, including acknowledgements."""
         ip(f"route add blackhole {self.raft_host(receiver)}/32", space=self.name(sender))
 
     def heal(self) -> None:
@@ -91,7 +91,7 @@ def _made(tag: str, size: int) -> Namespaces:
         *(f"link set {bridge} up" for bridge in _BRIDGES),
         f"link set {host} master test up",
         *(f"link set {bridge}-{number} master {bridge} up" for bridge, number in ports),
-        # A member that is cut off from the others reaches the test by this bridge, and nobody else.
+        # Over this bridge, a member that is cut off from the others can reach only the test.
         *(f"link set test-{number} type bridge_slave isolated on" for number in range(size)),
         space=hub,
     )
@@ -108,7 +108,7 @@ def _made(tag: str, size: int) -> Namespaces:
 
 @contextmanager
 def running_in_namespaces(root: Path, *, size: int = 3) -> Iterator[tuple[Cluster, Namespaces]]:
-    """Start members in namespaces; skip the test where there is no right to make these."""
+    """Start members in namespaces; skip the test without the right to make these."""
     lacking = missing()
     if lacking is not None:
         pytest.skip(f"links cut by the kernel need {lacking}")

@@ -1,7 +1,7 @@
 """A network between members: every link passes :mod:`routekeeper.bench.proxy`, and each direction can be cut.
 
-A member is dialled by the name in ``--peers``; the proxy listens there and passes on to the member's
-``--raft-listen``. The first frame says who dials, so that links are known by pair and direction.
+Members connect to the address in ``--peers``; the proxy listens there and passes bytes on to the member's
+``--raft-listen``. The first frame names the connecting member, so links are known by pair and direction.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Network:
 
     Args:
         members: Identity to the address that the member binds.
-        record: Keep what passes.
+        record: Record all bytes.
 
     Attributes:
-        recordings: What passed, by link, if it was to be kept.
+        recordings: Bytes by link, if ``record`` is set.
     """
 
     def __init__(self, members: dict[str, str], *, record: bool = False) -> None:
@@ -72,7 +72,7 @@ class Network:
         self._loop.close()
 
     def _call(self, work: Callable[[], object]) -> float:
-        """Run something in the proxy's thread; return when it was done."""
+        """Run a function in the proxy's thread; return when it is done."""
 
         async def run() -> float:
             result = work()
@@ -90,7 +90,7 @@ class Network:
         self._of[passage].parts.append((from_dialler, data))
 
     def cut(self, directions: Collection[Direction]) -> float:
-        """Let nothing through from the first to the second of each; return the instant since when."""
+        """Cut the direction from the first to the second of each pair; return the instant."""
         return self._call(lambda: self._proxy.cut(directions))
 
     def cut_between(self, some: Collection[str], others: Collection[str]) -> float:
@@ -98,11 +98,14 @@ class Network:
         return self.cut(both_ways(some, others))
 
     def heal(self, *, reset: bool) -> float:
-        """End all cuts. What waited arrives now, or is lost with its connection."""
+        """End all cuts. Waiting bytes arrive now, or are lost with their connection."""
         return self._call(lambda: self._proxy.heal(reset=reset))
 
     def inject(self, data: bytes) -> int:
-        """Put bytes into each link, towards the acceptor, as somebody on the way could; return how many."""
+        """Insert bytes into each link, towards the acceptor, as an attacker on the way could.
+
+        Return the number of links.
+        """
         onward = [passage.onward for passage in self._proxy.passages if passage.onward is not None]
 
         def write() -> None:

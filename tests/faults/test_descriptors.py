@@ -1,4 +1,7 @@
-"""A nameserver that runs out of file descriptors: strangers take none that its files need, and it goes on."""
+"""A nameserver that runs out of file descriptors.
+
+Strangers cannot use those for its files, and it goes on.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def many_sockets() -> Iterator[None]:
 
 
 def save_snapshot(connection: http.client.HTTPConnection) -> int:
-    """Ask for a snapshot, which begins a journal file, too; return the status."""
+    """Request a snapshot, which also begins a journal file; return the status."""
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     connection.request("POST", "/v1/raft/snapshot", b"{}", headers)
     reply = connection.getresponse()

@@ -1,8 +1,9 @@
-"""SIGHUP while a server starts or ends: a supervisor that reloads right after a start kills nothing."""
+"""SIGHUP while a server starts or ends: a supervisor that reloads right after a start kills no server."""
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,7 +27,7 @@ SERVERS: Final = {
     "mqbroker": ("--listen", "127.0.0.1:0", "--store", "data", "--name", "broker-a"),
 }
 MODULES: Final = {"mqnamesrv": "routekeeper.nameserver", "mqbroker": "routekeeper.broker"}
-#: Runs a program that gets a SIGHUP at each module that it loads from its own first line on.
+#: Runs a program that gets a SIGHUP at each module that it loads, from its first line on.
 AT_EACH_IMPORT: Final = """
 import os, runpy, signal, sys
 name = sys.argv[1]
@@ -76,6 +77,22 @@ def program_that_survives(process: subprocess.Popen[str]) -> str:
     return facts["Name"] if heeded & 1 << (signal.SIGHUP - 1) else ""
 
 
+def script_that_waits(folder: Path, name: str) -> Path:
+    """Return a copy of a script whose Python begins only when there is a file ``go on`` in the folder."""
+    script, python = folder / "bin" / name, folder / ".venv" / "bin" / "python3"
+    for path in (script, python):
+        path.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "bin" / name, script)
+    python.write_text(
+        f"""#!/bin/sh
+while [ ! -e '{folder}/go on' ]; do sleep 0.05; done
+PYTHONPATH='{ROOT}' exec '{sys.executable}' "$@"
+"""
+    )
+    python.chmod(0o755)
+    return script
+
+
 @contextlib.contextmanager
 def hangups(process: subprocess.Popen[str]) -> Iterator[None]:
     """Send one SIGHUP after the other."""
@@ -107,10 +124,11 @@ def test_hangup_at_any_moment_of_a_start_is_remembered_and_followed(name: str, t
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_hangups_from_the_first_moment_to_the_end_kill_nothing(name: str, tmp_path: Path) -> None:
-    with started(tmp_path, "sh", str(ROOT / "bin" / name), *SERVERS[name]) as process:
-        first = wait_until(lambda: program_that_survives(process), "the script begins", every_s=0.0005)
+    with started(tmp_path, "sh", str(script_that_waits(tmp_path, name)), *SERVERS[name]) as process:
+        first = wait_until(lambda: program_that_survives(process), "the script begins")
         assert first == "sh", "the script itself, before it looks for a Python"
         with hangups(process):
+            (tmp_path / "go on").touch()
             ready(process, tmp_path)
             process.terminate()
             assert process.wait(WITHIN_S) == 0
@@ -126,14 +144,18 @@ def test_terminal_that_closes_ends_what_is_started_in_it(name: str, tmp_path: Pa
 
 
 def test_hangup_while_a_broker_ends_changes_nothing(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # the goodbye waits for its answer
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the unregistration waits for its answer
         words = ("-n", f"127.0.0.1:{silent.getsockname()[1]}", *SERVERS["mqbroker"])
         with started(tmp_path, sys.executable, "-m", MODULES["mqbroker"], *words) as process:
             ready(process, tmp_path)
             process.terminate()
             wait_until(lambda: "stopping" in (tmp_path / "log").read_text(), "the end has begun")
-            time.sleep(1.1)  # the length is what is tested: sooner a signal counts as a repeat
+            process.send_signal(
+                signal.SIGSTOP
+            )  # so that it has not ended by then, however slow this machine is
             assert process.poll() is None
+            time.sleep(1.1)  # the length is what is tested: sooner a signal counts as a repeat
             process.send_signal(signal.SIGHUP)
+            process.send_signal(signal.SIGCONT)
             assert process.wait(WITHIN_S) == 0
             assert "exiting at once" not in (tmp_path / "log").read_text()

@@ -1,4 +1,4 @@
-"""HTTP of both servers: half requests keep nobody out, and answers that nobody reads are bounded."""
+"""HTTP of both servers: half requests do not block other clients, and unread answers are bounded."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ TOPICS = b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 #: Each list of topics has 2 MB.
 NAMES = tuple(f"{number:0200d}" for number in range(10_000))
 READERS = 300
-#: Above what the process had before. What is unread may take 128 MiB, once in the transport and once in the
-#: answer; the rest is what the allocator keeps.
+#: Bound of the additional memory. Unread answers may take 128 MiB, once in the transport and once in the
+#: answer; the rest is memory that the allocator keeps.
 GROWTH_MIB = 360
 
 

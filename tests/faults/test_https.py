@@ -1,4 +1,4 @@
-"""HTTP by TLS at real nameservers and brokers: who is served, new certificates, half handshakes."""
+"""HTTP over TLS at real nameservers and brokers: accepted clients, new certificates, half handshakes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_half_handshakes_end_in_time_and_keep_nobody_out(kind: str, tmp_path: Pa
             for half in halves:
                 half.sendall(b"\x16\x03\x01")
             began = time.monotonic()
-            assert get(running, "/healthz", client_context())  # a broker has 64 places
+            assert get(running, "/healthz", client_context())  # a broker allows 64 connections
             for half in halves:
                 try:
                     assert half.recv(1) == b""

@@ -1,4 +1,7 @@
-"""Real nameservers whose group changes: members come and go, leadership moves, a lost quorum is made good."""
+"""Real nameservers whose group changes.
+
+Members are added and removed, leadership moves, a lost quorum is restored.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.standstill import elapsed
 from tests.waiting import wait_until
 
 from .brokers import Call, Writers, judge
@@ -22,7 +26,6 @@ from .cluster import (
     CONDITION_S,
     Cluster,
     Member,
-    elapsed,
     make_members,
     running,
 )
@@ -37,13 +40,13 @@ def _members(root: Path, size: int) -> list[Member]:
     token = root / "token"
     token.write_text(TOKEN)
     token.chmod(0o600)
-    # Leadership moves here where it is sent, and never because the machine is busy.
+    # Leadership moves only by request here, and never because the machine is busy.
     arguments = ("--http-token-file", str(token), "--election-timeout-ms", "2000")
     return make_members(root, size=size, arguments=arguments)
 
 
 def _admin(member: Member, method: str, path: str, body: dict[str, Any] | bytes | None = None) -> Any:
-    """Ask one member; the answer, or the problem that it names, with its status."""
+    """Send a request to one member; return the answer, or the problem, with its status."""
     data = json.dumps(body).encode() if isinstance(body, dict) else body
     kind = "application/json" if not isinstance(body, bytes) else "application/octet-stream"
     request = urllib.request.Request(
@@ -61,14 +64,14 @@ def _admin(member: Member, method: str, path: str, body: dict[str, Any] | bytes 
 
 
 def _done(cluster: Cluster, method: str, path: str, body: dict[str, Any] | bytes | None = None) -> Any:
-    """As an operator does it: ask who leads, and again where the answer says it is no obstacle that lasts."""
+    """Make a change like an operator: find the leader, and retry if the answer names a temporary obstacle."""
 
     def asked() -> Any:
         code, answer = _admin(cluster.leader(), method, path, body)
         retry = (
             code in (421, 503)
             or (code == 409 and "ask again" in answer["detail"])
-            or (code == 504 and (method, path) == ("POST", "members"))  # goes on where it was
+            or (code == 504 and (method, path) == ("POST", "members"))  # continues the same change
         )
         assert retry or code == 200, (code, answer)
         return None if retry else answer
@@ -77,7 +80,7 @@ def _done(cluster: Cluster, method: str, path: str, body: dict[str, Any] | bytes
 
 
 def _join(cluster: Cluster, newcomer: Member) -> None:
-    """Start a member with an empty disk, told of the current members and itself, and have it added."""
+    """Start a member with an empty disk and a list of the current members and itself, and add it."""
     shutil.rmtree(newcomer.data, ignore_errors=True)
     known = {member.raft for member in cluster.members} | {newcomer.raft}
     newcomer.peers = ",".join(sorted(known))
@@ -89,7 +92,7 @@ def _join(cluster: Cluster, newcomer: Member) -> None:
 
 
 class _Reader:
-    """A client with every nameserver's address: one that does not answer is left for the next."""
+    """A client with every nameserver's address: if one does not answer, it asks the next."""
 
     def __init__(self, members: list[Member]) -> None:
         self._members = members
@@ -107,7 +110,7 @@ class _Reader:
                 if code == 200 and "shared" in body["topics"]:
                     at = (at + step) % len(self._members)
                     break
-                if code != 0:  # it runs, and says no
+                if code != 0:  # it runs, and refuses
                     self.failed.append(f"member {member.number}: {code} {body!r}")
             else:
                 self.failed.append("no member answered")
@@ -156,7 +159,7 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
                 assert _admin(fourth, "GET", "status")[1]["cluster"] == name
                 writers.wait_for_load(founders)
 
-                # One that only follows goes: it stops with one line, and does not start again.
+                # A follower is removed: it stops with one line, and does not start again.
                 leader = cluster.leader()
                 gone = next(member for member in founders if member is not leader)
                 _done(cluster, "DELETE", f"members/{gone.raft}")
@@ -171,7 +174,8 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
                 rest = [member for member in founders if member is not gone]
                 writers.wait_for_load(rest)
 
-                # Leadership goes where it is sent, the newcomer included; others only say who leads.
+                # Leadership moves to the named member, even to the new one; other members only name the
+                # leader.
                 assert _done(cluster, "POST", "transfer", {"to": fourth.raft}) == {"leader": fourth.raft}
                 assert cluster.leader() is fourth
                 wait_until(lambda: rest[0].status().get("leader") == fourth.raft, "the others know it")
@@ -186,7 +190,7 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
                     wait_until(lambda: reader.reads > 200, "enough was read")
                 assert reader.failed == []
 
-                # A leader that is to go hands over first.
+                # A leader that is removed first hands over leadership.
                 leader = cluster.leader()
                 code, problem = _admin(leader, "DELETE", f"members/{leader.raft}")
                 assert code == 421
@@ -227,22 +231,23 @@ def test_lost_quorum_is_made_good_from_the_survivors_data(tmp_path: Path) -> Non
         _restart(cluster, survivor)  # the flag is for one start
         _check(cluster, calls)
 
-        # A lost member that comes back as it was is a stranger: nobody listens to it.
+        # A lost member that comes back unchanged is a stranger: all ignore it.
         term, said = survivor.status()["term"], survivor.log_size()
         stranger = lost[0]
         stranger.start()
         wait_until(lambda: "is no member" in survivor.log() + stranger.log(), "they are strangers")
         assert stranger.get("/readyz")[0] == 503
+        # Before others join, for with them a machine that lets a leader not run may cause an election.
+        if "journal stalls" not in survivor.log(said):  # a leader whose disk hangs stops leading
+            assert survivor.status()["term"] == term
         stranger.kill()
         stranger.reap()
         for member in lost:
             _join(cluster, member)
-        if "journal stalls" not in survivor.log(said):  # a leader whose disk hangs stops leading
-            assert survivor.status()["term"] == term
         with Writers(cluster) as again:
             again.wait_for_load(members)
             calls += [replace(call) for call in again.stop()]
-            # The same brokers, each begun anew: what they told before is superseded by name only.
+            # The same brokers, each restarted: their former entries are replaced by name only.
             cluster.wait_equal()
             topics = survivor.topics("stale")
             assert topics is not None
@@ -263,7 +268,7 @@ def test_lost_group_is_made_good_from_a_snapshot(tmp_path: Path) -> None:
         code, problem = _admin(leader, "POST", "restore", image)
         assert code == 409
         assert "--force-new-cluster" in problem["detail"]
-        for member in members:  # all that was there is gone
+        for member in members:  # all former content is gone
             member.kill()
             member.reap()
             shutil.rmtree(member.data)

@@ -1,6 +1,6 @@
 """One member's disk is full, or hangs, under load at all members.
 
-Environment variable ``RAFT_FAULT_CYCLES`` says how often (a few times unless told).
+Environment variable ``RAFT_FAULT_CYCLES`` is the number of repetitions (default: a few).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from .cluster import (
     Member,
     chooser,
     cycles,
-    elapsed,
     hold,
     make_members,
     running,
@@ -33,6 +32,8 @@ ELECTION_TIMEOUT_S = ELECTION_TIMEOUT_MS / 1000
 pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(300 + 90 * cycles(0))]
 
 
+#: A disk that is left to itself does not answer for so long.
+FROZEN_S = 20.0
 #: With ``fsync`` there are zeros ahead of the frames, and the loop waits for a write now and then.
 DURABILITIES = pytest.mark.parametrize("durability", ["journal", "fsync"])
 
@@ -71,7 +72,7 @@ def fill_again_and_again(cluster: Cluster, full: Callable[[Member], AbstractCont
                 hold(full_at + 1.5)
                 writers.wait_for_progress(cluster.others(member))
                 assert member.get("/v1/topics?consistency=stale")[0] == 200
-            # It acknowledges what the others have before it has looked at its disk again.
+            # It acknowledges entries that the other members have before it checks its disk again.
             wait_for_line(member, "journal has room again", said)
             writers.wait_for_progress(cluster.members)
             cluster.wait_ready()
@@ -96,13 +97,14 @@ def test_disk_that_stands_still_loses_no_acknowledged_registration(tmp_path: Pat
             # With one cycle it is the leader's disk under one level, a follower's under the other.
             hits_leader = (cycle + 2 * (durability == "fsync")) % 3 < 2
             member = leader if hits_leader else rng.choice(cluster.others(leader))
-            with frozen(member, longest_s=8.0):
+            with frozen(member, longest_s=FROZEN_S) as is_frozen:
                 frozen_at = time.monotonic()
                 took.append(writers.wait_for_progress(cluster.others(member)))
-                while time.monotonic() < frozen_at + 4.0:
-                    asked_at = time.monotonic()
-                    assert member.get("/v1/topics?consistency=stale", timeout_s=10.0)[0] == 200
-                    assert elapsed(asked_at) < 1.0, "what needs no disk waits for it"
+                while True:
+                    assert member.get("/v1/topics?consistency=stale", timeout_s=2 * FROZEN_S)[0] == 200
+                    assert is_frozen(), "what needs no disk waits for it"
+                    if time.monotonic() > frozen_at + 4.0:
+                        break
             writers.wait_for_progress(cluster.members)
             cluster.wait_ready()
         print(registers.check(promise_s=ELECTION_TIMEOUT_S))

@@ -1,4 +1,4 @@
-"""Data directories that are torn, damaged, foreign, locked or gone, below real members."""
+"""Real members with data directories that are torn, damaged, foreign, locked or gone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def wipe(member: Member) -> None:
 
 
 def wait_for_voter(member: Member) -> None:
-    """Wait until an emptied member has caught up and counts again."""
+    """Wait until an emptied member has caught up and counts as a voter again."""
     wait_until(
         lambda: member.status().get("role") in ("follower", "leader"), f"member {member.number} is a voter"
     )
@@ -60,7 +60,7 @@ def _says_that_its_tail_was_torn(member: Member) -> bool:
 
 
 def test_torn_journals_of_all_lose_nothing_acknowledged(cluster: Cluster) -> None:
-    """Killed in the middle of a write: half a frame at the end, which nobody was ever told of."""
+    """Killed in the middle of a write: half a frame at the end, which was never acknowledged."""
     with Writers(cluster) as writers:
         writers.wait_for_load(cluster.members)
         for member in cluster.members:
@@ -86,7 +86,7 @@ def test_damaged_journal_is_refused_until_the_directory_is_emptied(cluster: Clus
         whole = bytearray(member.journal.read_bytes())
         whole[len(whole) // 3] ^= 1
         member.journal.write_bytes(whole)
-        for _ in range(2):  # nothing is mended behind the operator's back
+        for _ in range(2):  # nothing is repaired without the operator
             said = member.refuse_to_start()
             assert str(member.journal) in said
             assert SAYS_WHAT_TO_DO in said
@@ -208,7 +208,7 @@ def test_all_disks_wiped_but_one_found_no_empty_cluster_beside_it(cluster: Clust
             assert member.status()["role"] == "learner"
             assert member.get("/readyz")[0] == 503
         stale = survivor.topics("stale")
-        assert stale  # of the last entries it does not know whether they are committed
+        assert stale  # it does not know whether the last entries are committed
         assert stale <= topics
         # As docs/operations.md says: the survivor becomes a cluster of one, the others are added.
         for member in cluster.members:
@@ -228,7 +228,10 @@ def test_all_disks_wiped_but_one_found_no_empty_cluster_beside_it(cluster: Clust
 
 
 def change(member: Member, path: str, body: dict[str, str] | None = None) -> Any:
-    """Ask for a change of the group; None if it is refused for now: none leads, another is under way."""
+    """Request a change of the group; None if it is refused for now.
+
+    There is no leader, or another change is under way.
+    """
     request = urllib.request.Request(
         f"http://{member.http}/v1/raft/{path}",
         data=json.dumps(body or {}).encode(),

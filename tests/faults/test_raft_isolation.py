@@ -1,6 +1,6 @@
-"""A leader cut off from the majority, and anyone who listens to it, goes silent in time.
+"""A leader cut off from the majority, and the members that still follow it, refuse requests in time.
 
-Environment variable ``RAFT_FAULT_CYCLES`` says how often (a few times unless told).
+Environment variable ``RAFT_FAULT_CYCLES`` is the number of repetitions (default: a few).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.alone, pytest.mark.timeout(300 + 9
 
 
 class Probe:
-    """Asks one thing of one member, again and again; remembers when what was granted last had been sent."""
+    """Sends one request to one member again and again; records when the last granted one was sent."""
 
     def __init__(self, member: Member, what: str) -> None:
         self.member = member
@@ -69,7 +69,8 @@ class Probe:
             case "change":
                 return lambda: self._change(client)
             case "no change":
-                # Always the same: answered without the log while there is contact (rule 3).
+                # Always the same registration: it is answered without the log while there is contact (rule
+                # 3).
                 same = registration(f"same-{number}", f"10.3.0.{number}:10911", ("S", "shared"), counter=1)
                 return lambda: ask(client, addr, same) == "applied"
             case "read":
@@ -101,7 +102,7 @@ class Probe:
         wait_until(lambda: self.granted or self.error, f"{self.what} granted at member {self.member.number}")
 
     def check(self, cut_at: float) -> float:
-        """Wait until it is refused; return how long after the cut something granted had been sent."""
+        """Wait until it is refused; return how long after the cut the last granted request was sent."""
         wait_until(
             lambda: self.error or (self.refused and self.refused[-1] > cut_at),
             f"{self.what} refused at member {self.member.number}",
@@ -141,7 +142,7 @@ def test_leader_and_listener_cut_off_from_the_majority_go_silent_in_time(tmp_pat
                         longest[probe.what] = max(longest[probe.what], probe.check(cut_at))
                     took = writers.wait_for_progress(majority, since=begun)
                     print(f"the majority went on after {took:.3f} s")
-                    # They must stay silent, not only fall silent, as long as the cut lasts.
+                    # They must refuse requests as long as the cut lasts.
                     hold(cut_at + 2.0)
                     for probe in probes:
                         longest[probe.what] = max(longest[probe.what], probe.check(cut_at))

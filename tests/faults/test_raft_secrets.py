@@ -29,7 +29,7 @@ def write(member: Member, content: str) -> None:
 
 
 def restart(member: Member) -> None:
-    """Kill a member and start it: it has to find the others anew."""
+    """Kill a member and start it again, so that it has to link anew."""
     member.kill()
     member.reap()
     member.start()

@@ -1,6 +1,6 @@
 """Strangers on the raft ports of members that share a secret change nothing, learn nothing, crash nothing.
 
-They know everything but the secret: identities, the format, and all bytes that once passed between members.
+They know everything except the secret: identities, the format, and all bytes that passed between members.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ import msgspec
 import psutil
 import pytest
 
+from tests.standstill import elapsed
 from tests.waiting import wait_until
 
 from .brokers import Writers
-from .cluster import CONDITION_S, Cluster, Member, elapsed, split
+from .cluster import CONDITION_S, Cluster, Member, split
 from .proxy import Network, Recording, running_behind_proxy
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 MIB = 1 << 20
-#: The answer of an acceptor to a peer that begins as a member would: one random number, with its size.
+#: The answer of an acceptor to a peer that begins like a member: one random number, with its size.
 CHALLENGE_SIZE = 4 + 32
 
 
 @dataclass
 class Site:
-    """A group that has worked for a while under somebody's eyes."""
+    """A group whose links a stranger has recorded for a while."""
 
     cluster: Cluster
     network: Network
@@ -57,20 +58,21 @@ def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     secret.write_text(os.urandom(32).hex())
     settings = root / "namesrv.properties"
     settings.write_text("serverChannelMaxIdleTimeSeconds=3600\n")
-    # Neither elections nor leases are business of these tests, however busy the machine is.
+    # These tests must not depend on elections or leases, however busy the machine is.
     arguments = ("--raft-secret-file", str(secret), "--election-timeout-ms", "4000", "-c", str(settings))
     with (
         running_behind_proxy(root, arguments=arguments, record=True) as (cluster, network),
         Writers(cluster, lease_ms=3_600_000) as writers,
     ):
         writers.wait_for_load(cluster.members)
-        # Every link ends and begins once more: recordings from the first byte on, also of a full log.
+        # Every link ends and begins once more, so that recordings begin with the first byte, and contain a
+        # full log.
         network.cut_between(*2 * [[member.raft for member in cluster.members]])
         network.heal(reset=True)
         writers.wait_for_load(cluster.members)
         writers.stop()
         cluster.wait_equal()
-        # Between followers hardly more than a sign of life a second passes.
+        # Between followers, there is hardly more than a heartbeat a second.
         wait_until(
             lambda: len({(r.dialler, r.acceptor) for r in useful(network)}) == 3, "each link is recorded"
         )
@@ -79,7 +81,7 @@ def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def useful(network: Network) -> list[Recording]:
-    """Recordings that hold both handshakes and something after them, in both directions."""
+    """Recordings of both handshakes and later messages, in both directions."""
     return [
         recording
         for recording in list(network.recordings)
@@ -89,7 +91,7 @@ def useful(network: Network) -> list[Recording]:
 
 @pytest.fixture
 def site(running_site: Site) -> Iterator[Site]:
-    """The group; afterwards nothing has changed, and it works."""
+    """The group; after the test, its state must be unchanged, and it must work."""
     cluster = running_site.cluster
     cluster.wait_ready()
     before, logs = snapshot(cluster), [member.log_size() for member in cluster.members]
@@ -110,7 +112,7 @@ def site(running_site: Site) -> Iterator[Site]:
 
 
 def snapshot(cluster: Cluster) -> list[tuple[object, ...]]:
-    """Everything that a stranger could have moved, by member: its state, then term, role and leader."""
+    """Everything that a stranger could have changed, by member: its state, then term, role and leader."""
     found: list[tuple[object, ...]] = []
     for member in cluster.members:
         status, (_, digest) = member.status(), member.get("/v1/digest")
@@ -120,7 +122,10 @@ def snapshot(cluster: Cluster) -> list[tuple[object, ...]]:
 
 
 def leads_undisturbed(cluster: Cluster, since: list[int]) -> bool:
-    """Return whether no member's disk hung after these sizes of their logs: a leader's makes it step down."""
+    """Return whether no member's disk hung after these sizes of their logs.
+
+    A leader with a hung disk steps down.
+    """
     return not any(
         "journal stalls" in member.log(size) for member, size in zip(cluster.members, since, strict=True)
     )
@@ -133,10 +138,10 @@ def rss(member: Member) -> int:
 
 
 def send(address: tuple[str, int], *parts: bytes, patience_s: float = 0.0) -> bytes:
-    """Send parts, as far as the peer takes them; return everything that it said until it closed.
+    """Send parts, as far as the peer accepts them; return everything that it sent until it closed.
 
     Args:
-        patience_s: Wait for an answer so long before each part but the first.
+        patience_s: Time to wait for an answer before each part except the first.
     """
     heard = b""
     with socket.create_connection(address, timeout=CONDITION_S) as link:
@@ -156,7 +161,7 @@ def send(address: tuple[str, int], *parts: bytes, patience_s: float = 0.0) -> by
 
 
 def hello(site: Site, sender: Member, receiver: Member) -> bytes:
-    """A first frame as the sender would make it, taken from a recording, with a nonce of the stranger's."""
+    """Return a sender's first frame from a recording, with the stranger's own nonce."""
     data = site.recordings[0].sent_by(dialler=True)
     (size,) = struct.unpack_from(">I", data)
     fields = msgspec.msgpack.decode(data[4 : 4 + size])
@@ -170,7 +175,7 @@ def framed(data: bytes) -> bytes:
 
 
 def frames(data: bytes) -> list[bytes]:
-    """Split what passed in one direction into frames with their sizes; the last may be cut."""
+    """Split the bytes of one direction into frames with their sizes; the last may be cut."""
     found = []
     while len(data) >= 4:
         end = 4 + struct.unpack_from(">I", data)[0]
@@ -258,7 +263,7 @@ def test_floods_keep_no_member_out_and_cost_bounded_memory(site: Site) -> None:
         thread.start()
     try:
         wait_until(lambda: sent[0] > 300, "the flood comes")
-        # Meanwhile every link ends: members find each other through the flood.
+        # Meanwhile every link ends: members link again despite the flood.
         site.network.cut_between(*2 * [[m.raft for m in site.cluster.members]])
         site.network.heal(reset=True)
         enough = sent[0] + 300
@@ -285,7 +290,7 @@ def test_recorded_sessions_open_nothing_whole_or_in_part(site: Site) -> None:
             assert send(site.address(acceptor), b"".join(pieces[max(1, start) : end])) == b""
             cut = rng.randrange(len(there))
             assert len(send(site.address(acceptor), there[:cut])) <= CHALLENGE_SIZE
-        # Mirrored: to the acceptor what it said itself, and to the dialler what it said.
+        # Mirrored: send each side its own bytes.
         assert send(site.address(acceptor), back) == b""
         dialler = site.by_name(recording.dialler)
         assert send(site.address(dialler), there) == b"", "its own hello names another receiver"
@@ -293,7 +298,7 @@ def test_recorded_sessions_open_nothing_whole_or_in_part(site: Site) -> None:
 
 
 def test_what_a_member_says_is_of_no_use_when_sent_back_to_it(site: Site) -> None:
-    """A live mirror: hello of a member, then anything that the acceptor says goes back to it."""
+    """A live mirror: send a member's hello, then send all bytes of the acceptor back to it."""
     member, sender, _ = site.cluster.members
     with socket.create_connection(site.address(member), timeout=CONDITION_S) as link:
         link.sendall(hello(site, sender, member))
@@ -312,7 +317,7 @@ def test_frames_put_into_a_live_session_end_it_and_change_nothing(site: Site) ->
         pieces = frames(recording.sent_by(dialler=True))
         for data in (pieces[-2], pieces[len(pieces) // 2], framed(os.urandom(100)), pieces[0]):
             begun = time.monotonic()
-            # Not by the log: a peer that is linked again and again soon has no more lines there.
+            # Do not use the log: a peer that links again and again soon has no more lines there.
             links = len(site.network.recordings)
             assert site.network.inject(data) > 0
             wait_until(lambda n=links: len(site.network.recordings) > n, "a session ends and another begins")  # type: ignore[misc]
@@ -325,7 +330,7 @@ def test_frames_put_into_a_live_session_end_it_and_change_nothing(site: Site) ->
 
 
 def test_stranger_in_a_member_s_place_learns_no_entry_and_is_not_followed(site: Site) -> None:
-    """A stranger takes a dead member's address and plays what that member once answered."""
+    """A stranger takes a dead member's address and replays that member's recorded answers."""
     acceptors = {recording.acceptor for recording in site.recordings}
     absent = next(m for m in site.cluster.others(site.cluster.leader()) if m.raft in acceptors)
     recording = next(r for r in site.recordings if r.acceptor == absent.raft)
@@ -341,7 +346,8 @@ def test_stranger_in_a_member_s_place_learns_no_entry_and_is_not_followed(site: 
             with link:
                 link.settimeout(CONDITION_S)
                 said = b""
-                with contextlib.suppress(ConnectionError):  # who waited too long to be accepted has gone
+                # connections that waited too long for acceptance are closed
+                with contextlib.suppress(ConnectionError):
                     said = link.recv(65536)
                 if not said:
                     continue
@@ -354,7 +360,7 @@ def test_stranger_in_a_member_s_place_learns_no_entry_and_is_not_followed(site: 
                         link.settimeout(CONDITION_S)
                 heard.append(said)
     for said in heard:
-        # A hello and, as it dials, the proof for this one challenge: no entry, no state.
+        # It sends a hello and the proof for this one challenge, but no entry and no state.
         assert len(frames(said)) <= 2, frames(said)
         assert b"broker-" not in said
     others = site.cluster.others(absent)

@@ -1,4 +1,4 @@
-"""A member whose journal was shortened, and a group that has only this member's copy at hand."""
+"""A member whose journal was shortened, and a group in which only this member's copy is available."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ELECTION_S = 3.0
 
 
 def put_values(member: Member) -> None:
-    """Have all values acknowledged."""
+    """Write all values and wait for their acknowledgements."""
     with BlockingClient() as client:
         for key, value in VALUES.items():
             fields = {"namespace": NAMESPACE, "key": key, "value": value}
@@ -50,7 +50,7 @@ def cut_to_a_third(member: Member) -> None:
 
 
 def served(members: list[Member]) -> dict[str, str] | None:
-    """Return the values that a default read finds within the time of an election; None if none is served."""
+    """Return the values of a default read within the time of an election; None if it is refused."""
     deadline = time.monotonic() + ELECTION_S
     while time.monotonic() < deadline:
         for member in members:
@@ -64,7 +64,7 @@ def served(members: list[Member]) -> dict[str, str] | None:
 def test_no_acknowledged_value_is_missing_after_a_journal_was_cut_to_a_third(
     tmp_path: Path, durability: str, how: signal.Signals
 ) -> None:
-    """One member was away; the journal of another was cut; only the third one has all the values."""
+    """One member was down, the journal of another was cut, and only the third one has all values."""
     with running(make_members(tmp_path, arguments=("--durability", durability))) as cluster:
         away = cluster.others(cluster.leader())[0]
         stop(away, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Peers that ask and never read must not fill a running nameserver."""
+"""Peers that send requests and never read must not fill a nameserver's memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def nameserver(tmp_path: Path) -> Iterator[tuple[str, int]]:
 
 
 def peak_bytes(pid: int) -> int:
-    """Return the most memory that the process ever held: what a look at the end would miss."""
+    """Return the peak memory of the process, which its memory at the end may not show."""
     match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert match
     return int(match[1]) * 1024
@@ -62,7 +62,7 @@ def register(client: BlockingClient, addr: str) -> None:
 
 
 def test_forty_that_never_read_hold_little_together(tmp_path: Path) -> None:
-    """110 MiB before: a whole batch of answers was made for each, however long they were."""
+    """Earlier it was 110 MiB, because a whole batch of long answers was made for each."""
     with (
         nameserver(tmp_path) as (addr, pid),
         BlockingClient() as client,

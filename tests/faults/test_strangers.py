@@ -1,4 +1,7 @@
-"""Input of strangers must not stop, bloat or confuse a running nameserver: wire, raft port and HTTP."""
+"""Strangers' input must not stop, fill or corrupt a running nameserver.
+
+RocketMQ's port, raft port and HTTP.
+"""
 
 from __future__ import annotations
 
@@ -53,11 +56,11 @@ class Server:
         return rss
 
     def forget_peak(self) -> None:
-        """Let :meth:`peak` count from now on."""
+        """Reset the figure of :meth:`peak`."""
         Path(f"/proc/{self.child.pid}/clear_refs").write_text("5")
 
     def peak(self) -> int:
-        """Return the most bytes that were resident at a time (VmHWM), which may be gone again by now."""
+        """Return the peak resident memory in bytes (VmHWM)."""
         status = Path(f"/proc/{self.child.pid}/status").read_text()
         found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
         assert found is not None
@@ -91,7 +94,7 @@ def read_answer(link: socket.socket) -> RemotingCommand:
 
 
 def closed_by_peer(link: socket.socket) -> bool:
-    """Read to the end; say whether the peer ended the connection, no matter what it sent before."""
+    """Read to the end; return whether the peer ended the connection after any answers."""
     try:
         while link.recv(65536):
             pass
@@ -122,7 +125,7 @@ def start(tmp_path: Path, mode: str) -> Server:
 
 @pytest.fixture(scope="module", params=["independent", "raft"])
 def process(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One nameserver for all tests: none of them may leave it worse than it was."""
+    """One nameserver for all tests: none may leave it in a worse state."""
     running = start(tmp_path_factory.mktemp(request.param), request.param)
     try:
         wait_until(lambda: ready(running), "one member leads itself")
@@ -148,7 +151,7 @@ def ready(server: Server) -> bool:
 
 
 def frame(header: bytes, *, size: int | None = None, word: int | None = None) -> bytes:
-    """Build a frame whose length words may lie."""
+    """Build a frame whose length words may be wrong."""
     return (
         struct.pack(">II", 4 + len(header) if size is None else size, len(header) if word is None else word)
         + header
@@ -311,12 +314,12 @@ def test_thousands_of_half_http_requests_do_not_shut_health_out(server: Server) 
 
 
 def send_all_and_finish(sock: socket.socket, data: bytes) -> None:
-    """Send and half-close; being closed on meanwhile is the peer's good right."""
+    """Send and half-close; the peer is allowed to close meanwhile."""
     try:
         sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)
     except OSError as error:
-        # ENOTCONN: the reset came between the two calls; the one of these that is no ConnectionError.
+        # ENOTCONN: the reset came between the two calls; unlike the others, this is no ConnectionError.
         if not isinstance(error, ConnectionError) and error.errno != errno.ENOTCONN:
             raise
 

@@ -1,4 +1,4 @@
-"""A table that is full refuses what makes it grow, says at which figure, and goes on serving what it has."""
+"""A full table refuses growth, names the exceeded bound, and goes on serving its content."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from routekeeper.remoting.bodies import TopicList
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.cost import TRIES
 from tests.registrations import registration
 from tests.waiting import wait_until
 
@@ -80,7 +81,7 @@ def refused(client: BlockingClient, addr: str, request: RemotingCommand, words: 
 
 
 def fill(client: BlockingClient, addr: str) -> None:
-    """Bring a table of 40 topics of one broker to each of its bounds, and check what still goes through."""
+    """Fill a table of 40 topics of one broker to each of its bounds; check which requests still succeed."""
     mine = names(40)
 
     def other(topics: tuple[str, ...], name: str = "b") -> RemotingCommand:
@@ -93,7 +94,8 @@ def fill(client: BlockingClient, addr: str) -> None:
         assert client.invoke(addr, other((), name)).code == ResponseCode.SUCCESS
     refused(client, addr, other(()), "4 .*tableBrokersMax=3")
     assert topics_at(client, addr) == set(mine), "nothing of what was refused is there"
-    # A listed broker goes on: the same again, other queues, a topic fewer, and one for which there is room.
+    # A listed broker may repeat its topics, change queues, remove a topic, and add one for which there is
+    # room.
     for counter, topics in ((1, mine), (2, mine), (3, mine[:-1]), (4, (*mine, "one-more"))):
         request = registration("a", "10.0.0.1:10911", topics, counter=counter, queues=4)
         answer = client.invoke(addr, request)
@@ -109,7 +111,8 @@ def test_independent_nameserver_refuses_more_than_its_table_holds(tmp_path: Path
 
 
 def test_group_refuses_more_than_its_table_holds_and_stays_equal(tmp_path: Path) -> None:
-    arguments = ("-c", str(settings_file(tmp_path)))
+    # However busy the machine is, a request is not refused for want of a leader.
+    arguments = ("-c", str(settings_file(tmp_path)), "--election-timeout-ms", "4000")
     with running(make_members(tmp_path, arguments=arguments)) as cluster, BlockingClient() as client:
         leader = cluster.leader()
         follower = cluster.others(leader)[0]
@@ -120,10 +123,14 @@ def test_group_refuses_more_than_its_table_holds_and_stays_equal(tmp_path: Path)
 
 
 REFUSED = 3_000
+KEPT_BYTES = 300
 
 
 def memory_of_refused(addr: str, pid: int) -> float:
-    """Return how many bytes the process keeps for each refused name that one open connection registers."""
+    """Return how many bytes the process keeps for each refused name that one open connection registers.
+
+    Of some attempts the least counts: a thread, or lines that wait to be written, take room once as well.
+    """
     with BlockingClient() as client:
 
         def register_names(first: int, count: int) -> None:
@@ -135,9 +142,14 @@ def memory_of_refused(addr: str, pid: int) -> float:
             answer = client.invoke(addr, registration(name, f"{name}.example:10911", (), counter=1))
             assert answer.code == ResponseCode.SUCCESS, answer.remark
         register_names(0, REFUSED)
-        before = psutil.Process(pid).memory_info().rss
-        register_names(REFUSED, REFUSED)
-        return (psutil.Process(pid).memory_info().rss - before) / REFUSED
+        grown = []
+        for attempt in range(1, 1 + TRIES):
+            before = psutil.Process(pid).memory_info().rss
+            register_names(attempt * REFUSED, REFUSED)
+            grown.append((psutil.Process(pid).memory_info().rss - before) / REFUSED)
+            if grown[-1] < KEPT_BYTES:
+                break
+        return min(grown)
 
 
 def test_member_keeps_nothing_of_brokers_that_it_refused(tmp_path: Path) -> None:
@@ -145,9 +157,9 @@ def test_member_keeps_nothing_of_brokers_that_it_refused(tmp_path: Path) -> None
     with running(make_members(tmp_path, size=1, arguments=arguments)) as cluster:
         leader = cluster.leader()
         assert leader.process is not None
-        assert memory_of_refused(leader.listen, leader.process.pid) < 300
+        assert memory_of_refused(leader.listen, leader.process.pid) < KEPT_BYTES
 
 
 def test_independent_nameserver_keeps_nothing_of_brokers_that_it_refused(tmp_path: Path) -> None:
     with independent(tmp_path) as server:
-        assert memory_of_refused(server.addr, server.pid) < 300
+        assert memory_of_refused(server.addr, server.pid) < KEPT_BYTES

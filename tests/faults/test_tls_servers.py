@@ -1,4 +1,4 @@
-"""TLS at the ports of real nameservers and brokers: modes, changed certificates, peers that do not fit."""
+"""TLS at the ports of real nameservers and brokers: modes, changed certificates, incompatible peers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import WITHIN_S, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
-#: A request that each server answers with any data.
+#: A request that each server answers in any state.
 QUESTION = {
     "nameserver": RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO, {}),
     "broker": RemotingCommand.request(RequestCode.GET_BROKER_CONFIG, {}),
@@ -48,7 +48,7 @@ class Running:
             raise
 
     def ask(self, link: socket.socket) -> RemotingCommand:
-        """Ask this server something over a connection.
+        """Send this server a request over a connection.
 
         Raises:
             OSError: It has closed, or does not answer.
@@ -242,7 +242,7 @@ def test_the_file_of_settings_is_watched_too_and_makes_a_plain_port_secure_witho
 
 @pytest.mark.one_core
 def test_thousands_of_half_handshakes_keep_neither_a_bystander_nor_a_newcomer_waiting(tmp_path: Path) -> None:
-    """The memory that half handshakes hold is bounded as well: each costs the library 45 KiB."""
+    """The memory of half handshakes is bounded, too: each costs the library 45 KiB."""
     first = hello()
     with (
         server("nameserver", tmp_path, *member()) as running,
@@ -250,7 +250,7 @@ def test_thousands_of_half_handshakes_keep_neither_a_bystander_nor_a_newcomer_wa
     ):
         assert running.ask(bystander).code == 0
         before = resident(running)
-        longest, halves = 0.0, []
+        took, halves = [], []
         try:
             for number in range(2_000):
                 halves.append(running.connect())
@@ -258,12 +258,13 @@ def test_thousands_of_half_handshakes_keep_neither_a_bystander_nor_a_newcomer_wa
                 if number % 50 == 0:
                     began = time.monotonic()
                     assert running.ask(bystander).code == 0
-                    longest = max(longest, time.monotonic() - began)
+                    took.append(time.monotonic() - began)
                 if number % 500 == 499:
                     assert running.works(client_context()), running.log.read_text()[-1500:]
-            assert longest < 2.0, "seconds; alone it waits for some ms"
+            # A machine that does something else holds up one or two; handshakes would hold up all of them.
+            assert sorted(took)[-3] < 2.0, "seconds; alone it waits for some ms"
             assert resident(running) - before < 100 << 20
-            # Those that are still there are closed in time.
+            # Remaining connections are closed in time.
             wait_until(lambda: all(map(is_closed, halves)), "half handshakes are closed", every_s=0.2)
         finally:
             for half in halves:

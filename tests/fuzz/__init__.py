@@ -1,1 +1,1 @@
-"""No input may raise anything but a refusal, or cost more than its bytes allow."""
+"""Fuzzing: every input is accepted or refused, and its cost is bounded by its size."""

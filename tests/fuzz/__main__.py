@@ -1,4 +1,6 @@
-"""``python -m tests.fuzz [--seconds S] [--seed N]``: fuzz what strangers reach, print the figures.
+"""``python -m tests.fuzz [--seconds S] [--seed N]``.
+
+Fuzz all code that strangers reach, and print the figures.
 
 ``--served [--topics N] [--hostile N]`` instead asks real nameserver processes with a large table, see
 :mod:`tests.fuzz.served`.

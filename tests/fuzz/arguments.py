@@ -1,4 +1,4 @@
-"""Requests of every code as text that changes well: ``name=value`` a line, an empty line, the body."""
+"""Requests of every code as text that is easy to mutate: ``name=value`` lines, an empty line, the body."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ _VALUES: Final = (
 
 
 def read(data: bytes) -> tuple[dict[str, str], bytes]:
-    """Return arguments and body; of so many arguments as a request may have."""
+    """Return arguments and body, with at most as many arguments as a request may have."""
     head, _, body = data.partition(b"\n\n")
     lines = head.decode("utf-8", "replace").split("\n")[:ARGUMENTS_MAX]
     return {name: value for name, _, value in (line.partition("=") for line in lines)}, body
@@ -105,12 +105,12 @@ def write(ext: dict[str, str], body: bytes) -> bytes:
 
 
 def with_all(body: bytes) -> bytes:
-    """Return a request that every code can read: it says every argument there is."""
+    """Return a request that every code can read, because it has all arguments."""
     return write({name: _PLAUSIBLE.get(name, "0") for name in NAMES[:ARGUMENTS_MAX]}, body)
 
 
 def change(rng: random.Random, data: bytes) -> bytes:
-    """Say something else in some arguments, or leave them out."""
+    """Change some arguments, or leave them out."""
     ext, body = read(data)
     for _ in range(rng.choice((1, 1, 2, 4))):
         name = rng.choice(NAMES)
@@ -122,7 +122,7 @@ def change(rng: random.Random, data: bytes) -> bytes:
 
 
 def asked(code: int, table: RouteTable) -> Callable[[bytes], object]:
-    """Return what asks a nameserver's handlers with a request of that code."""
+    """Return a function that sends a request of that code to a nameserver's handlers."""
     settings = NamesrvSettings()
 
     def ask(data: bytes) -> object:

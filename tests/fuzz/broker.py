@@ -21,7 +21,7 @@ from routekeeper.remoting.message import Host
 from tests.fuzz import arguments
 
 CODES: Final = tuple(sorted(map(int, HANDLERS)))
-#: After so many requests the broker begins anew, so that what one costs says little of those before it.
+#: Number of requests after which the broker is restarted, so that a cost depends little on earlier requests.
 _REQUESTS_MAX: Final = 200
 _NOW_MS: Final = 1_700_000_000_000
 _HOST: Final = Host("127.0.0.1", 10911)
@@ -43,7 +43,7 @@ class Broker:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def prepare(self) -> None:
-        """Begin anew if it is time to, outside of what is measured."""
+        """Restart if it is time to, outside of the measured time."""
         if self._state is not None and self._asked < _REQUESTS_MAX:
             return
         self.close()
@@ -55,7 +55,7 @@ class Broker:
             self._serve(self._state, *request)
 
     def ask(self, code: int, data: bytes) -> object:
-        """Serve one request and encode its answer, no matter what it has to wait for."""
+        """Serve one request and encode its answer, without the waits that it would need."""
         assert self._state is not None, "not prepared"
         self._asked += 1
         return self._serve(self._state, code, data)

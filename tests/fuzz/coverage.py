@@ -1,8 +1,8 @@
-"""``python -m tests.fuzz --coverage``: which lines are reached of what strangers reach.
+"""``python -m tests.fuzz --coverage``: the lines that fuzzing reaches, of the code that strangers can reach.
 
-Each line is traced, which makes everything some 10 times slower; so this is one pass over what a run begins
-with and some changes of it, by option, and no part of a run. Lines of modules and classes, which run at
-import, count for neither side; what starts the members behind the ports counts.
+Each line is traced, which makes everything some 10 times slower. So this is a separate pass, by option, over
+the initial inputs and some mutations. Lines of modules and classes, which run at import, do not count; lines
+that start the members behind the ports do.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _lines(code: CodeType) -> Iterator[int]:
 
 
 def measure(seed: int) -> dict[str, tuple[int, int]]:
-    """Return lines reached and lines there are, by room."""
+    """Return the numbers of reached lines and of all lines, by group of modules."""
     rng = random.Random(seed)
     wanted = {str(file): set[int]() for _, file in _files()}
 

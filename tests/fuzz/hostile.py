@@ -1,4 +1,4 @@
-"""Connections that send what they are given again and again, until this process is killed."""
+"""Connections that send given bytes again and again, until this process is killed."""
 
 from __future__ import annotations
 

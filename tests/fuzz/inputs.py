@@ -1,4 +1,4 @@
-"""Inputs of a fuzz run: real bodies and known attacks, changed by what makes readers pay."""
+"""Inputs of a fuzz run: real bodies and known attacks, with mutations that are costly for readers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _TOKENS: Final = (
 
 
 def corpus() -> list[tuple[str, bytes]]:
-    """Return inputs that once did harm, by name: parts in hexadecimal digits; ``*n`` repeats a part."""
+    """Return inputs that once caused a fault, by name: parts in hexadecimal digits; ``*n`` repeats a part."""
     return [(path.stem, expand(path.read_text())) for path in sorted(CORPUS.glob("*.txt"))]
 
 
@@ -92,7 +92,7 @@ def expand(text: str) -> bytes:
 
 
 def pool_of(family: str) -> list[bytes]:
-    """Return what a run begins with: what real peers send, and what once did harm."""
+    """Return a run's initial inputs: messages of real peers, and inputs that once caused a fault."""
     known = [data for _, data in corpus()]
     if family == "arguments":
         known = [arguments.with_all(data) for data in known]
@@ -100,7 +100,7 @@ def pool_of(family: str) -> list[bytes]:
 
 
 def mutate(rng: random.Random, pool: list[bytes], family: str = "bytes") -> bytes:
-    """Return a new input made of those known; mostly one that keeps the form that its family has."""
+    """Return a new input made from known ones; mostly one that keeps the form of its family."""
     data = rng.choice(pool)
     own = _CHANGE_OF.get(family)
     for _ in range(rng.choice((1, 1, 2, 3, 5))):

@@ -1,4 +1,4 @@
-"""Inputs for raft links and for HTTP: what real peers send, and changes that keep their form."""
+"""Inputs for raft links and for HTTP: messages of real peers, and mutations that keep their form."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ _ODD: Final[tuple[Any, ...]] = (
 
 
 def change_members(rng: random.Random, data: bytes) -> bytes:
-    """Change one value in one frame, say one more often, or leave one out."""
+    """Change one value in one frame, repeat one, or leave one out."""
     found = bodies(data)
     if not found:
         return data
@@ -158,7 +158,7 @@ def change_members(rng: random.Random, data: bytes) -> bytes:
 
 
 def change_value(rng: random.Random, payload: bytes) -> bytes:
-    """Put another value in some place of a msgpack value; something that is none stays as it is."""
+    """Replace some part of a msgpack value; other bytes do not change."""
     try:
         value = msgspec.msgpack.decode(payload)
         return msgspec.msgpack.encode(_changed(rng, value))
@@ -243,7 +243,7 @@ HTTP_SEEDS: Final[tuple[bytes, ...]] = (
 
 
 def change_http(rng: random.Random, data: bytes) -> bytes:
-    """Make another request, alone or behind the one given."""
+    """Make another request, alone or after the given one."""
     method = rng.choice(("GET", "GET", "HEAD", "POST", "DELETE", "PUT", "OPTIONS", "x" * 50))
     headers = [_HEADERS[0], *rng.choices(_HEADERS, k=rng.randrange(4))]
     made = http_request(

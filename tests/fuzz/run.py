@@ -1,4 +1,4 @@
-"""One fuzz run: inputs changed from what was costly or new, judged by exceptions and by cost per byte."""
+"""One fuzz run: mutations of costly or new inputs, judged by exceptions and by cost for each byte."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from routekeeper.remoting.message import BODY_SIZE_MAX
 from tests.fuzz.inputs import SEEDS_OF, mutate, pool_of
 from tests.fuzz.targets import MESSAGE_MAX, PREPARE, REFUSALS, TARGETS, family
 
-#: CPU time that any input may take, and what each of its bytes adds. A slow and busy machine is allowed for.
+#: Allowed CPU time of any input, and of each of its bytes; enough for a slow and busy machine.
 CPU_BASE_S: Final = 0.02
 CPU_PER_BYTE_S: Final = 3e-6
-#: Bytes allocated at a time: for any input, and for each of its bytes. A compressed byte may become 128, and
-#: half a topic of 300 bytes.
+#: Allowed bytes in memory: for any input, and for each of its bytes. A compressed byte may become 128, and
+#: half of a topic with 300 bytes.
 HEAP_BASE: Final = 256 * 1024
 HEAP_PER_BYTE: Final = 600
-#: A message's body may inflate to its limit no matter its size: only who asked for messages reads it.
+#: A message's body of any size may decompress to its limit, because only a client that asked for messages
+#: reads it.
 HEAP_OF: Final = {"message-zlib": 3 * BODY_SIZE_MAX}
-#: Bytes logged for one input.
+#: Allowed bytes of log for one input.
 LOG_MAX: Final = 4096
 _POOL_MAX: Final = 400
 #: Tried more often than the others: much code stands behind each.
 _BEHIND_PORTS: Final = ("wire", "wire-secured", "wire-handshake", "http", "raft-stranger", "raft-member")
-#: Logged with its traceback although nothing is wrong here: a member is believed, but its image not stored.
+#: An expected log line with traceback: a member is trusted, but its snapshot is not stored.
 _BELIEVED: Final = "snapshot not installed"
 _DIGITS: Final = re.compile(r"[0-9]+|'.*'")
 
 
 class Harm(AssertionError):
-    """An input that raised what is no refusal, or cost too much."""
+    """An input that raised another exception than a refusal, or cost too much."""
 
 
 @dataclass(kw_only=True)
@@ -67,7 +68,7 @@ class Figures:
 
 
 class _Log(logging.Handler):
-    """Counts what is logged; that nobody saw an exception that was only logged is harm, too."""
+    """Counts log lines, because a logged exception is a fault, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,10 +83,10 @@ class _Log(logging.Handler):
 
 
 def measure(call: Callable[[bytes], object], data: bytes) -> Cost:
-    """Run one target once, and say what it cost; tracing memory makes it several times slower.
+    """Run one target once, and return its cost; tracing memory makes it several times slower.
 
     Raises:
-        Harm: If it raised what is no refusal, or a refusal that takes more than some lines.
+        Harm: If it raised another exception than a refusal, or a refusal of more than some lines.
     """
     started = time.thread_time()
     try:

@@ -1,15 +1,14 @@
-"""A real nameserver with a large table: what one request holds its loop for, and who waits for strangers.
+"""A real nameserver with a large table: how long one request blocks its loop, and how long others wait.
 
-``python -m tests.fuzz --served``. Each served code gets every input of the corpus, alone, at a process that
-knows so many topics. What a request costs is the time that the process's main thread had a processor while it
-was answered (the kernel's count, so that neighbours do not lengthen it): an upper bound of each turn of its
-loop.
-Where that is above the limit, the answer came in parts, or the limit is missed: then a bystander's wait on
-another connection decides, the shortest of some tries. Afterwards hostile connections send the dearest
-requests again and again, while a bystander of another host asks 106 at fixed instants, from its first
-request on. What it felt is judged, so that this part wants a machine with nothing else to do; the kernel's
-count is printed beside. For comparison, one more bystander shares the strangers' host: it begins with what
-their connections that are gone have cost, so that its first requests wait as theirs do.
+``python -m tests.fuzz --served``. Each served code gets every input of the corpus, alone, at a process with a
+given number of topics. The cost of a request is the CPU time of the process's main thread during the request
+(by the kernel's count, so that other programs do not lengthen it). It is an upper bound of each turn of the
+loop. If it is above the limit, either the answer came in parts or the limit is missed: then the wait of a
+bystander on another connection decides, the shortest of some tries. Afterwards hostile connections send the
+most costly requests again and again, while a bystander on another host sends request 106 at fixed instants,
+from its first request on. Its waits are judged, so this part needs an idle machine; the kernel's count is
+printed, too. For comparison, one more bystander is on the strangers' host. It begins with the cost of their
+closed connections, so its first requests wait as theirs do.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from tests.fuzz.inputs import SEEDS, corpus
 from tests.ports import free_addresses
 from tests.registrations import body_of, fields_of
 
-#: The time for which a request of at most so many bytes may hold the loop, and a larger one, in a turn.
+#: Time for which a request may block the loop in a turn: below a size in bytes, and above it.
 SMALL: Final = 64 * 1024
 HOLD_S: Final = 0.020
 HOLD_LARGE_S: Final = 0.100
@@ -59,7 +58,7 @@ _ANOTHER: Final = "127.0.0.2"
 
 
 class Input(NamedTuple):
-    """One request: its code, where it is from, its frame."""
+    """One request: its code, its source, its frame."""
 
     code: int
     name: str
@@ -67,7 +66,7 @@ class Input(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A bystander's wait: as it felt, and how much of it the server's loop had a processor, in seconds."""
+    """A bystander's wait in seconds: in all, and the part in which the server's loop had a processor."""
 
     felt_s: float
     cpu_s: float
@@ -148,7 +147,7 @@ class Process:
         return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
     def idle_cpu_s(self) -> float:
-        """As :meth:`cpu_s`, once the thread sleeps: while it runs, the count is some ms behind."""
+        """As :meth:`cpu_s`, but wait until the thread sleeps: while it runs, the count is some ms behind."""
         pid, deadline = self.child.pid, time.monotonic() + 2
         stat = Path(f"/proc/{pid}/task/{pid}/stat")
         while stat.read_text().rpartition(")")[2].split()[0] != "S" and time.monotonic() < deadline:
@@ -182,7 +181,7 @@ class Connection:
 
 
 def inputs() -> Iterator[Input]:
-    """Yield what each served code is asked: every body of the corpus and what real peers send."""
+    """Yield the requests for each served code: every body of the corpus and real peers' messages."""
     bodies = [(name, data) for name, data in corpus()]
     bodies += [(f"seed-{number}", data) for number, data in enumerate(SEEDS)]
     bodies += [
@@ -234,7 +233,7 @@ _CLUSTER_INFO: Final = RemotingCommand(
 
 @contextmanager
 def group(mode: str, directory: Path) -> Iterator[tuple[Process, list[Process]]]:
-    """Run one nameserver, or a group of three; yield who is asked (the leader), and all."""
+    """Run one nameserver, or a group of three; yield the queried one (the leader), and all."""
     processes: list[Process] = []
     try:
         if mode == "independent":
@@ -303,7 +302,7 @@ def run_served(mode: str, *, topics: int, hostile: int, seconds: float = 10.0) -
 
 
 def _hold(asked: Process, one: Input, findings: Findings) -> float:
-    """Return for how long a request held the loop at most in a turn, the least of some tries."""
+    """Return the longest time for which a request blocked the loop in a turn; the least of some tries."""
     limit = HOLD_S if len(one.frame) <= SMALL else HOLD_LARGE_S
     least = float("inf")
     for _ in range(_TRIES):
@@ -348,7 +347,7 @@ def _wait_beside(asked: Process, one: Input) -> float:
 
 
 def _waits(asked: Process, seconds: float, host: str) -> list[Wait]:
-    """Return how long 106 took, asked at fixed instants; each wait runs from the instant."""
+    """Return the times of request 106, sent at fixed instants; each wait runs from its instant."""
     bystander, waits = Connection(asked, host), []
     began = time.perf_counter()
     for number in range(int(seconds / _EVERY_S)):
@@ -363,7 +362,7 @@ def _waits(asked: Process, seconds: float, host: str) -> list[Wait]:
 
 @contextmanager
 def _strangers(asked: Process, dearest: list[Input], count: int) -> Iterator[None]:
-    """Let so many connections of another process send the dearest requests again and again."""
+    """Let connections of another process send the most costly requests again and again."""
     host, port = asked.address
     plan = json.dumps([one.frame.hex() for one in dearest])
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:

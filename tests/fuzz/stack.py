@@ -1,4 +1,4 @@
-"""The servers behind real ports, given bytes without sockets: the wire, HTTP and raft links of a nameserver.
+"""The servers behind a nameserver's three ports, fed with bytes without sockets.
 
 Two members, neither of which anything outside can reach: one that leads a group of one, with its wire and
 its HTTP port; and one of three, whose links are fed by strangers and by what proves itself a member.
@@ -32,13 +32,13 @@ from routekeeper.remoting.transport.server import Connection
 from routekeeper.remoting.transport.tls import Pipe
 from tests.tls import client_context, port_context
 
-#: Turns of the loop that one input gets; what is not done by then is cut off, as by a closed connection.
+#: Number of loop turns for one input; unfinished work is then cut off, as by a closed connection.
 _TURNS: Final = 40
 _LEADS_S: Final = 20.0
 _RECORD_MAX: Final = 16_384
 TOKEN: Final = "a-token-of-thirty-two-characters"
 SECRET: Final = b"a secret of thirty-two bytes or more"
-#: Names of the group of three. Nothing listens at the ports of the others: what is dialled there is refused.
+#: Names of the group of three. The others' ports have no listener, so connections to them are refused.
 ME: Final = "127.0.0.1:3"
 OTHER: Final = "127.0.0.1:2"
 THIRD: Final = "127.0.0.1:1"
@@ -46,7 +46,7 @@ _Result = TypeVar("_Result")
 
 
 class Wire(asyncio.Transport):
-    """The other end of a connection in memory: it reads everything, and keeps what was answered."""
+    """The other end of a connection in memory: it reads everything, and stores the answers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Wire(asyncio.Transport):
 
 
 class Failed(AssertionError):
-    """Something that no input may bring about, noticed behind the port."""
+    """A fault behind the port that no input may cause."""
 
 
 class Stack:
@@ -116,7 +116,7 @@ class Stack:
         """Let the loop turn until ``work`` is done.
 
         Raises:
-            Failed: If anything on the loop raised meanwhile.
+            Failed: If any code on the loop raised an exception meanwhile.
         """
         self._failures.clear()
         result = self._loop.run_until_complete(_awaited(work))
@@ -125,7 +125,7 @@ class Stack:
         return result
 
     def prepare(self) -> None:
-        """Start, or start anew what an input has stopped, outside of what is measured."""
+        """Start the members, or restart one that an input has stopped, outside of the measured time."""
         if not self._started:
             self._started = True
             self.run(self._start)
@@ -160,7 +160,7 @@ class Stack:
         self._peer = await _Member.start(self._directory / "three", self._group)
 
     def close(self) -> None:
-        """Leave without a word: nobody is on the other side."""
+        """Do nothing, because there is no peer."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
     # -- targets
@@ -219,7 +219,7 @@ class Stack:
         return None
 
     def stranger(self, data: bytes) -> object:
-        """Let the raft port receive bytes from who has proved nothing."""
+        """Let the raft port receive bytes from an unauthenticated peer."""
         assert self._peer is not None
         peer = self._peer
 
@@ -229,7 +229,10 @@ class Stack:
         return self.run(knock)
 
     def member(self, data: bytes) -> object:
-        """Let the raft port receive frames, see :func:`bodies`, from a proven member: kind and payload."""
+        """Let the raft port receive frames, see :func:`bodies`, from an authenticated member.
+
+        Kind and payload.
+        """
         assert self._peer is not None
         peer = self._peer
 
@@ -265,7 +268,7 @@ class Stack:
 
 
 def _give(protocol: asyncio.Protocol | asyncio.BufferedProtocol, data: bytes) -> None:
-    """Hand bytes over as a loop does."""
+    """Pass bytes on as an event loop does."""
     if isinstance(protocol, asyncio.Protocol):
         protocol.data_received(data)
         return
@@ -278,7 +281,7 @@ def _give(protocol: asyncio.Protocol | asyncio.BufferedProtocol, data: bytes) ->
 
 
 class _Member:
-    """One of three members; the others are away, and inputs speak for one of them."""
+    """One of three members; the others are down, and inputs act as one of them."""
 
     def __init__(self, mode: Replicated, member: RaftMember) -> None:
         self._mode = mode
@@ -313,7 +316,7 @@ class _Member:
 
     @property
     def is_spent(self) -> bool:
-        """Return whether it stopped, or was told of other members, so that it refuses those of this stack."""
+        """Return whether it stopped, or has another list of members and so refuses those of this stack."""
         return bool(self._stopped) or self._transport.credentials != self._began_with
 
     async def close(self) -> None:
@@ -323,7 +326,7 @@ class _Member:
         return Link(self._transport, None)
 
     def proven(self) -> tuple[Link, Handshake, Wire]:
-        """Dial this member as the other one, and prove it."""
+        """Connect to this member as the other one, with a valid proof."""
         link, wire = self.link(), Wire()
         link.connection_made(wire)
         handshake = Handshake(self._other, peer=ME, nonce=os.urandom(NONCE_SIZE))
@@ -344,8 +347,8 @@ FRAMES_MAX: Final = 4_096
 def bodies(data: bytes) -> list[bytes]:
     """Cut an input into frames: a u16 size and that many bytes each; the last one may be shorter.
 
-    Not more than FRAMES_MAX: on the wire a frame is ten times as long as two bytes that say "empty", and what
-    sealing them costs here would be counted as the reader's.
+    Return at most FRAMES_MAX: a frame on the wire is ten times as long as the two bytes of an empty one here,
+    and the cost of sealing would count as the reader's.
     """
     found: list[bytes] = []
     at = 0

@@ -34,7 +34,7 @@ from tests.fuzz import arguments, broker
 from tests.fuzz.stack import STACK
 from tests.registrations import decided
 
-#: Exceptions that a decoder may raise: the input's fault, said in a line.
+#: Exceptions that a decoder may raise: they report a fault of the input in one line.
 REFUSALS: Final = (
     RemoteProtocolError,
     FieldError,
@@ -73,7 +73,7 @@ def _served(code: int, compressed: bool = False) -> Callable[[bytes], object]:
 
 
 def _request(frame: bytes) -> object:
-    """Read a frame as a server does, and answer what is in it."""
+    """Read a frame as a server does, and answer its request."""
     request = read_command(frame, 0, len(frame) - 4)
     return request.code in SERVED and decided(_TABLE.view, request, _SETTINGS, uptime_s=_UPTIME_S)
 
@@ -92,7 +92,7 @@ _ACCOUNTS: Final = merge_files(
 
 
 def _access(header: bytes) -> object:
-    """Decide on a request before its code is looked at, and find out which topics and groups it needs."""
+    """Check a request before its handler runs, and compute the topics and groups that it needs."""
     request = decode_command(Frame(HeaderCodec.JSON, header, b""))
     rule = broker_rule(request.code)
     needs = None if rule.needs is None else list(rule.needs(request))
@@ -159,7 +159,7 @@ TARGETS: Final[dict[str, Callable[[bytes], object]]] = {
     "peer-image": decode_image,
 }
 
-#: To be called before an input is measured: it starts what the target needs, or starts it anew.
+#: Called before an input is measured: starts or restarts the processes and objects of the target.
 PREPARE: Final[dict[str, Callable[[], None]]] = {
     "broker": broker.prepare,
     **dict.fromkeys(("wire", "http", "raft"), STACK.prepare),
@@ -167,7 +167,7 @@ PREPARE: Final[dict[str, Callable[[], None]]] = {
 
 
 def family(name: str) -> str:
-    """Return what a target's inputs look like; those of one family serve all its targets."""
+    """Return the family of a target's inputs; inputs of one family serve all its targets."""
     kind = name.partition("-")[0]
     return {"asked": "arguments", "broker": "arguments", "raft": name}.get(
         kind, kind if kind in ("http", "peer") else "bytes"

@@ -1,4 +1,4 @@
-"""A short fuzz run for each test run, all that once did harm, and whether harm is noticed at all."""
+"""A short fuzz run, all inputs that once caused faults, and checks that faults are noticed."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_lines_that_earlier_inputs_caused_do_not_hide_what_a_later_one_raises(
 
 
 def test_inputs_of_a_family_reach_what_is_behind_the_first_check() -> None:
-    """A run begins with inputs that are no garbage: a broker stores it, a member votes for it."""
+    """A run's initial inputs are valid: a broker stores one, a member votes for one."""
     rng = random.Random(1)
     read = {
         name: sum(judge(name, data, heap=False).outcome == "read" for data in SEEDS_OF[family(name)])
@@ -157,7 +157,10 @@ def test_the_same_seed_tries_the_same_inputs(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.fuzz
 def test_no_request_holds_a_real_nameserver_for_long() -> None:
-    """By CPU and memory only; ``python -m tests.fuzz --served`` has more topics, both modes and strangers."""
+    """This checks only CPU and memory.
+
+    ``python -m tests.fuzz --served`` has more topics, both modes and strangers.
+    """
     findings = served.run_served("independent", topics=2000, hostile=0)
     print(*findings.lines(), sep="\n")
     assert not findings.missed
@@ -166,7 +169,7 @@ def test_no_request_holds_a_real_nameserver_for_long() -> None:
 
 @pytest.mark.slow
 def test_a_turn_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measurements of the process are judged: with a smaller limit, requests are above it."""
+    """Measurements of the process are compared with limits: with a smaller limit, requests exceed it."""
     monkeypatch.setattr("tests.fuzz.served.HOLD_LARGE_S", 1e-5)
     monkeypatch.setattr("tests.fuzz.served.RESIDENT_MAX", 1 << 20)
     dear = [one for one in served.inputs() if one.code == 103 and one.name == "one MiB of number keys"]
@@ -176,7 +179,7 @@ def test_a_turn_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [text for text in missed if "were resident" in text]
 
 
-# The last, since any request may change what the servers of this process hold.
+# This test is the last, because any request may change the state of this process's servers.
 @pytest.mark.fuzz
 def test_new_inputs_do_no_harm() -> None:
     seed = int.from_bytes(os.urandom(4))

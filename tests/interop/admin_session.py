@@ -13,7 +13,7 @@ from typing import IO, Final
 from .programs import AdminResult, ApacheFailure
 from .watchdog import guard
 
-_ANSWER_S: Final = 60.0
+_ANSWER_S: Final = 120.0
 
 
 class AdminSession:

@@ -262,7 +262,7 @@ def has_route(namesrv: str, topic: str, broker: str) -> bool:
     return code == 0 and f'"{broker}"'.encode() in body
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> float:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 90.0) -> float:
     """Return the seconds it took until ``condition()`` held.
 
     Raises:
@@ -561,7 +561,7 @@ class Apache:
         *args: str,
         namesrvs: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
-        timeout_s: float = 60.0,
+        timeout_s: float = 120.0,
     ) -> AdminResult:
         """Run Apache's ``mqadmin SUBCOMMAND...`` to its end.
 
@@ -653,7 +653,7 @@ class Apache:
         *,
         body_bytes: int = 64,
         batch: int = 1,
-        timeout_s: float = 100.0,
+        timeout_s: float = 180.0,
         properties: Mapping[str, str] | None = None,
         **named: Any,
     ) -> dict[str, str]:
@@ -692,7 +692,7 @@ class Apache:
         group: str,
         count: int,
         *,
-        seconds: int = 60,
+        seconds: int = 150,
         retry_every: int = 0,
         properties: Mapping[str, str] | None = None,
         **named: Any,
@@ -715,7 +715,7 @@ class Apache:
         group: str,
         count: int | str,
         *,
-        seconds: int = 60,
+        seconds: int = 150,
         retry_every: int = 0,
         properties: Mapping[str, str] | None = None,
         **named: Any,

@@ -17,7 +17,7 @@ from typing import Final
 
 from routekeeper.client.mqadmin.__main__ import main
 
-from .apache import AdminResult, Apache, ask, has_route, wait_until
+from .apache import START_S, AdminResult, Apache, ask, has_route, wait_until
 from .ours import create_topic
 
 TOPIC: Final = "Golden"
@@ -169,12 +169,12 @@ def stage(
             partial = folder / "partial"
             partial.write_text("0")
             partial.rename(enough)
-            consumer.wait(30)
+            consumer.wait(START_S)
             wait_until(lambda: ask(broker, 203, {"consumerGroup": GROUP})[0] != 0, "the group offline")
 
     try:
         members.enter_context(producer_member(broker))
-        wait_until(consumed, "the group to have passed the messages", 60)
+        wait_until(consumed, "the group to have passed the messages", START_S)
         yield (
             Stage(
                 namesrv=namesrv, broker=broker, offset_id=answer["extFields"]["msgId"], release=apache.release

@@ -5,6 +5,7 @@ Everything goes through command lines and sockets; nothing here imports the pack
 
 from __future__ import annotations
 
+import http.client
 import json
 import subprocess
 import sys
@@ -74,7 +75,7 @@ class OurNamesrv(Program):
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read().decode()
-        except OSError:
+        except (OSError, http.client.HTTPException):  # it may be killed while it answers
             return 0, ""
 
     def requests(self, code: int) -> int:
@@ -200,7 +201,7 @@ def await_broker(broker: OurBroker, namesrvs: Sequence[str]) -> OurBroker:
 
 
 def our_mqadmin(
-    *args: str, namesrvs: Sequence[str] = (), folder: Path, timeout_s: float = 60.0
+    *args: str, namesrvs: Sequence[str] = (), folder: Path, timeout_s: float = 120.0
 ) -> AdminResult:
     """Run our ``mqadmin SUBCOMMAND...`` to its end."""
     arguments = [*args, *(("-n", ";".join(namesrvs)) if namesrvs else ())]
@@ -335,7 +336,7 @@ class OurDeployment:
     def addrs(self) -> list[str]:
         return [namesrv.addr for namesrv in self.namesrvs]
 
-    def everywhere(self, condition: Callable[[str], bool], what: str, timeout_s: float = 10.0) -> float:
+    def everywhere(self, condition: Callable[[str], bool], what: str, timeout_s: float = 60.0) -> float:
         """Return the seconds until ``condition(addr)`` holds for each nameserver."""
         begin = time.monotonic()
         for addr in self.addrs:

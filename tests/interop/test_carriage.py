@@ -25,7 +25,7 @@ from routekeeper import (
 )
 from routekeeper.bench.timers import divide_periods
 
-from .apache import RELEASES, Apache, ask, wait_until
+from .apache import RELEASES, START_S, Apache, ask, wait_until
 from .ours import MODES, ApacheDeployment, OurDeployment, create_topic, in_parallel, route
 from .patient import patient, sender
 
@@ -87,7 +87,7 @@ def test_java_consumers_get_what_they_ask_for_at_our_broker(
         topic = routed(addrs, broker, f"Broadcast{mark}")
         apache.produce(addrs, topic, 200)
         members = [apache.consumer(addrs, topic, f"broadcast_{mark}", 200, broadcast=1) for _ in range(2)]
-        assert [member.wait(90) for member in members] == [0, 0], [member.text() for member in members]
+        assert [member.wait(START_S) for member in members] == [0, 0], [member.text() for member in members]
 
     def dead_letters() -> None:
         topic, group = routed(addrs, broker, f"Dead{mark}"), f"dead_{mark}"
@@ -97,17 +97,17 @@ def test_java_consumers_get_what_they_ask_for_at_our_broker(
         for addr in addrs:
             wait_until(lambda a=addr: route(a, f"%RETRY%{group}") is not None, f"retry topic at {addr}")  # type: ignore[misc]
         consumer = apache.consumer(
-            addrs, topic, group, f"@{tmp_path / 'count'}", seconds=100, dead=10, retries=1
+            addrs, topic, group, f"@{tmp_path / 'count'}", seconds=300, dead=10, retries=1
         )
         fields = {"topic": f"%DLQ%{group}", "queueId": "0"}
         wait_until(
             lambda: ask(broker, 30, fields)[1].get("extFields", {}).get("offset") == "10",
             "the dead letters",
-            60,
+            START_S,
         )
         (tmp_path / "partial").write_text("90")
         (tmp_path / "partial").rename(tmp_path / "count")
-        assert consumer.wait(60) == 0, consumer.text()
+        assert consumer.wait(START_S) == 0, consumer.text()
         assert "distinct 90\n" in consumer.text(), consumer.text()
 
     def delayed() -> None:

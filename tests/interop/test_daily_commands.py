@@ -12,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -209,7 +210,7 @@ def run_all(
         sent = apache.produce([namesrv], TOPIC, COUNT, tags="A,B", trace=traces)
         assert sent["status SEND_OK"] == str(COUNT), sent
         unique = unique_id(tool, "key0")
-        wait_until(lambda: traced(tool, unique, traces), f"the traces of {unique}", 60)
+        wait_until(lambda: traced(tool, unique, traces), f"the traces of {unique}", START_S)
         theirs: dict[str, AdminResult] = {}
         ours: dict[str, AdminResult] = {}
         documents: dict[str, tuple[Any, Any]] = {}
@@ -556,13 +557,16 @@ def compare_accounts(apache: Apache, namesrv: str, broker: str, file: str) -> No
 
 def settled(tool: Tool, broker: str) -> None:
     """Wait until the broker has read its file again after the last change: it looks every half second."""
-    texts = [tool("getAclConfig", "-b", broker).stdout]
-    wait_until(lambda: _unchanged(texts, tool, broker), "the accounts settled")
+    text, since = "", time.monotonic()
 
+    def unchanged() -> bool:
+        nonlocal text, since
+        now, said = time.monotonic(), tool("getAclConfig", "-b", broker).stdout
+        if said != text:
+            text, since = said, now
+        return now - since > 1.5
 
-def _unchanged(texts: list[str], tool: Callable[..., AdminResult], broker: str) -> bool:
-    texts.append(tool("getAclConfig", "-b", broker).stdout)
-    return texts[-1] == texts[-2]
+    wait_until(unchanged, "the accounts settled")
 
 
 def acl_lines(text: str) -> list[str]:

@@ -78,9 +78,12 @@ def test_our_broker_creates_a_topic_for_a_producer_and_carries_its_messages(
     topic = f"NeverCreated{load.client[0]}"
     assert [route(addr, topic) for addr in deployment.addrs] == [None, None, None]
     load.send(deployment, apaches[load.client], topic)
+    deployment.everywhere(
+        lambda addr: route(addr, topic) is not None, "a topic that a producer brought about"
+    )
     for addr in deployment.addrs:
         found = route(addr, topic)
-        assert found is not None, "the route of a topic that a producer brought about"
+        assert found is not None
         assert [data["brokerAddrs"] for data in found["brokerDatas"]] == [{"0": deployment.ours.addr}]
         (queues,) = found["queueDatas"]
         # the producer asks for 4, TBW102 offers 8: the smaller one counts
@@ -95,6 +98,7 @@ def test_refused_messages_come_back_through_our_brokers_retry_topic(
     group = f"retrying_{client[0]}"
     consumed = retried_by_java(apaches[client], deployment.addrs, deployment.ours.addr, group)
     assert (consumed["distinct"], consumed["redelivered"]) == ("100", "10"), consumed
+    deployment.everywhere(lambda addr: route(addr, f"%RETRY%{group}") is not None, "the retry topic")
     for addr in deployment.addrs:
         found = route(addr, f"%RETRY%{group}")
         assert found is not None

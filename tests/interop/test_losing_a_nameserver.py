@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .apache import Apache, has_route, listed, wait_until
+from .apache import START_S, Apache, has_route, listed, wait_until
 from .ours import REGISTER_MS, SCAN_MS, RouteWatch, create_topic, in_parallel, start_again, start_namesrvs
 
 pytestmark = pytest.mark.interop
@@ -43,7 +43,7 @@ def lose_one(mode: str, apache: Apache, folder: Path) -> None:
             # a Java client that starts now and is also told of the dead one would fail its first call in one
             # of three cases: it tries one address per call
             assert apache.produce(left, topic, 200)["status SEND_OK"] == "200"
-            assert consumer.wait(90) == 0, consumer.text()
+            assert consumer.wait(START_S) == 0, consumer.text()
             assert "distinct 200\n" in consumer.text()
             create_topic(broker.addr, "BornWithout")
             for addr in left:
@@ -59,7 +59,7 @@ def lose_one(mode: str, apache: Apache, folder: Path) -> None:
             wait_until(
                 lambda: has_route(lost.addr, "BornWithout", broker.addr),
                 "the broker to report to the one that came back",
-                REGISTER_MS / 1000 + 10,
+                START_S,
             )
         assert watch.missing == []
         assert len(watch.unanswered) <= watch.answered / 20, watch.unanswered

@@ -12,7 +12,7 @@ import pytest
 from routekeeper import AsyncClient, ConsumeFrom, ConsumerConfig, ReceivedMessage
 from routekeeper.bench.timers import divide_periods
 
-from .apache import Apache, ApacheBroker, ask, wait_until
+from .apache import START_S, Apache, ApacheBroker, ask, wait_until
 from .ours import MODES, Fleet, OurDeployment, create_topic, in_parallel, route
 from .patient import patient
 
@@ -56,17 +56,17 @@ def test_slaves_find_their_master_copy_it_and_serve_when_it_is_gone(
             slave.wait_for("boot success")
             both = {"0": master.addr} | itself
             deployment.everywhere(
-                lambda addr: addrs_of(addr) == both, f"{both} in mode {deployment.mode}", 60
+                lambda addr: addrs_of(addr) == both, f"{both} in mode {deployment.mode}", START_S
             )
-            wait_until(lambda: copied(slave, ALONE) == 1, f"the first copy of {deployment.mode}", 60)
+            wait_until(lambda: copied(slave, ALONE) == 1, f"the first copy of {deployment.mode}", START_S)
             # unlike messages, topics come by a question to the master every 10 s
-            wait_until(lambda: knows(slave), f"the topics of {deployment.mode}", 60)
+            wait_until(lambda: knows(slave), f"the topics of {deployment.mode}", START_S)
 
         in_parallel(*(partial(joined, *each) for each in slaves))
         sent = java.produce(deployments[0].addrs, TOPIC, COUNT)
         assert sent["status SEND_OK"] == str(COUNT), sent
         for deployment, slave, _ in slaves:
-            wait_until(lambda s=slave: copied(s, TOPIC) == COUNT, f"the copy of {deployment.mode}", 60)  # type: ignore[misc]
+            wait_until(lambda s=slave: copied(s, TOPIC) == COUNT, f"the copy of {deployment.mode}", START_S)  # type: ignore[misc]
         master.kill()
 
         def consume(deployment: OurDeployment, itself: dict[str, str]) -> None:
@@ -111,7 +111,7 @@ async def read(addrs: Sequence[str], group_name: str) -> set[int]:
     async with (
         AsyncClient(config=config) as client,
         client.push_consumer(group, {TOPIC: "*"}, listen),
-        asyncio.timeout(60),
+        asyncio.timeout(START_S),
     ):
         await done.wait()
     return seen

@@ -10,7 +10,7 @@ import pytest
 from routekeeper import Client, ConsumeFrom, ConsumerConfig, Message, ReceivedMessage
 from routekeeper.bench.timers import divide_periods
 
-from .apache import RELEASES, Apache, ask, wait_until
+from .apache import RELEASES, START_S, Apache, ask, wait_until
 from .ours import ApacheDeployment, Fleet, in_parallel
 from .patient import patient, sender
 
@@ -41,7 +41,7 @@ def meet(apache_deployment: ApacheDeployment, apache: Apache) -> None:
         sent = apache.produce(addrs, "FromJava", COUNT, namespace="tenant")
         assert sent["status SEND_OK"] == str(COUNT), sent
         tenant.consume(group, {"FromJava": "TagI"}, listen)
-        wait_until(lambda: len(seen) == COUNT + 1, "all messages, and one again", 60)
+        wait_until(lambda: len(seen) == COUNT + 1, "all messages, and one again", START_S)
         assert {int(message.body) for message in seen} == set(range(COUNT))
         assert {message.topic for message in seen} == {"FromJava"}
 

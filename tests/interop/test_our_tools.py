@@ -20,7 +20,7 @@ from routekeeper.client.producer import Message, SendStatus
 from routekeeper.client.queue_reader import ReceivedMessage
 from routekeeper.remoting.codes import HeaderCodec
 
-from .apache import Apache, ApacheFailure, ask, has_route, wait_until
+from .apache import START_S, Apache, ApacheFailure, ask, has_route, wait_until
 from .ours import CLUSTER, ApacheDeployment, create_topic, our_mqadmin, retried_by_java, route
 from .patient import patient, sender
 
@@ -202,7 +202,7 @@ class Inbox:
     def wait(self) -> None:
         """Return once all messages were received; fail with those that were not."""
         try:
-            wait_until(self.full, "all messages", 60.0)
+            wait_until(self.full, "all messages", START_S)
         except ApacheFailure as failure:
             missing = sorted({str(number) for number in range(COUNT)} - set(self.bodies), key=int)
             given_back = sorted(self.retried, key=int)

@@ -187,7 +187,7 @@ def test_signed_requests_over_tls_are_accepted(secured: Secured) -> None:
             producer.send(Message(topic="Orders", body=b"%d" % number))
         producer.send_batch([Message(topic="Orders", body=b"%d" % n) for n in range(COUNT - 10, COUNT)])
         client.consume(group, {"Orders": "*"}, listener(seen))
-        wait_until(lambda: len(seen) == COUNT, f"all messages, came: {len(seen)}", 60)
+        wait_until(lambda: len(seen) == COUNT, f"all messages, came: {len(seen)}", START_S)
     assert set(seen.values()) == {1}
 
     again: dict[str, int] = {}
@@ -196,7 +196,7 @@ def test_signed_requests_over_tls_are_accepted(secured: Secured) -> None:
         others = ConsumerConfig(group="asyncio-readers", consume_from=ConsumeFrom.FIRST_OFFSET)
         async with AsyncClient(config=secured.settings(), credentials=keys(READER)) as client:
             await client.consume(others, {"Orders": "*"}, listener(again))
-            await asyncio.to_thread(wait_until, lambda: len(again) == COUNT, "all messages", 60)
+            await asyncio.to_thread(wait_until, lambda: len(again) == COUNT, "all messages", START_S)
 
     asyncio.run(read())
     assert set(again.values()) == {1}

@@ -1,4 +1,4 @@
-"""RocketMQ 5.3.3's rules for route changes as a naive model, and sequences of requests to compare by.
+"""RocketMQ 5.3.3's rules for route changes as a naive model, and sequences of requests for comparisons.
 
 Source of the rules: RouteInfoManager and DefaultRequestProcessor of 5.3.3. A test of the same name in
 ``tests/interop`` replays such sequences at Apache's own nameserver. Brokers here do not leave, and none is an
@@ -98,8 +98,8 @@ class Seen(NamedTuple):
     """A client's view after a step.
 
     Attributes:
-        topic_count: In the answer to 205 and 327.
-        routes: Of :data:`TOPICS`: broker names with queues, and with addresses; None is code 17.
+        topic_count: Number in the answer to 205 and 327.
+        routes: Routes of :data:`TOPICS`: broker names with queues, and with addresses; None is code 17.
     """
 
     code: int
@@ -114,7 +114,7 @@ class RocketMQ:
     """The tables of RouteInfoManager 5.3.3, and its rules.
 
     Args:
-        differences: Ids of :data:`DIFFERENCES`; in these it follows our rules.
+        differences: Ids of :data:`DIFFERENCES` in which it follows our rules.
     """
 
     def __init__(self, differences: Collection[str] = ()) -> None:
@@ -220,10 +220,11 @@ class RocketMQ:
 
 
 def request_of(step: Step, suffix: str = "") -> Request:
-    """Return a step as it comes over the wire.
+    """Return a step as a request on the wire.
 
     Args:
-        suffix: Of all names of topics, brokers and clusters, so that one nameserver can take many sequences.
+        suffix: Suffix of all names of topics, brokers and clusters, so that one nameserver can run many
+            sequences.
     """
     fields: dict[str, str]
     body = b""
@@ -276,7 +277,7 @@ def request_of(step: Step, suffix: str = "") -> Request:
 def seen(
     code: int, fields: dict[str, str], routes: Iterable[TopicRouteData | None], suffix: str = ""
 ) -> Seen:
-    """Return what an answer and the routes after it show, without the names' suffix."""
+    """Return a client's view from an answer and the routes after it, without the names' suffix."""
     count = fields.get("wipeTopicCount", fields.get("addTopicCount"))
     return Seen(
         code,
@@ -301,9 +302,9 @@ class Draft(NamedTuple):
     """A registration whose version depends on those before it.
 
     Attributes:
-        version: "same" as the newest that the broker said; "newer"; "anew", newer with a counter of 1; or
-            "late", one of before the newest.
-        back: How far before the newest, if it is late.
+        version: "same" as the broker's newest; "newer"; "anew", newer with a counter of 1; or "late", an
+            older one.
+        back: How many versions before the newest, if it is late.
     """
 
     broker: Broker
@@ -320,7 +321,7 @@ _BODIES: Final = [
     for queues in product(_QUEUES, repeat=len(topics))
 ]
 _VERSIONS: Final = (("same", 0), ("newer", 0), ("newer", 0), ("anew", 0), ("late", 1), ("late", 2))
-_SENDERS: Final = (BROKERS[0], *BROKERS)  # most of what happens, happens to one of them
+_SENDERS: Final = (BROKERS[0], *BROKERS)  # most steps are about one of them
 
 
 def _drafts(bodies: Iterable[dict[str, Queues]], versions: Iterable[tuple[str, int]]) -> list[Draft]:
@@ -343,12 +344,12 @@ _DELETES: Final = [DeleteTopic(topic, cluster) for topic, cluster in product(TOP
 
 
 def sequences() -> st.SearchStrategy[list[Step]]:
-    """Return requests as brokers and operators send them; registrations of older versions are among them."""
+    """Return requests in the form of brokers and operators, including registrations of older versions."""
     full, increment, perm = st.sampled_from(_FULL), st.sampled_from(_INCREMENTS), st.sampled_from(_PERMS)
     put, delete = st.sampled_from(_PUTS), st.sampled_from(_DELETES)
     everybody: st.SearchStrategy[_Drawn]
     everybody = st.one_of(full, full, full, increment, increment, increment, perm, perm, put, delete)
-    # One broker with few topics, so that a defect which needs five certain steps is found, too.
+    # Use one broker with few topics, so that a defect that needs five certain steps is found, too.
     few = [step for step in (*_FULL, *_INCREMENTS) if _is_small(step)]
     alone: st.SearchStrategy[_Drawn] = st.one_of(
         *(st.sampled_from(few),) * 3, st.sampled_from([step for step in _PERMS if step.name == "a"])

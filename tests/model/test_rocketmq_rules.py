@@ -45,16 +45,16 @@ ROWS: Final = ids_of_rows()
 
 
 class Ours:
-    """A nameserver of one table.
+    """A nameserver with one table.
 
     Args:
-        whole: Registrations are applied whole, as raft members of the first format do, not as differences.
+        whole: Apply whole registrations, as raft members of the first format do, and no differences.
     """
 
     def __init__(self, *, whole: bool) -> None:
         self.whole = whole
         self.table = RouteTable()
-        self.liveness = Liveness()  # its clock stands: no broker's store is restored here
+        self.liveness = Liveness()  # its clock does not move, because no broker's store is restored here
 
     def take(self, step: Step) -> Seen:
         answer = self._answer(request_of(step))
@@ -84,7 +84,7 @@ class Ours:
 
 
 def first_difference(steps: list[Step], rules: RocketMQ) -> str | None:
-    """Return the first step that is seen otherwise than by the rules, and how; None if none is."""
+    """Return the first step whose view differs from the rules', and the difference; None if there is none."""
     short, whole = Ours(whole=False), Ours(whole=True)
     for number, step in enumerate(steps):
         expected, found = rules.take(step), short.take(step)

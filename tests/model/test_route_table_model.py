@@ -40,7 +40,7 @@ from routekeeper.remoting.steps import finish
 from tests.tables import check_table
 
 CLUSTERS = ("c1", "c2")
-#: Room for everything: what is charged to a host is counted, and nothing is refused.
+#: Limits with room for everything: the table counts hosts' content, and refuses nothing.
 LIMITS = (None, *(TableLimits(10**6, 10**6, 10**6, 10**9, host) for host in ("", "10.0.0.1", "10.0.0.2")))
 NAMES = ("a", "b", "c")
 ADDRS = ("h:1", "h:2", "h:3")
@@ -159,7 +159,7 @@ class Model:
         return len(self.topics_of(name))
 
     def things(self) -> dict[tuple[str, Any], Any]:
-        """Facts that a command can be computed from, each with a value that changes when it does."""
+        """Facts that are bases of commands, each with a value that changes together with the fact."""
         found: dict[tuple[str, Any], Any] = {}
         for key, record in self.records.items():
             found["record", key] = record
@@ -379,7 +379,7 @@ class RouteTableMachine(RuleBasedStateMachine):
             limits=LIMITS[(len(body) + broker_id) % len(LIMITS)],
         )
         self.run(command)
-        # The same registration once more changes nothing, no matter what it did before.
+        # Repeating a registration changes nothing.
         again = RegisterBroker(
             **{f: getattr(command, f) for f in command.__struct_fields__}
             | {
@@ -526,7 +526,7 @@ class RouteTableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.old)
     @rule(data=st.data())
     def late_command(self, data: st.DataObject) -> None:
-        """A command decided long ago: it applies only if nothing it was computed from has changed."""
+        """Apply a command that was decided long ago: it applies only if its bases have not changed."""
         command, decided_on, _ = data.draw(st.sampled_from(self.old))
         changed = any(
             self.changed_at.get((base.kind, base.key), 0) > base.revision for base in bases(command)
@@ -555,9 +555,9 @@ class RouteTableMachine(RuleBasedStateMachine):
 
 
 def thing_moved(kind: str, before: Any, after: Any) -> bool:
-    """Return whether a command computed from ``before`` must look again."""
+    """Return whether a command computed from ``before`` must be decided again."""
     if kind == "name" and before is not None and after is not None:
-        # A permission that left with its topic is nothing that a later command could undo by mistake.
+        # A permission of a removed topic does not count: a later command cannot undo it by mistake.
         return bool(before[0] != after[0] or after[1] - before[1])
     return bool(before != after)
 

@@ -1,4 +1,4 @@
-"""A registration as the difference that it makes, against the whole of it: both come to the same."""
+"""Registrations as differences, compared with whole registrations: the results are equal."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ versions = st.builds(DataVersion, state_version=st.sampled_from((0, 0, 0, 1)), c
 
 
 class Pending(NamedTuple):
-    """A registration that was decided and is on its way, in both forms, and what it was decided on."""
+    """A registration that was decided and is under way, in both forms, and the state of its decision."""
 
     whole: RegisterBroker
     short: Update
@@ -75,7 +75,7 @@ class Pending(NamedTuple):
 
 
 def shown(table: RouteTable, name: BrokerName) -> Any:
-    """Parts of a name that may change, or be lost, without a new revision."""
+    """Return the parts of a name that may change, or be lost, without a new revision."""
     entry = table.view.name(name)
     if entry is None:
         return None
@@ -83,7 +83,7 @@ def shown(table: RouteTable, name: BrokerName) -> Any:
 
 
 class UpdateMachine(RuleBasedStateMachine):
-    """Two tables with one history: ``whole`` gets registrations as they are, ``short`` shortened."""
+    """Two tables with one history: ``whole`` gets whole registrations, ``short`` gets differences."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class UpdateMachine(RuleBasedStateMachine):
         delete_absent: bool,
         between: list[str],
     ) -> None:
-        """A listed broker registers again, mostly with what is known, and something comes between."""
+        """A listed broker registers again, mostly with known content, and another change comes between."""
         key = self.some_key(data)
         record = self.short.view.record(key)
         assert record is not None
@@ -200,7 +200,7 @@ class UpdateMachine(RuleBasedStateMachine):
             delete_absent=delete_absent,
             filter_servers=filters,
         )
-        # As it is decided: an equal version leaves permissions that an operator set.
+        # This is decided on the present table: an equal version keeps permissions that an operator set.
         said = self.short.view.with_set_perms(as_it_came(command))
         command = replace(command, topics=finish(said.topics()))
         short = self.short.shortened(as_it_came(command), delete_absent=delete_absent)
@@ -236,7 +236,7 @@ class UpdateMachine(RuleBasedStateMachine):
         return found
 
     def come_between(self, kind: str, command: RegisterBroker, data: st.DataObject) -> None:
-        """Change something near what a registration was computed from."""
+        """Change a thing near the bases of a registration."""
         name = command.broker_name
         view = self.short.view
         topics = [queues.topic for queues in command.topics] or list(TOPICS)
@@ -290,7 +290,7 @@ class UpdateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pending)
     @rule(data=st.data())
     def arrive_late(self, data: st.DataObject) -> None:
-        """An older decision comes to its place in the log, perhaps once more."""
+        """An older decision reaches its place in the log, perhaps for the second time."""
         self.arrives(data.draw(st.sampled_from(self.pending)))
 
     def arrives(self, pending: Pending) -> None:

@@ -19,6 +19,7 @@ from tests.ports import free_addresses
 from tests.signals import IN_TERMINAL, inherited
 
 CONDITION_S = 30.0
+ATTEMPTS = 5
 
 
 class Busy:
@@ -86,12 +87,19 @@ def test_a_repeat_of_the_signal_within_a_second_changes_nothing(
     tmp_path: Path, second: signal.Signals
 ) -> None:
     """Supervisors signal the process and its group."""
-    with busy(tmp_path) as server:
-        server.process.send_signal(signal.SIGTERM)
-        server.wait_for_log("stopping signal=SIGTERM")
-        server.process.send_signal(second)
-        assert server.process.wait(CONDITION_S) == 0
-        assert "exiting at once" not in server.log.read_text()
+    for attempt in range(ATTEMPTS):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        with busy(folder) as server:
+            begun = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_for_log("stopping signal=SIGTERM")
+            server.process.send_signal(second)
+            code = server.process.wait(CONDITION_S)
+            if code == 0 or time.monotonic() - begun < 1.0:
+                break  # else the machine held one of us up, and the second may have come a second later
+    assert code == 0
+    assert "exiting at once" not in server.log.read_text()
 
 
 @pytest.mark.slow
@@ -99,8 +107,11 @@ def test_a_second_signal_after_more_than_a_second_ends_it_at_once(tmp_path: Path
     with busy(tmp_path) as server:
         server.process.send_signal(signal.SIGTERM)
         server.wait_for_log("stopping signal=SIGTERM")
+        # So that it has not ended by then, however slow this machine is.
+        server.process.send_signal(signal.SIGSTOP)
         time.sleep(1.1)  # the length is what is tested
         server.process.send_signal(signal.SIGINT)
+        server.process.send_signal(signal.SIGCONT)
         assert server.process.wait(CONDITION_S) == 128 + signal.SIGINT
         server.wait_for_log("exiting at once")
 

@@ -45,4 +45,5 @@ def test_tasks_and_unread_answers_share_the_time_of_a_drain(monkeypatch: pytest.
                 await server.close(drain_s=DRAIN_S)
                 return time.monotonic() - began
 
-    assert asyncio.run(main()) < 1.6 * DRAIN_S  # it was twice as long
+    # It was twice as long, each time; a busy machine makes one of them longer.
+    assert any(asyncio.run(main()) < 1.6 * DRAIN_S for _ in range(3))

@@ -23,9 +23,9 @@ from routekeeper.remoting.transport.lookups import LOOKUPS_MAX
 
 REQUEST = RemotingCommand.request(105)
 #: The resolver is silent for so long. Real ones are for longer.
-SILENT_S = 4.0
+SILENT_S = 30.0
 #: Longest time that a test may take.
-SOON_S = 2.0
+SOON_S = 15.0
 
 _resolve = socket.getaddrinfo
 
@@ -117,7 +117,7 @@ except ConnectionLost:
 
 
 def test_program_ends_while_a_name_is_looked_up() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=10)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=40)
     assert (done.returncode, done.stdout) == (0, "lost\n"), done.stderr
 
 

@@ -8,7 +8,6 @@ import logging
 import socket
 import struct
 import threading
-import time
 import tracemalloc
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -40,7 +39,7 @@ from routekeeper.remoting.transport.server import (
     ServerLimits,
     fit_descriptors,
 )
-from tests.waiting import until
+from tests.waiting import WITHIN_S, until
 
 
 def request(code: int, body: bytes = b"", *, oneway: bool = False) -> RemotingCommand:
@@ -232,7 +231,7 @@ def test_silent_connection_is_closed_and_a_busy_one_stays() -> None:
     closed: list[tuple[int, bool]] = []
 
     async def main() -> None:
-        limits = ServerLimits(idle_s=2.0)
+        limits = ServerLimits(idle_s=4.0)
         note = lambda connection, *, by_us: closed.append((connection.id, by_us))  # noqa: E731
         async with serving({1: echo}, limits=limits, closed=note) as (_, addr):
             silent, writer = await asyncio.open_connection(*split_address(addr))
@@ -793,19 +792,25 @@ def test_answers_use_the_codec_of_the_request() -> None:
 
 @pytest.mark.slow
 def test_waiting_for_one_answer_does_not_hold_up_another() -> None:
-    def calls(addr: str) -> float:
-        with BlockingClient() as client:
-            slow = threading.Thread(target=lambda: client.invoke(addr, request(2)))
-            slow.start()
-            started = time.monotonic()
-            while time.monotonic() - started < 0.1:
-                client.invoke(addr, request(1))
-            spent = time.monotonic() - started
-            slow.join()
-        return spent
+    others_are_answered = asyncio.Event()
+
+    async def slow(command: RemotingCommand) -> RemotingCommand:
+        await others_are_answered.wait()
+        return command.reply()
 
     async def main() -> None:
-        async with serving({1: echo, 2: lambda _c, r: slow_echo(r, 2.0)}) as (_, addr):
-            assert await asyncio.to_thread(calls, addr) < 1.5
+        loop = asyncio.get_running_loop()
+        async with serving({1: echo, 2: lambda _c, r: slow(r)}) as (server, addr):
+            with BlockingClient() as client:
+
+                def ask(code: int) -> RemotingCommand:
+                    return client.invoke(addr, request(code), timeout_s=WITHIN_S)
+
+                waiting = loop.run_in_executor(None, ask, 2)
+                await until(lambda: server.stats.requests[2] == 1)
+                for _ in range(50):
+                    await asyncio.to_thread(ask, 1)
+                others_are_answered.set()
+                await waiting
 
     asyncio.run(main())

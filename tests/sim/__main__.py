@@ -1,8 +1,8 @@
 """Play seeds: ``python -m tests.sim --seeds 1-100``. Prints what failed, with the command that repeats it.
 
-Others: ``--stock`` plays the published library under the same faults and says which defects it shows;
-``--planted NAME`` plants a bug and says which seed catches it first (``--planted all`` does so for each);
-``--coverage`` says how many lines of the nameserver the seeds have run.
+Other options: ``--stock`` runs the published library under the same faults and prints its defects.
+``--planted NAME`` plants a bug and prints the first seed that catches it (``--planted all`` does so for
+each). ``--coverage`` prints how many lines of the nameserver the seeds have run.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def play(options: argparse.Namespace, arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[list[int]]:
-    """Ctrl-C is noted, for the end of the seed that is being played; the second one ends it at once."""
+    """The first Ctrl-C takes effect at the end of the present seed, the second one at once."""
     noted: list[int] = []
 
     def note(number: int, frame: object) -> None:
@@ -129,7 +129,7 @@ def interrupts() -> Iterator[list[int]]:
 
 
 def plant(name: str, seeds: range) -> int:
-    """Say which of the seeds catches a planted bug first; 1 if none does."""
+    """Print the first of the seeds that catches a planted bug; return 1 if none does."""
     planted: Planted = PLANTS[name]
     begun = time.monotonic()
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,7 @@
-"""Brokers and clients of the simulated nameservers: they come and go, repeat themselves and are late."""
+"""Brokers and clients of the simulated nameservers.
+
+They start and stop, and send repeated and late messages.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ OnAnswer = Callable[[Answer | None], None]
 
 
 class Caller:
-    """One connection to one nameserver, with what is unanswered on it."""
+    """One connection to one nameserver, with its unanswered requests."""
 
     def __init__(self, actor: Actor, end: End) -> None:
         self._actor = actor
@@ -73,7 +76,7 @@ class Caller:
 
 
 class Actor:
-    """A host with connections to nameservers, simple enough to need no loop."""
+    """A host with connections to nameservers; it needs no event loop."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -93,7 +96,7 @@ class Actor:
             call(*arguments)
 
     def caller(self, member: Member) -> Caller | None:
-        """The connection to a nameserver, a new one if need be; None if it cannot be had now."""
+        """Return a connection to a nameserver, a new one if necessary; None if there can be none now."""
         known = self.callers.get(member.wire)
         if known is not None and not known.end.closed:
             return known
@@ -109,10 +112,10 @@ class Actor:
     def call(
         self, member: Member, request: Request, then: OnAnswer, freshness: Freshness | None = None
     ) -> bool:
-        """Send a request; False if nothing was sent.
+        """Send a request; return False if nothing was sent.
 
         Args:
-            freshness: Of a read that asks for another one than the setting says, as over HTTP.
+            freshness: Freshness of a read, if other than the setting's, as over HTTP.
         """
         caller = self.caller(member)
         if caller is None:
@@ -122,7 +125,7 @@ class Actor:
 
 
 class Broker(Actor):
-    """A broker: registers with all nameservers, changes its topics, goes in several ways, comes back."""
+    """A broker: registers with all nameservers, changes its topics, stops in several ways, comes back."""
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, f"broker-{number}")
@@ -151,7 +154,7 @@ class Broker(Actor):
     # -- life
 
     def start(self, backup: tuple[DataVersion, dict[str, int]] | None = None) -> None:
-        """Start its process, at the same address as ever, with an empty store or with a backup of it."""
+        """Start its process, always at the same address, with an empty store or with a backup."""
         clock = self.world.clock
         self.life += 1
         self.alive = True
@@ -168,11 +171,11 @@ class Broker(Actor):
             self._beat(self.life, member)
 
     def die(self, *, power: bool = False, late: bool = False) -> None:
-        """End its process without a goodbye.
+        """End its process without unregistering.
 
         Args:
-            power: No connection ends; nobody hears of it.
-            late: What it sent last, and the end of its connections, arrive only after a while.
+            power: A power cut: no connection ends, so no peer notices it.
+            late: Its last messages, and the ends of its connections, arrive only after a while.
         """
         world, rng = self.world, self.world.clock.rng
         if not self.alive:
@@ -193,7 +196,7 @@ class Broker(Actor):
         world.net.died(self, power=power)
 
     def leave(self) -> None:
-        """Say goodbye to all, then end."""
+        """Unregister from all nameservers, then end."""
         if not self.alive:
             return
         for member in self.world.members:
@@ -206,7 +209,10 @@ class Broker(Actor):
         self.world.net.died(self, power=False)
 
     def restore(self, *, power: bool = False, late: bool = False) -> bool:
-        """Die, as in :meth:`die`, and start with what it had before its last change; False without one."""
+        """Die, as in :meth:`die`, and start with the content before its last change.
+
+        Return False without one.
+        """
         if not self.alive or self.backup is None:
             return False
         clock, backup = self.world.clock, self.backup
@@ -219,17 +225,17 @@ class Broker(Actor):
             self.start(backup)
 
     def went_back(self, version: DataVersion, *, to: DataVersion) -> bool:
-        """Return whether it was restored to a version after it had said another one."""
+        """Return whether it was restored to a version after it had sent another one."""
         return any(to == restored and version in before for restored, before in self._went_back)
 
     def flap(self) -> None:
-        """Lose connections; the next beat makes new ones."""
+        """Lose connections; the next heartbeat makes new ones."""
         for caller in self.callers.values():
             if self.world.clock.rng.random() < 0.7:
                 caller.end.abort()
 
     def lose(self, members: Iterable[Member]) -> None:
-        """Lose the connections to some members; the next beat makes new ones."""
+        """Lose the connections to some members; the next heartbeat makes new ones."""
         for member in members:
             caller = self.callers.get(member.wire)
             if caller is not None:
@@ -238,7 +244,7 @@ class Broker(Actor):
     # -- what it says
 
     def learn_of(self, member: Member) -> None:
-        """Report to a new nameserver, too."""
+        """Register with a new nameserver, too."""
         if self.alive:
             self._beat(self.life, member)
 
@@ -275,7 +281,7 @@ class Broker(Actor):
             self.register_at(member)
 
     def change_topics(self) -> None:
-        """Change or add a topic, and say so at once: all of it, or the one topic alone."""
+        """Change or add a topic, and register at once: all topics, or only this one."""
         if not self.alive:
             return
         rng = self.world.clock.rng
@@ -291,7 +297,7 @@ class Broker(Actor):
             self.register_at(member, only)
 
     def change_all_topics(self) -> None:
-        """Have many topics, all of them changed, and say so at once: more than one step of a member."""
+        """Change many topics and register them at once: more than a member handles in one step."""
         rng = self.world.clock.rng
         self.backup = self.version, dict(self.topics)
         self.topics |= {f"{self.broker_name}-s{n}": rng.randint(1, 16) for n in range(rng.randint(3, 9))}
@@ -311,10 +317,10 @@ class Broker(Actor):
         self.version = self.version.advanced(now_ms=1 + int(self.world.clock.now * 1000))
 
     def change_behind_a_late_link(self, wait: float) -> bool:
-        """Register with one member over a link that holds it up for so long, then change topics.
+        """Register with one member over a link with a delay, then change topics.
 
-        The others know of the change by then. Half of these links are given up: the member learns of the
-        change over a younger one. False if there is no link.
+        The others know of the change by then. Half of these links are closed: the member gets the change over
+        a younger one. Return False if there is no link.
         """
         clock, rng = self.world.clock, self.world.clock.rng
         linked = [known for known in self.callers.values() if not known.end.closed]
@@ -391,7 +397,7 @@ class Admin(Actor):
         """Topics that may be gone or other ones: they come back only with a changed data version."""
 
     def meddle(self) -> None:
-        """Unregister some broker, or do something to what it has."""
+        """Unregister some broker, or change its topics."""
         rng = self.world.clock.rng
         broker = rng.choice(self.world.brokers)
         if rng.random() < 0.5:
@@ -437,8 +443,9 @@ def _put_topic(topic: str, broker_name: str, queues: int) -> Request:
 
 
 class Client(Actor):
-    """Reads and writes a few KV values, and queues of a few topics, through any nameserver, and remembers
-    what it was told: of a topic, the number of queues that each broker name has of it.
+    """Reads and writes a few KV values, and queues of a few topics, through any nameserver.
+
+    It records the answers: for a topic, each broker name's number of queues.
     """
 
     KEYS = ("x", "y", "z")
@@ -456,7 +463,7 @@ class Client(Actor):
         self.busy = True
 
     def go(self) -> None:
-        """One call after the other, until it is told to stop."""
+        """Make one call after the other, until it is stopped."""
         if self.busy:
             self.act(self.world.clock.rng.choice(self.world.members), self._again)
 
@@ -493,7 +500,7 @@ class Client(Actor):
         elif kind < 0.85:
             self._drop_topic(member, topic, then)
         else:
-            # At once, at a member that may not have heard of it yet.
+            # Read at once, at a member that may not have the change yet.
             other = rng.choice(self.world.members)
             self._put_topic(member, topic, lambda: self._drop_topic(other, topic, then))
 
@@ -541,7 +548,7 @@ class Client(Actor):
             then()
 
     def write(self, member: Member, key: str, value: str | None, then: Callable[[], None]) -> None:
-        """Write, or delete where the value is None; what stays unknown is now and then sent again."""
+        """Write; or delete, for the value None. Sometimes repeat a call with an unknown outcome."""
         request = self._request(RequestCode.DELETE_KV_CONFIG, key)
         if value is not None:
             request = self._request(RequestCode.PUT_KV_CONFIG, key, value)
@@ -580,7 +587,7 @@ class Client(Actor):
             then()
 
     def give_up(self) -> None:
-        """At the end of a run: what nobody has answered yet may have happened, or happen still."""
+        """Note, at the end of a run, that unanswered calls may have been applied, or may still be."""
         for begun, values in self._under_way.values():
             for key, value in values.items():
                 self._record(key, Operation.WRITE, value, begun, Outcome.UNKNOWN)
@@ -625,7 +632,7 @@ class Dropper(Client):
 
 
 class Reader(Client):
-    """Reads without a pause, and nothing but the newest: its reads share barriers with others'."""
+    """Makes linearizable reads without a pause, so that they share barriers with others."""
 
     def _again(self) -> None:
         self.world.clock.at(self.world.clock.rng.uniform(0.0, 0.08), self.go)
@@ -637,7 +644,7 @@ class Reader(Client):
 
 
 class Register:
-    """A broker with one topic of its own name: its number of queues is a value that many write."""
+    """A broker with one topic of its own name, whose number of queues is a value with many writers."""
 
     LEASE_S = 60.0
 
@@ -669,9 +676,9 @@ class Register:
 
 
 class Registrant(Client):
-    """Registers a register, each time with another value, in the instant in which others do so elsewhere.
+    """Writes a register, each time with another value, in the same instant as other writers elsewhere.
 
-    Nothing cuts it off, and it keeps its connections: so a register is not evicted while it can be heard.
+    It is never cut off, and keeps its connections, so the register is not evicted while it can be reached.
     """
 
     INSISTS = 0.0  # a value is sent once

@@ -1,10 +1,10 @@
 """Virtual time: one heap of events for everything, and an asyncio loop for each simulated process.
 
-Most of what a seed costs is spent here, so this module does no more for an event than it must.
+Most of a seed's time is spent here, so this module does as little as possible for an event.
 
-A process lives in its own loop, so pausing it is not running its loop, and killing it is never running it
-again. What arrives from outside waits in the loop's inbox, as bytes do in a socket buffer: a process that
-wakes late reads first what waited for it, and then finds its timers due, as asyncio does.
+Each process has its own loop. To pause a process, its loop does not run; to kill it, its loop never runs
+again. Arriving messages wait in the loop's inbox, like bytes in a socket buffer. As with asyncio, a process
+that wakes late first reads waiting messages, and then runs due timers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RESOLUTION_S = 1e-9
 
 
 class Clock:
-    """Virtual time in seconds, the one source of chance, and what is due when."""
+    """Virtual time in seconds, the only source of randomness, and the due events."""
 
     def __init__(self, seed: int) -> None:
         self.now = 0.0
@@ -58,15 +58,15 @@ class Clock:
         heappush(self._heap, (self.now + delay if delay > 0.0 else self.now, number, call, arguments))
 
     def at_instant(self, instant: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Call at an instant that is not over, to the last bit."""
+        """Call a function at exactly this instant, which must not be in the past."""
         self._count = number = self._count + 1
         heappush(self._heap, (instant, number, call, arguments))
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None, stop: Sized = ()) -> bool:
-        """Let time pass; True as soon as ``until`` holds.
+        """Let time pass; return True as soon as ``until`` holds.
 
         Args:
-            stop: Time stops once there is anything in it.
+            stop: Time stops once this list is not empty.
         """
         end = self.now + seconds
         heap, note = self._heap, self._played.append
@@ -84,13 +84,13 @@ class Clock:
         return until is not None and until()
 
     def skip(self, seconds: float) -> None:
-        """Let time pass in which nothing happens: what is due meanwhile happens at its end."""
+        """Let time pass without events: events that are due meanwhile happen at its end."""
         self.now += seconds
         self._heap[:] = [(max(at, self.now), number, call, given) for at, number, call, given in self._heap]
         heapify(self._heap)
 
     def note(self, text: str) -> None:
-        """Mix something into the trace, so that two runs that differ in it differ in :meth:`trace`."""
+        """Add a value to the trace, so that two runs with different values differ in :meth:`trace`."""
         self._trace_played()
         self._trace.update(text.encode())
 
@@ -161,8 +161,8 @@ class Loop(base_events.BaseEventLoop):
     """One process's event loop on virtual time.
 
     Args:
-        offset: This process's monotonic clock reads so much more than the virtual time.
-        failed: Told about exceptions that nobody caught.
+        offset: Difference of this process's monotonic clock from the virtual time.
+        failed: Called with uncaught exceptions.
     """
 
     def __init__(self, clock: Clock, *, offset: float, failed: Callable[[str], None]) -> None:
@@ -187,14 +187,14 @@ class Loop(base_events.BaseEventLoop):
     # -- from outside
 
     def deliver(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Something arrived for this process: it is called in the process's next turn."""
+        """Queue an arriving message: the function is called in the process's next turn."""
         if not self.dead:
             self._ready.append((call, arguments))
             if self._turn_at == math.inf:
                 self._arm()
 
     def pause(self, seconds: float) -> None:
-        """As SIGSTOP and SIGCONT."""
+        """Pause the process, as by SIGSTOP and SIGCONT."""
         self.paused_until = max(self.paused_until, self._clock.now + seconds)
 
     def go_on(self) -> None:
@@ -207,7 +207,7 @@ class Loop(base_events.BaseEventLoop):
         return self._clock.now < self.paused_until
 
     def run_inside(self, call: Callable[[], _T]) -> _T:
-        """Look at something as the process would see it."""
+        """Call a function in the context of the process."""
         before = self._enter()
         try:
             return call()
@@ -224,14 +224,14 @@ class Loop(base_events.BaseEventLoop):
         events._set_running_loop(before)
 
     def die(self) -> None:
-        """As SIGKILL: nothing of it ever runs again."""
+        """Kill the process, as by SIGKILL: none of its code ever runs again."""
         self.dead = True
         self._left = sorted(asyncio.all_tasks(self), key=hash)
         for task in self._left:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     def bury(self) -> None:
-        """At the end of a run: release what the dead process was about to do."""
+        """Release, at the end of a run, the dead process's pending work."""
         for task in self._left:
             coroutine = task.get_coro()
             if coroutine is not None:
@@ -244,7 +244,7 @@ class Loop(base_events.BaseEventLoop):
     # -- turns
 
     def _arm(self) -> None:
-        """Have a turn as soon as the process can."""
+        """Run a turn as soon as the process can."""
         at = max(self._clock.now, self._busy_until, self.paused_until)
         if at < self._turn_at:
             self._turn_at = at
@@ -261,7 +261,10 @@ class Loop(base_events.BaseEventLoop):
             self._take_turn()
 
     def _take_turn(self) -> None:
-        """Mostly what a turn makes ready runs at once, in turns of its own; or something may come between."""
+        """Run the callbacks that a turn made ready: mostly at once, in turns of their own.
+
+        Sometimes after other events.
+        """
         clock = self._clock
         chance = clock.rng.random
         self._busy_until = clock.now + TURN_LEAST_S + chance() * TURN_SPREAD_S
@@ -281,7 +284,7 @@ class Loop(base_events.BaseEventLoop):
             self._set_alarm()
 
     def _set_alarm(self) -> None:
-        """Wake up for the first timer. An alarm that comes too early stays: most timers are moved."""
+        """Set the wake-up for the first timer. A too early wake-up is kept, because most timers are moved."""
         timers = self._timers
         while timers and timers[0][2]._cancelled:
             heappop(timers)
@@ -308,7 +311,7 @@ class Loop(base_events.BaseEventLoop):
             self._take_turn()
 
     def _run_once(self) -> None:
-        """As asyncio does: what is ready and what has arrived, then the timers that are due."""
+        """Run a turn as asyncio does: ready callbacks and arrived messages, then due timers."""
         ready, timers = self._ready, self._timers
         due = self._clock.now + self.offset + RESOLUTION_S
         while timers and timers[0][0] < due:
@@ -327,7 +330,7 @@ class Loop(base_events.BaseEventLoop):
                 self._failed(f"exception in a callback: {error!r}")
 
     def after_turn(self) -> None:
-        """For who watches this process."""
+        """Do nothing; the simulator's watchers override this."""
 
     # -- what asyncio asks of a loop
 
@@ -368,7 +371,7 @@ class Loop(base_events.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., _T], *args: Any
     ) -> asyncio.Future[_T]:
-        """A thread that begins, or ends, some time later; its work itself is one instant."""
+        """Simulate a thread: it begins and ends some time later; its work takes one instant."""
         future: asyncio.Future[_T] = self.create_future()
         rng = self._clock.rng
         begin, rest = 0.02 * rng.random(), 0.02 * rng.random()

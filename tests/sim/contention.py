@@ -1,4 +1,4 @@
-"""Two writers of one broker, goodbyes that change nothing between them, members that lose their links."""
+"""Two writers of one broker, unregistrations without effect between them, members that lose their links."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LINKS_WITHIN_S = 0.2
 
 
 class Contention:
-    """Registers registers through several members in the same instant, for as long as it is told to.
+    """Writes registers through several members in the same instant, for a given time.
 
-    Now and then one of those members loses its link to the leader amid that, while nothing can be committed,
-    and has another one when it can.
+    Sometimes one of these members loses its link to the leader meanwhile, while nothing can be committed, and
+    gets another one afterwards.
     """
 
     def __init__(self, world: World) -> None:
@@ -39,7 +39,7 @@ class Contention:
         world.registrants += self._writers
 
     def begin(self, seconds: float) -> None:
-        """Go on for so long."""
+        """Go on for this time."""
         begins = self._ends <= self._world.clock.now
         self._ends = max(self._ends, self._world.clock.now + seconds)
         if begins:
@@ -72,7 +72,7 @@ class Contention:
             writer.act(member, lambda: self._idle.add(writer))
 
     def _say_goodbye(self, register: Register, member: Member) -> None:
-        """For another broker name at that address: it goes through the log and changes nothing."""
+        """Unregister another broker name at that address: this goes through the log and changes nothing."""
         fields = {
             "brokerName": "another",
             "brokerAddr": register.key.broker_addr,
@@ -83,12 +83,12 @@ class Contention:
         self._stray.call(member, request, lambda answer: None)
 
     def _links(self, member: Member, other: Member) -> list[End]:
-        """The member's open ends of connections with another one."""
+        """Return the member's open ends of connections with another one."""
         ends = self._world.net.ends[member.name]
         return [end for end in ends if not end.closed and end.peer.host.name == other.name]
 
     def _relink(self, proposer: Member, leader: Member) -> None:
-        """The link is gone; it is dialled anew at once."""
+        """End the link, which is made anew at once."""
         former = self._links(proposer, leader)
         for end in former:
             end.reset()
@@ -103,7 +103,7 @@ class Contention:
             clock.at(0.001, self._look_for_link, proposer, leader, former, until)
 
     def _heal_slowly(self, links: list[End]) -> None:
-        """The others' answers come at once; what the proposer sends from here on takes a while."""
+        """Deliver the others' answers at once, and delay the proposer's messages from here on."""
         clock = self._world.clock
         for end in links:
             end.hold_until(clock.now + clock.rng.uniform(0.005, 0.04))

@@ -1,8 +1,7 @@
-"""A disk on which nothing is sure until it is synced, neither bytes nor names, and every call can go wrong.
+"""A disk on which bytes and names may be lost until they are synced, and every call can fail.
 
-Written bytes are there for every reader, also after the process was killed; only a write that
-was under way may be there in part. When power fails, of all that was not synced any sectors are there, and of
-changes of names the first few.
+Every reader sees written bytes, even after the process was killed; only a write under way may be there in
+part. After a power cut, any unsynced sectors may be there, and the first few unsynced changes of names.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ class Owner(Protocol):
         """The process ends now."""
 
     def complain(self, text: str) -> None:
-        """Something happened that must not."""
+        """Report a violation."""
 
 
 class _Change:
-    """A write or a cut that is not sure.
+    """A write or a cut that is not durable.
 
     Attributes:
-        old: What was there before, as far as there was anything.
-        new_end: Where the new bytes end; where they begin if it was a cut.
-        size: Of the file before.
+        old: The bytes before, if there were any.
+        new_end: End of the new bytes; for a cut, their begin.
+        size: Size of the file before.
     """
 
     __slots__ = ("begin", "new_end", "old", "size")
@@ -76,7 +75,7 @@ class _Change:
             data[begin:end] = old.ljust(end - begin, b"\0")
 
     def know(self, sure: _Change, data: bytearray) -> None:
-        """Note that a younger change is sure: it is there, no matter what becomes of this one."""
+        """Note that a younger change is durable, so it stays even if this one is lost."""
         begin, end = max(self.begin, sure.begin), sure.new_end
         if self.new_end > self.begin:
             end = min(end, self.new_end)
@@ -134,7 +133,7 @@ _Names = dict[str, "Inode | Directory"]
 
 @dataclass(slots=True)
 class Directory:
-    """Names in it, as they are seen and as they are sure, and what was changed in between, in order."""
+    """A directory: its names as seen, its durable names, and the changes between them, in order."""
 
     names: _Names = field(default_factory=dict)
     sure: _Names = field(default_factory=dict)
@@ -166,12 +165,12 @@ def _apply(to: _Names, names: dict[str, Inode | Directory | None]) -> None:
 
 
 class Disk:
-    """One machine's; it outlives its processes.
+    """The disk of one machine; it outlives its processes.
 
     Attributes:
-        full, hangs_until: What is wrong with it.
-        crash_in, fail_in: In which call from now the process ends, or the disk fails; 0 is in none.
-        boot: Of the machine.
+        full, hangs_until: Its present faults.
+        crash_in, fail_in: Number of calls from now until the process ends, or the disk fails; 0: never.
+        boot: Name of the machine's boot.
     """
 
     def __init__(self, top: Path, owner: Owner, rng: random.Random) -> None:
@@ -193,7 +192,7 @@ class Disk:
     # -- what happens to it
 
     def stop(self, *, power: bool) -> None:
-        """The process ends; or the machine does, too."""
+        """End the process; or the machine, too."""
         self.life += 1
         self.crash_in = self.fail_in = 0
         self.locked.clear()
@@ -206,7 +205,7 @@ class Disk:
             self.root.lose(self._rng)
 
     def empty(self) -> None:
-        """Another disk is in its place."""
+        """Replace it by an empty disk."""
         self.root = Directory()
 
     def done(self) -> None:
@@ -246,7 +245,7 @@ class Disk:
         return not self.full or end <= len(inode.data)
 
     def short(self, size: int) -> int:
-        """Return how much of so many bytes a write takes."""
+        """Return how many of some bytes a write stores."""
         return self._rng.randint(1, size) if size > 1 and self._rng.random() < SHORT else size
 
     def part(self, size: int) -> int:
@@ -270,11 +269,11 @@ class Disk:
 
 
 class User:
-    """One process on it.
+    """The disk for one process.
 
     Attributes:
-        patient: Anyone who calls now may wait: a thread, or a process that only begins.
-        writing: The journal's thread calls.
+        patient: The present caller may wait: a thread, or a process during its start.
+        writing: The journal's thread is the caller.
     """
 
     def __init__(self, disk: Disk) -> None:

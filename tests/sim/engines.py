@@ -1,7 +1,7 @@
-"""Groups of engines alone, on the simulator's time and links, for scripted cases of single rules.
+"""Groups of engines without servers, on the simulator's time and links, for scripted cases of single rules.
 
-Messages between them can be looked at, held and dropped. What lies around an engine is played here: its disk
-loses no byte of a frame that was written, and its images and entries are values.
+Tests can inspect, hold and drop their messages. This module simulates the surroundings of an engine: its disk
+loses no byte of a written frame, and its snapshots and entries are values.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ TIMEOUT_S = TIMEOUT_MS / 1000
 
 @dataclass
 class Disk:
-    """Surviving content: frames in order, of which the last ones may be lost; promises are synced at once."""
+    """Durable content: frames in order, of which the last ones may be lost; promises are synced at once."""
 
     frames: list[list[Op]] = field(default_factory=list)
-    written: int = 0  # frames that are certainly there
+    written: int = 0  # number of durable frames
     vote: tuple[int, str | None] = (0, None)
     standing: MemberState | None = None
     images: list[tuple[SnapshotFile, bytes]] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Machine:
 
 
 class SimMember:
-    """One member across its lives; performs what its engine wants done."""
+    """One member, including its restarts; performs its engine's effects."""
 
     def __init__(self, world: World, name: str, offset: float) -> None:
         self.world = world
@@ -92,7 +92,7 @@ class SimMember:
         self._timer_at = math.inf
         self.stopped = ""
         self.was_removed = ""
-        self.peers = world.names  # as the operator names them
+        self.peers = world.names  # as given by the operator
         self._waiting: list[tuple[int, int]] = []
         self._links: dict[str, End] = {}
 
@@ -111,7 +111,7 @@ class SimMember:
     # ---- Host
 
     def deliver(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
-        """Call, once it is not paused, if that life goes on."""
+        """Call a function once it is not paused, if it was not restarted."""
         if life != self.life or not self.up:
             return
         wait = self.paused_until - self.world.now
@@ -228,7 +228,7 @@ class SimMember:
                 world.at(world.rng.uniform(0.001, 0.02), self.dial, self.life, other)
 
     def _perform_after_each_call(self, engine: Engine) -> None:
-        """Tests call the engine themselves, too."""
+        """The engine; tests also call it directly."""
         depth = 0
 
         def performing(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -290,7 +290,7 @@ class SimMember:
             engine.applied(done, within=self.applier.within, took=self.clock() - began)
 
     def kill(self) -> None:
-        """As SIGKILL: what was being written is there up to some frame."""
+        """Kill it, as by SIGKILL: a write under way is there up to some frame."""
         self.world.net.listeners.pop(self.name)
         self.world.net.died(self, power=False)
         self.engine = None
@@ -416,10 +416,10 @@ class SimMember:
             self._later(self.world.rng.uniform(1e-6, 3e-4), self._soon)
 
     def changed(self) -> None:
-        """Tests listen here."""
+        """Do nothing; tests replace it."""
 
     def leave(self, reason: str) -> None:
-        """The process ends; its data must not be used again."""
+        """End the process; its data must not be used again."""
         assert self.disk.standing is not None
         assert self.disk.standing.removed
         self.was_removed = reason
@@ -427,7 +427,7 @@ class SimMember:
 
 
 class World:
-    """Members, links, clock, and what must always hold."""
+    """Members, links, clock, and the rules that must always hold."""
 
     def __init__(
         self,
@@ -506,12 +506,12 @@ class World:
 
     @property
     def leader(self) -> SimMember | None:
-        """The newest leader that can commit."""
+        """Return the newest leader that can commit."""
         leading = [m for m in self.members.values() if m.engine is not None and m.engine.leads]
         return max(leading, key=lambda m: m.engine.term if m.engine else 0, default=None)
 
     def elect(self, name: str) -> SimMember:
-        """Make ``name`` the leader by letting it ask first."""
+        """Make ``name`` the leader by letting it ask for votes first."""
         for _ in range(200):
             if self.leader is self[name]:
                 return self[name]
@@ -524,7 +524,7 @@ class World:
         raise AssertionError(f"{name} was not elected")
 
     def settle(self, seconds: float = 5.0) -> None:
-        """Until there is a leader and everything is applied everywhere."""
+        """Wait until there is a leader and all entries are applied everywhere."""
 
         def done() -> bool:
             leader = self.leader
@@ -541,11 +541,11 @@ class World:
     # ---- links
 
     def cut(self, a: str, b: str) -> None:
-        """Reset the connection; it is dialled anew soon."""
+        """Reset the connection; it is made anew soon."""
         self.net.reset_between(self[a], self[b])
 
     def drops(self, a: str, b: str, message: bytes) -> bool:
-        """Note a message, if somebody wants to know; return whether it is to be dropped."""
+        """Record a message, if a test wants that; return whether it is to be dropped."""
         if not self.logging and self.drop_filter is None:
             return False
         decoded = messages.decode(message)
@@ -553,7 +553,7 @@ class World:
         return self.drop_filter is not None and self.drop_filter(a, b, decoded)
 
     def block(self, *directions: tuple[str, str]) -> None:
-        """Let nothing pass in these directions; a sender gives up after some seconds."""
+        """Block these directions; a sender gives up after some seconds."""
         self.net.blocked |= {(self[a].name, self[b].name) for a, b in directions}
 
     def isolate(self, name: str) -> None:
@@ -566,7 +566,7 @@ class World:
     # ---- load and checks
 
     def submit(self, name: str | None = None, size: int = 8) -> int | None:
-        """Append at the leader (or at ``name``, if it leads); the acknowledgement is its own apply."""
+        """Append at the leader (or at ``name``, if it leads); its own apply acknowledges the entry."""
         member = self[name] if name is not None else self.leader
         if member is None or member.engine is None or self.now < member.paused_until:
             return None

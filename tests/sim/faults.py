@@ -1,4 +1,4 @@
-"""Faults of members and of the ways between hosts, no matter what the members run."""
+"""Faults of members and of links between hosts, independent of the members' program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEMBER_FAULTS = (
 
 
 class Victim(Protocol):
-    """A member, as far as faults reach it."""
+    """The interface of a member for faults."""
 
     @property
     def name(self) -> str: ...
@@ -49,7 +49,7 @@ class Victim(Protocol):
 
 
 class Faulty(Protocol):
-    """A world that things go wrong in."""
+    """The interface of a simulated world for faults."""
 
     clock: Clock
     net: Net
@@ -60,21 +60,21 @@ class Faulty(Protocol):
     def victims(self) -> Sequence[Victim]: ...
     @property
     def others(self) -> Sequence[str]:
-        """Names of hosts that are no members; they fall on either side of a partition."""
+        """Names of hosts that are no members; a partition puts them on either side."""
 
     def leader(self) -> Victim | None: ...
     def may_lose(self, member: Victim) -> bool:
-        """Return whether one member may lose its data now without anything that was promised being lost."""
+        """Return whether one member may lose its data now without a loss of acknowledged changes."""
 
     def may_lose_power(self, member: Victim) -> bool:
-        """Return whether a power cut at its machine now would lose nothing that was promised."""
+        """Return whether a power cut at its machine now would lose no acknowledged change."""
 
 
 _Some = TypeVar("_Some")
 
 
 class Faults:
-    """Causes trouble in a world, for as long as it is told to.
+    """Causes faults in a world, for a given time.
 
     Args:
         kinds: Some of :data:`MEMBER_FAULTS`.
@@ -88,7 +88,7 @@ class Faults:
         self._ends = 0.0
 
     def begin(self, seconds: float) -> None:
-        """Cause trouble from now on; killed members come back."""
+        """Cause faults from now on; killed members come back."""
         self._ends = self._faulty.clock.now + seconds
         self._trouble()
         self._restart()
@@ -100,7 +100,7 @@ class Faults:
         return self._faulty.clock.now >= self._ends - margin
 
     def some(self, of: Iterable[_Some]) -> list[_Some]:
-        """A random part of these, never empty if they are not."""
+        """Return a random part of these, never empty if they are not."""
         found = list(of)
         rng = self._faulty.clock.rng
         return rng.sample(found, rng.randint(1, len(found))) if found else []
@@ -109,7 +109,7 @@ class Faults:
         world, rng = self._faulty, self._faulty.clock.rng
         if self.over(1.0) or not self.kinds:
             return
-        # Now and then there is time for everything to be well.
+        # Sometimes wait long enough for everything to recover.
         pause = rng.uniform(0.05, 1.2) if rng.random() < 0.8 else rng.uniform(3.0, 5.0)
         world.clock.at(pause, self._trouble)
         what = rng.choice(self.kinds)
@@ -121,7 +121,7 @@ class Faults:
             self.note(f"{what} {note} for {lasts:.2f} s")
 
     def cause(self, what: str, lasts: float) -> str:
-        """Make one thing go wrong; return whom it hit, or nothing if it cannot happen now."""
+        """Cause one fault; return its targets, or nothing if it cannot happen now."""
         world, rng = self._faulty, self._faulty.clock.rng
         up = [member for member in world.victims if member.up]
         leader = world.leader()
@@ -209,7 +209,7 @@ class Faults:
         raise AssertionError(what)
 
     def block(self, pairs: set[tuple[str, str]], lasts: float) -> None:
-        """Let nothing pass in these directions for a while."""
+        """Block these directions for a while."""
         world = self._faulty
         world.net.blocked |= pairs
         world.clock.at(lasts, world.net.heal, pairs)

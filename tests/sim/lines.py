@@ -1,4 +1,4 @@
-"""Which lines of the nameserver's functions a run has executed, with nothing but the interpreter's hook."""
+"""Lines of the nameserver's functions that a run has executed, by the interpreter's own hook."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 class Watched(Replicated):
-    """The real thing, which shows the truth what it does."""
+    """The real table, which reports its changes to the simulator's truth."""
 
     def __init__(
         self, host: Member, settings: LiveSettings, effects: Server, *, boot_id: int, raft: RaftConfig
@@ -90,7 +90,7 @@ class Watched(Replicated):
         return self._member.in_contact()
 
     def in_contact_now(self) -> bool:
-        """The same, from outside of its process."""
+        """The mode's state for the simulator, from outside of the member's process."""
         return self.host.look(lambda mode: mode.in_contact)
 
     @property
@@ -106,14 +106,14 @@ class Watched(Replicated):
         )
 
     def hand_over(self) -> None:
-        """As a leader does that is about to close."""
+        """Hand over leadership, as a leader does before it closes."""
         self._member.hand_over()
 
     @property
     def waits_to_be_added(self) -> bool:
         """Return whether it never took part, or was emptied and has not caught up with a change of members.
 
-        It believes no removal then: see ``Membership.on_removed``.
+        It then ignores its own removal: see ``Membership.on_removed``.
         """
         if not self._member.started or self._member.engine.shared.empty:
             return True
@@ -128,7 +128,7 @@ class Watched(Replicated):
 
     @property
     def engine(self) -> Engine:
-        """The engine of it, once it has started."""
+        """Its engine, once it has started."""
         return self._member.engine
 
     def was_paused_since(self, at: float) -> bool:
@@ -164,7 +164,7 @@ class Watched(Replicated):
 
 
 class Observing(Observer):
-    """Shows the truth what a member says of itself."""
+    """Reports a member's own statements to the truth."""
 
     def __init__(self, mode: Watched) -> None:
         self._mode = mode
@@ -213,7 +213,7 @@ class Observing(Observer):
 
 
 class Server:
-    """The layer between connections and the mode, as the nameserver's wire server is one."""
+    """The layer between connections and the mode, in place of the nameserver's server."""
 
     def __init__(self, host: Member) -> None:
         self.host = host
@@ -231,7 +231,7 @@ class Server:
         self._told = self._passed  # a caller that joins again is known by this very object
 
     def look_for_the_forgotten(self) -> None:
-        """Every request is answered in time, also one whose task nobody wakes any more."""
+        """Check that every request is answered in time, even one whose task is not woken any more."""
         now = self.host.world.clock.now
         for begun, request in self._waiting.values():
             if now - begun <= FORGOTTEN_S:
@@ -268,7 +268,7 @@ class Server:
             if answer is not None:
                 self._answer(origin, number, answer)
         elif freshness is Freshness.LINEARIZABLE and self.host.world.clock.rng.random() < 0.5:
-            # As on the wire: nothing is made for a read.
+            # As in the real server, make no object for a read.
             barrier = mode.join_barrier(self._told)
             self._needed[barrier] = self.host.world.truth.acknowledged_index
             self._parked.setdefault(barrier, []).append((origin, number, request))
@@ -409,7 +409,7 @@ class MemberLoop(NetLoop):
 
 
 class Member:
-    """One nameserver across its lives."""
+    """One nameserver, including its restarts."""
 
     def __init__(self, world: World, number: int, folder: Path) -> None:
         self.world = world
@@ -533,7 +533,7 @@ class Member:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def crashed(self, *, power: bool) -> None:
-        """Its process ends in a call of its disk."""
+        """End its process within a call of its disk."""
         self.kill(power=power and self.world.may_lose_power(self))
 
     def complain(self, text: str) -> None:
@@ -553,19 +553,19 @@ class Member:
         self.paused_at_last = max(self.paused_at_last, self.loop.paused_until)
 
     def mend(self) -> None:
-        """End its pause, and what is wrong with its disk."""
+        """End its pause, and the faults of its disk."""
         self.disk.full = False
         self.disk.hangs_until = 0.0
         self.disk.crash_in = self.disk.fail_in = 0
         self.loop.go_on()
 
     def look(self, what: Callable[[Watched], _T]) -> _T:
-        """Look at its state as it would itself."""
+        """Call a function in the context of its process."""
         mode = self.running
         return self.loop.run_inside(lambda: what(mode))
 
     def bury(self) -> None:
-        """Drop what dead lives left, at the end of the run."""
+        """Release the leftovers of ended processes, at the end of the run."""
         for loop in self._graveyard:
             loop.bury()
         self._graveyard.clear()
@@ -575,7 +575,7 @@ class Member:
             self.world.truth.fail(Oracle.PROCESS, f"{self.name}: {text}")
 
     def was_removed(self) -> None:
-        """Its process ends by itself, as soon as this turn is over."""
+        """End its process after this turn, as by its own decision."""
         self.removed = True
         self.world.clock.at(0.0, self._end, self.life)
 

@@ -1,8 +1,8 @@
-"""Connections in memory: order is kept, nothing is lost but by the death of a connection, as with TCP.
+"""Connections in memory: as with TCP, bytes stay in order, and only the end of a connection loses them.
 
-Between two hosts a direction can be blocked: what is sent then waits, and arrives once it is unblocked,
-unless the connection died meanwhile. A killed process's connections end at their other side, after what was
-still on its way; those of a host without power do not, until it is up again or somebody gives up.
+A direction between two hosts can be blocked: bytes that are sent then wait, and arrive once it is unblocked,
+unless the connection ended meanwhile. A killed process's connections end at their other side, after the bytes
+under way. Those of a host without power end only when it is up again or the peer gives up.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Host(Protocol):
     life: int
 
     def deliver(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
-        """Call in the process's own time, if that life goes on."""
+        """Call a function in the process's own turn, if it was not restarted."""
 
 
 class _Lost:
@@ -55,35 +55,35 @@ class End:
         self.lost: Callable[[Exception | None], None] = lambda error: None
 
     def send(self, item: Any, size: int = 1) -> None:
-        """Hand over; it arrives in order or the connection ends."""
+        """Send a message; it arrives in order, or the connection ends."""
         if not self.closed:
             self.unarrived += size
             self._net.carry(self, item, size)
 
     def close(self) -> None:
-        """Close; the other side learns it after everything that was sent before."""
+        """Close; the other side notices it after all bytes that were sent before."""
         if not self.closed:
             self.closed = True
             self._net.carry(self, _Lost(None), 0)
 
     def abort(self) -> None:
-        """Reset: the other side learns it, and what is under way to here is dropped."""
+        """Reset: the other side notices it, and bytes under way to here are dropped."""
         if not self.closed:
             self.closed = True
             self._net.carry(self, _Lost(ConnectionResetError("connection reset by peer")), 0)
 
     def reset(self) -> None:
-        """Both sides learn that the connection is dead, each in its time."""
+        """End the connection; each side notices it after a time of its own."""
         error = ConnectionResetError("connection reset by peer")
         for end in (self, self.peer):
             self._end(end, error)
 
     def hold_until(self, at: float) -> None:
-        """Hold up messages from here on until that instant."""
+        """Delay messages from here on until that instant."""
         self._last_arrival = max(self._last_arrival, at)
 
     def arrive(self, item: Any, size: int) -> None:
-        """Something of ours has reached the other side."""
+        """Note that a message has reached the other side."""
         net, peer = self._net, self.peer
         if net.blocked and net.is_blocked(self.host.name, peer.host.name):
             if not self._held:
@@ -98,7 +98,7 @@ class End:
         self._take(item, size)
 
     def unblocked(self) -> None:
-        """Let held up messages go on, some of them at once."""
+        """Release delayed messages, some of them at once."""
         while self._held:
             self._take(*self._held.popleft())
 
@@ -133,12 +133,12 @@ class End:
             self._net.clock.at(0.0, self._gone)
 
     def _gone(self) -> None:
-        """The other side learns of it when it sends, or by its own patience."""
+        """Note that the other side notices it when it sends, or by its own timeout."""
         self._net.dead.append(self)
 
 
 class Net:
-    """All connections, and what is wrong between hosts."""
+    """All connections, and the faults between hosts."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -184,7 +184,7 @@ class Net:
                 end.unblocked()
 
     def connect(self, source: Host, address: str) -> End | None:
-        """Open a connection now; None if nobody listens. Blocked ways are the caller's matter."""
+        """Open a connection now; None without a listener. The caller handles blocked directions."""
         found = self.listeners.get(address)
         if found is None:
             return None
@@ -197,7 +197,7 @@ class Net:
         return near
 
     def died(self, host: Host, *, power: bool) -> None:
-        """The process of a host is gone; without power nobody is told yet."""
+        """Note that the process of a host has ended; after a power cut, peers do not notice it yet."""
         for end in self.ends.pop(host.name, ()):
             if not end.closed:
                 end.closed = True
@@ -208,7 +208,7 @@ class Net:
                     self.carry(end, _Lost(None if self.clock.rng.random() < 0.5 else error), 0)
 
     def back(self, host: Host) -> None:
-        """The host is up: it answers what is still sent over connections of a former life with a reset."""
+        """Note that the host is up: it answers messages over its former connections with a reset."""
         dead, self.dead = self.dead, []
         for end in dead:
             if end.host is host:
@@ -218,7 +218,7 @@ class Net:
 
 
 class _Socket:
-    """As much of a socket as its options."""
+    """A socket with options only."""
 
     def setsockopt(self, *_: object) -> None: ...
 
@@ -236,7 +236,7 @@ class Listener:
 
 
 class Wire(asyncio.Transport):
-    """A connection as asyncio shows it to a protocol; writes arrive whole, split or joined."""
+    """A connection with asyncio's interface for a protocol; writes arrive whole, split or joined."""
 
     def __init__(self, end: End, protocol: asyncio.Protocol, peername: tuple[str, int]) -> None:
         super().__init__({"socket": _Socket(), "peername": peername})

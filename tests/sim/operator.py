@@ -1,4 +1,4 @@
-"""An operator of the group of nameservers: adds, removes, hands over; asks again until it is done."""
+"""An operator of the group of nameservers: adds, removes, hands over leadership; retries until it is done."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class _Change:
     """One change under way.
 
     Attributes:
-        again: Asked until it is done; else one attempt is made.
-        newcomer: Who is to be added.
-        leaver: Who is to be removed.
+        again: Repeat it until it is done; otherwise make one attempt.
+        newcomer: Member to be added.
+        leaver: Member to be removed.
     """
 
     what: str
@@ -53,7 +53,7 @@ class _Change:
 
 
 class Operator:
-    """One change at a time, as the documentation asks of operators."""
+    """Makes one change at a time, as the documentation requires of operators."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -62,22 +62,22 @@ class Operator:
 
     @property
     def busy(self) -> bool:
-        """A change is under way, or a removed member has not been taken away yet."""
+        """True if a change is under way, or a removed member has not been taken away yet."""
         return self._change is not None or bool(self._leaving)
 
     @property
     def leaving(self) -> list[Member]:
-        """Removed, and not taken away yet."""
+        """Members that were removed and not taken away yet."""
         return self._leaving
 
     def removes(self, member: Member) -> bool:
-        """It is being removed, or was."""
+        """Return whether a member is being removed, or was."""
         return member in self._leaving or (self._change is not None and self._change.leaver is member)
 
     # -- what it does
 
     def add(self) -> str:
-        """Start a nameserver with an empty disk and have it taken in; say which, or nothing."""
+        """Start a nameserver with an empty disk and add it; return its name, or None."""
         world = self._world
         if self.busy or world.leader() is None or len(world.members) >= MEMBERS_MAX:
             return ""
@@ -99,7 +99,7 @@ class Operator:
         return name
 
     def remove(self) -> str:
-        """Have a member removed, no matter what state it is in; the leader now and then."""
+        """Remove a member in any state, sometimes the leader."""
         world = self._world
         if self.busy or world.leader() is None or len(world.members) <= MEMBERS_MIN:
             return ""
@@ -123,7 +123,7 @@ class Operator:
         return name
 
     def transfer(self) -> str:
-        """Have leadership handed over, to anybody or to somebody."""
+        """Hand over leadership, to any member or to a named one."""
         world = self._world
         if self.busy or world.leader() is None:
             return ""

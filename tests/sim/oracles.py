@@ -1,4 +1,4 @@
-"""Judges of a run: each violation begins with the instant and the name of the oracle that saw it."""
+"""Checks of a run: each violation begins with the instant and the name of the oracle that found it."""
 
 from __future__ import annotations
 

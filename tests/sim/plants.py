@@ -1,4 +1,4 @@
-"""Bugs to plant: each breaks one rule, and the simulator must notice."""
+"""Bugs to plant: each breaks one rule, and the simulator must find it."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def reads_join_what_was_joined_last(patch: pytest.MonkeyPatch) -> None:
 
 
 def reads_join_what_was_refused(patch: pytest.MonkeyPatch) -> None:
-    """A barrier that was refused before it was sent is joined again, and nobody is told any more."""
+    """Let reads join a barrier that was refused before it was sent, so that they never end."""
     real = reader.Reader._end_barrier
 
     def end(keeper: Any, number: int, error: Any) -> None:
@@ -155,7 +155,7 @@ def reads_join_what_was_refused(patch: pytest.MonkeyPatch) -> None:
 
 
 def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
-    """An old leader takes what is said in a newer term for consent to its own."""
+    """Let an old leader count messages of a newer term as consent to its own."""
     real = Engine.take
 
     def receive(engine: Any, peer: str, message: Any) -> None:
@@ -282,7 +282,7 @@ def promises_are_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 
 def votes_are_given_to_shorter_logs(patch: pytest.MonkeyPatch) -> None:
-    """Every candidate's log looks complete."""
+    """Let every candidate's log count as complete."""
     for name in ("on_pre_vote", "on_request_vote"):
         real = getattr(Elections, name)
 
@@ -293,12 +293,12 @@ def votes_are_given_to_shorter_logs(patch: pytest.MonkeyPatch) -> None:
 
 
 def machines_never_restart(patch: pytest.MonkeyPatch) -> None:
-    """Let a member that lost power under ``journal`` take its disk for all that it acknowledged."""
+    """Let a member that lost power under ``journal`` assume that its disk has all acknowledged entries."""
     patch.setattr(DiskFiles, "boot_id", lambda files: "always the same")
 
 
 def whoever_lost_power_votes(patch: pytest.MonkeyPatch) -> None:
-    """It starts with what is left of its journal, and counts as before."""
+    """Let it start with the rest of its journal, and count as before."""
     real = DataDirectory.begin
 
     def begin(directory: DataDirectory) -> None:
@@ -354,7 +354,7 @@ def what_is_in_a_log_is_decided_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_a_leader_may_take_yet_is_decided_again(patch: pytest.MonkeyPatch) -> None:
-    """The answer to one copy of a proposal is taken for the answer to all."""
+    """Let the answer to one copy of a proposal count as the answer to all copies."""
 
     def defer(book: ProposalBook, deferral: Deferral, *, term: int) -> None:
         waiting = book._waiting.get(deferral.sequence)
@@ -431,10 +431,10 @@ def a_slice_leaves_half_a_registration_visible(patch: pytest.MonkeyPatch) -> Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """A bug, where it shows, and who must see it.
+    """A bug, its place, and the oracles that must find it.
 
     Attributes:
-        oracles: A plant that another one sees is caught by chance, and does not count.
+        oracles: If another oracle finds the bug, that is by chance and does not count.
         likely: The seed that caught it last; tried first.
     """
 
@@ -446,9 +446,9 @@ class Planted:
     droppers: int = 0
 
     def caught_by(self, seed: int) -> str:
-        """Instant, oracle and what it saw; nothing if this seed does not catch it.
+        """Return instant, oracle and violation; nothing if this seed does not catch it.
 
-        To be called while it is planted.
+        Call it while the bug is planted.
         """
         seen = tuple(f"{oracle}:" for oracle in self.oracles)
         result = run_seed(seed, faults=self.faults, durability=self.durability, droppers=self.droppers)

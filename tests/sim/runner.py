@@ -21,7 +21,7 @@ GC_THRESHOLD = (50_000, 20, 100)
 
 def play_one(options: argparse.Namespace, seed: int) -> Result:
     """Play one seed; one that the simulator itself cannot play has failed, too."""
-    # A seed makes rubbish of one size, again and again: looking for it less often is a twentieth cheaper.
+    # Each seed makes the same amount of garbage: collecting less often saves a twentieth of the time.
     gc.set_threshold(*GC_THRESHOLD)
     begun = time.process_time()
     try:
@@ -65,5 +65,5 @@ def results(one: Callable[[int], Result], seeds: range, workers: int) -> Generat
 
 
 def _leave_interrupts() -> None:
-    """Ctrl-C is the calling process's matter: what is being played is played to its end."""
+    """Ignore Ctrl-C, which the calling process handles: the present seed runs to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -73,7 +73,7 @@ class Scenario(Faults):
         self._contention: Contention | None = None
 
     def run(self, seconds: float) -> None:
-        """Begin, cause trouble, heal, and see that all is well."""
+        """Begin, cause faults, end them, and check the recovery."""
         world = self._world
         world.begin()
         self.begin(seconds)
@@ -116,7 +116,7 @@ class Scenario(Faults):
             case "change id":
                 broker.change_id()
             case "contend":
-                # An administrator does something to what it has, while it says something new.
+                # An administrator changes its topics while it registers a change.
                 world.clock.at(rng.uniform(0.0, 0.002), world.admin.touch, broker)
                 world.clock.at(rng.uniform(0.0, 0.006), broker.change_topics)
             case "meddle":
@@ -125,7 +125,7 @@ class Scenario(Faults):
                 self._storm()
 
     def _storm(self) -> None:
-        """Have all brokers register at once with many topics, and some of them die before an answer."""
+        """Let all brokers register at once with many topics, and some of them die before an answer."""
         rng = self._world.clock.rng
         for broker in self._world.brokers:
             if broker.alive:
@@ -182,11 +182,11 @@ class Scenario(Faults):
         return super().cause(what, lasts)
 
     def _miss_a_report(self, lasts: float) -> str:
-        """Have brokers register at a member in the instant in which the member's link to the leader ends.
+        """Let brokers register at a member in the instant in which the member's link to the leader ends.
 
-        The leader was told before that this member has no connection with them. The report of the new
-        connections goes with the link. Once there is another link, the brokers lose all other connections
-        before the report comes over it, if it is slow.
+        The leader knew before that this member has no connection with them. The report of the new connections
+        goes with the link. Once there is another link, the brokers lose all other connections before the
+        report comes over it, if it is slow.
         """
         world, rng = self._world, self._world.clock.rng
         leader, brokers = world.leader(), self.some(b for b in world.brokers if b.alive)
@@ -208,7 +208,7 @@ class Scenario(Faults):
                 broker.register_at(member)
         number = leader.running.member.link_number(member.name)
         world.net.reset_between(member, leader)
-        # For so long that the member has begun to ask for votes, and knows no leader when the link is back.
+        # Long enough that the member has begun to ask for votes, and knows no leader when the link is back.
         self.block({(member.name, leader.name), (leader.name, member.name)}, rng.uniform(0.0, 0.4))
         way = member.name, leader.name
         world.net.slow_ways[way] = 0.5
@@ -245,8 +245,8 @@ def run_seed(
     """Play one seed and return what came of it.
 
     Args:
-        faults: Kinds of :data:`FAULTS`; None has the seed choose.
-        droppers: Clients that do nothing but drop topics in the instant in which they were put.
+        faults: Kinds of :data:`FAULTS`; None: the seed chooses.
+        droppers: Number of clients that drop topics in the instant in which they were put.
         inspect: Called with the world at the end, before everything is closed.
     """
     folder = Path(tempfile.mkdtemp(prefix="sim-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))

@@ -1,4 +1,4 @@
-"""Seams at which the simulator takes the machine's place for the raft package.
+"""Places at which the simulator replaces the machine for the raft package.
 
 The real driver, engine, journal, writer, snapshots, data directory, transport and handshake run; replaced are
 clocks, chance, the files (see :mod:`disk`), the journal's thread, whose steps run on virtual time, and the
@@ -65,7 +65,7 @@ class Machine:
         return self.disk.hangs_until > self.clock.now
 
     def crash(self, *, power: bool) -> None:
-        """Lose what was not certain."""
+        """Lose everything that was not synced."""
         self.disk.stop(power=power)
         for file, content in self.saved.items():
             write_atomic(file, content)
@@ -82,7 +82,7 @@ def machine() -> Machine:
 
 @contextlib.contextmanager
 def on(which: Machine) -> Iterator[None]:
-    """Everything inside runs on this machine."""
+    """Run everything in this context on this machine."""
     running.append(which)
     try:
         yield
@@ -122,15 +122,15 @@ def _save_if_other(path: Path, content: bytes) -> None:
 
 
 def _boot_clock() -> float:
-    """Counts pauses as the virtual time does; another origin than the loop's clock."""
+    """A clock that counts pauses, like the virtual time; its origin differs from the loop clock's."""
     loop = running[-1].loop
     return loop._clock.now + loop.offset + 7.0
 
 
 class WriterThread:
-    """The journal's thread on virtual time: it begins soon, and the disk takes its time.
+    """The journal's thread on virtual time: it begins soon, and writes take some time.
 
-    What a write has put into the file is certain when it is done; a crash in between keeps any part of it.
+    The bytes of a write are durable when it is done; a crash before that keeps any part of them.
     """
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class WriterThread:
         return self._items.popleft()
 
     def close(self) -> None:
-        """Everything that waits is done first."""
+        """Run all waiting work first."""
         self.closing.set()
         self.put(None)
         while self._steps is not None:
@@ -224,7 +224,8 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (routekeeper.nameserver.replicated.kv_file, "_save_if_other", _save_if_other),
     (routekeeper.nameserver.raft.storage.journal, "ZEROS", 4_000),
     (routekeeper.nameserver.raft.node.images, "BLOCK_BYTES", 4_000),
-    # Small, so that members fall behind the log, images and batches come in pieces, and applying takes turns.
+    # Small values, so that members fall behind the log, snapshots and batches come in pieces, and applying
+    # takes several turns.
     (routekeeper.nameserver.raft.consensus.images, "TAIL_BYTES", 2_000),
     (routekeeper.nameserver.raft.consensus.leading, "PART_BYTES", 1_500),
     (routekeeper.nameserver.raft.consensus.leading, "BATCH_BYTES", 1_000),
@@ -233,14 +234,14 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (routekeeper.nameserver.routes.topics, "STEP", 2),
     (routekeeper.nameserver.replicated.mode, "STEP_WORK", 300),
     (routekeeper.nameserver.modes.line, "SLICE_S", 0.0),
-    # Short, so that what a full disk has kept from being stored is sent again before a run ends.
+    # A short time, so that data that a full disk refused are sent again before a run ends.
     (routekeeper.nameserver.raft.consensus.leading, "TRANSFER_TIMEOUT_S", 4.0),
 )
 
 
 @contextlib.contextmanager
 def installed() -> Iterator[None]:
-    """Put the simulated machines under the raft package, for as long as this lasts."""
+    """Run the raft package on the simulated machines within this context."""
     before = [(module, name, getattr(module, name)) for module, name, _ in _SEAMS]
     for module, name, replacement in _SEAMS:
         assert hasattr(module, name), f"{module.__name__} has no {name}"

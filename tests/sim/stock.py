@@ -1,11 +1,11 @@
 """PySyncObj as it is published, in the simulator: the reason for docs/pysyncobj-defects.md.
 
 The library's own SyncObj, FileJournal and Serializer run here; clock, chance and links are the simulator's,
-and so are the faults. Its forked child, which writes a dump, is played as a fork is: the state of that
-instant, written by the library's own code some time later, whether its parent still lives or not. Commands
-are short texts, far below a batch.
+and so are the faults. Its forked child, which writes a dump, is simulated: the library's own code writes the
+state of that instant some time later, whether its parent still runs or not. Commands are short texts, far
+below a batch.
 
-Wrong steps are named by the numbers of docs/pysyncobj-defects.md:
+Wrong steps have the numbers of docs/pysyncobj-defects.md:
 
 D1
     A member drops entries that it has acknowledged and that the message at hand does not contradict.
@@ -172,7 +172,7 @@ class Entry:
 
 
 class StockMember:
-    """One member across its lives: a host of the simulated network around one SyncObj."""
+    """One member, including its restarts: a host of the simulated network with one SyncObj."""
 
     def __init__(self, world: StockWorld, number: int, folder: Path) -> None:
         self.world = world
@@ -284,7 +284,7 @@ class StockMember:
             _inside.pop()
 
     def time(self) -> float:
-        """Looking costs time, see LOOK_S."""
+        """Run one tick; checking for messages takes time, see LOOK_S."""
         self._now += LOOK_S
         return 1000.0 + self._now
 
@@ -451,7 +451,7 @@ class StockMember:
 
 
 class StockWorld:
-    """Members, submitters, and what is known of both."""
+    """Members, submitters, and the facts about both."""
 
     def __init__(
         self,
@@ -484,7 +484,7 @@ class StockWorld:
         self._busy = True
 
     def show(self, name: str, text: str) -> None:
-        """Note something wrong."""
+        """Record a violation."""
         self.count[name] += 1
         self.shown.setdefault(name, []).append(f"{self.clock.now:.6f} {name}: {text}")
 
@@ -550,7 +550,7 @@ class StockWorld:
     # -- submitters
 
     def submit(self) -> None:
-        """Give a command to one member."""
+        """Submit a command to one member."""
         rng = self.clock.rng
         if self._busy:
             self.clock.at(rng.expovariate(self.commands_per_s), self.submit)

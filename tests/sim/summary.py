@@ -1,4 +1,4 @@
-"""Coverage of the seeds of one call, in words: "clean" is worth what stands here, and no more."""
+"""Coverage of the seeds of one call, in words: it shows how much a "clean" result means."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMED = (
 
 
 class Summary:
-    """Adds results up. ``took_s`` is the time since the call began, in seconds."""
+    """Adds up results. ``took_s`` is the time since the call began, in seconds."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self.count: Counter[str] = Counter()
@@ -75,7 +75,7 @@ class Summary:
 
 
 def _take(count: Counter[str], begins: str) -> str:
-    """Take what begins so out of the counts; say it, the most frequent first."""
+    """Remove the counts with this prefix; return them in words, the most frequent first."""
     found = {name: count.pop(name) for name in sorted(count) if name.startswith(begins)}
     ranked = sorted(found.items(), key=lambda item: -item[1])
     return ", ".join(f"{name.removeprefix(begins)} {number:,}" for name, number in ranked)

@@ -1,7 +1,7 @@
-"""Storage on a disk that keeps nothing unsure: each sync taken out is noticed, and each call may go wrong.
+"""Storage on a disk that loses unsynced data: each missing sync is noticed, and each call may fail.
 
-The storage is the real one; its files are those of :mod:`disk`, where a cut of power takes any part of what
-was not synced.
+The storage is the real one; its files are those of :mod:`disk`, where a power cut removes any part of the
+unsynced data.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Machine:
         raise AssertionError(text)
 
     def files(self) -> Files:
-        """As a new process sees them."""
+        """Return the files for a new process."""
         user = User(self.disk)
         return _Careless(lambda: user, *self._omitted)
 
@@ -85,7 +85,7 @@ def entry(index: int) -> Op:
 
 @dataclass
 class Known:
-    """Acknowledged things, which must be there in the next life."""
+    """Acknowledged data, which must exist after the next start."""
 
     vote: tuple[int, str | None] = (0, None)
     entries: int = 1
@@ -142,7 +142,7 @@ class Life:
         self.directory.close()
 
     def check(self, known: Known) -> None:
-        """Everything that was known is here."""
+        """Check that all acknowledged data exist."""
         assert self.doubted or not self.journal.shortened
         term, vote = self.vote
         assert term >= known.vote[0]
@@ -158,7 +158,7 @@ class Life:
 
 
 def everything(life: Life) -> None:
-    """Do all that a member does, each of it once or more."""
+    """Make all of a member's writes, each once or more."""
     life.known.instance = life.directory.standing.instance
     life.become_voter()
     life.save_vote(3, "b:1")
@@ -219,7 +219,7 @@ def entries_in_a_later_segment(machine: Machine) -> Callable[[], None]:
 
 
 def an_earlier_segment(machine: Machine) -> Callable[[], None]:
-    """Under ``journal``, where the last segment alone is in doubt."""
+    """Check durability ``journal``, where only the last segment is in doubt."""
     life = Life(machine.files(), "journal").open()
     life.append()
     known = replace(life.known)
@@ -373,7 +373,7 @@ def test_what_is_promised_survives_every_cut_of_power(promise: Promise) -> None:
     ("what", "name", "promise"), OMITTED, ids=[f"{what} of {name}, {p.__name__}" for what, name, p in OMITTED]
 )
 def test_a_sync_that_is_left_out_is_missed(what: str, name: str, promise: Promise) -> None:
-    """Some cut of power shows it: something is lost, or the member does not start."""
+    """Check that some power cut shows the fault: data are lost, or the member does not start."""
     for seed in range(TRIES):
         try:
             promise(Machine(seed, (what, name)))()

@@ -1,4 +1,4 @@
-"""The figure of covered lines is one: what has run counts, and nothing else."""
+"""The figure of covered lines counts exactly the lines that have run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Whole nameservers on virtual time: all rules hold, no matter what goes wrong.
+"""Whole nameservers on virtual time: all rules hold under all faults.
 
-From the environment: SIM_SEEDS how many seeds (80 in CI, else 8), SIM_FIRST from where (else by chance).
+Environment variables: SIM_SEEDS is the number of seeds (80 in CI, else 8), SIM_FIRST the first one (random by
+default).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.timeout(1800)  # it has what processor time others leave
 def test_other_seeds_each_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """All rules hold, no matter what goes wrong. Half of the seeds have three members, half of them five."""
+    """All rules hold under all faults. Half of the seeds have three members, half of them five."""
     first = FIRST or random.SystemRandom().randrange(10**5, 10**9)
     seeds = f"{first}-{first + SEEDS - 1}"
     with capsys.disabled():
@@ -91,7 +92,7 @@ def test_a_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     plant = PLANTS[name]
     plant.install(monkeypatch)
     assert plant.likely is not None
-    # A stale one costs time and is said, so that it is put right; it is no reason to fail.
+    # A wrong likely seed costs time and is printed, so that it can be corrected; it is no failure.
     seeds = (plant.likely, *range(1, 301))
     caught = next((seed for seed in seeds if plant.caught_by(seed)), None)
     assert caught is not None, f"not caught by seed {plant.likely} nor 1 to 300"

@@ -1,4 +1,4 @@
-"""PySyncObj as it is published loses what it has acknowledged; the day it does not, these tests say so."""
+"""The published PySyncObj loses acknowledged commands; these tests fail when it does not any more."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WHERE: dict[str, dict[str, Any]] = {
 )
 @pytest.mark.parametrize("name", WHERE)
 def test_the_published_library_loses_nothing_by(name: str) -> None:
-    """Looks for what is done wrong and what comes of it: something acknowledged is gone, or two states."""
+    """Searches for wrong steps and their effects: a lost acknowledged command, or diverged states."""
     violations = run_stock(**WHERE[name]).violations
     done = [line for line in violations if line.split()[1] == f"{name}:"]
     come = [
@@ -51,7 +51,7 @@ def test_the_published_library_loses_nothing_by(name: str) -> None:
 
 @pytest.mark.parametrize("members", [3, 5])
 def test_without_faults_the_published_library_works_in_the_simulator(members: int) -> None:
-    """So that what is shown above comes from the faults, and not from how the library is run here."""
+    """This shows that the effects above come from the faults, and not from the way of running the library."""
     result = run_stock(1, members=members, faults=(), compact_entries=60, batch_bytes=2**16)
     assert not [line for line in result.violations if line.split()[1] in ("lost:", "diverged:", "stuck:")]
     assert result.count["acknowledged"] > 100

@@ -1,4 +1,4 @@
-"""Behaviour that the simulator holds to be wrong, and behaviour that it does not."""
+"""Behaviour that the simulator reports as wrong, and behaviour that it accepts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_report_that_was_held_up_may_keep_a_dead_broker_listed(world: World) -> None:
-    """It is dated by its arrival, and so is the hearing in it."""
+    """The report is dated by its arrival, and so is the broker's "last seen" in it."""
     leader, broker = world.leader(), world.brokers[0]
     assert leader is not None
     late = next(member for member in world.members if member is not leader)
@@ -58,7 +58,7 @@ def test_a_report_that_was_held_up_may_keep_a_dead_broker_listed(world: World) -
 
 
 def test_a_cut_behind_the_report_excuses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages that wait in it say nothing of the broker."""
+    """Waiting messages do not count as contact with the broker."""
     monkeypatch.setattr(FailureDetector, "judge", lambda *_, **__: ())
     leader = world.leader()
     assert leader is not None
@@ -70,7 +70,7 @@ def test_a_cut_behind_the_report_excuses_nothing(world: World, monkeypatch: pyte
 
 
 def die_silently(world: World) -> None:
-    """Have the first broker heard by all members, then fall silent."""
+    """Let all members see the first broker, which then falls silent."""
     for member in world.members:
         world.brokers[0].register_at(member)
     world.run(0.01)

@@ -1,6 +1,6 @@
-"""Rules, checked against everything that happened, which no member can see.
+"""Rules, checked against all events of a run, which no single member can see.
 
-Violations are collected, not raised: much of what calls in here runs under code that catches exceptions.
+Violations are collected, not raised, because many callers run under code that catches exceptions.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Entry:
 
 
 class Truth:
-    """Everything that is known of one run, and what is wrong with it."""
+    """All facts about one run, and its violations."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -102,7 +102,7 @@ class Truth:
         self._looked_at = 0.0
 
     def fail(self, oracle: Oracle, text: str) -> None:
-        """Note what must not be."""
+        """Record a violation."""
         self.violations.append(f"{self.world.clock.now:.6f} {oracle}: {text}")
 
     def whole_history(self) -> list[Call]:
@@ -122,7 +122,7 @@ class Truth:
     # -- the log
 
     def applied(self, member: Watched, index: int, term: int, payload: bytes) -> None:
-        """A member applied the entry at ``index``."""
+        """Note that a member applied the entry at ``index``."""
         name = member.host.name
         verdicts = tuple([_in_order(verdict) for _, verdict in member.verdicts])
         first = self.log.get(index)
@@ -146,7 +146,7 @@ class Truth:
     def after(
         self, command: Command, verdict: Verdict, view: RouteView, before: Record | None, index: int
     ) -> None:
-        """A command was applied for the first time: the table is as who sent it wants it."""
+        """Check, after a command's first apply, that the table is as its sender wants it."""
         if isinstance(verdict, Applied):
             now = self.world.clock.now
             for lost in verdict.lost:
@@ -184,7 +184,7 @@ class Truth:
                     self._check_topics(command, view, index, perms=(6, 4))
 
     def _check_version(self, command: RegisterBroker | Update, before: Record, index: int) -> None:
-        """While a broker is listed its version does not go back, unless its store was restored since."""
+        """Check that a listed broker's version does not go back, unless its store was restored since."""
         listed, version = before.data_version, command.data_version
         if version == listed or not version.contained_in(listed):
             return
@@ -196,7 +196,7 @@ class Truth:
     def _check_topics(
         self, command: RegisterBroker | Update, view: RouteView, index: int, *, perms: tuple[int, ...]
     ) -> None:
-        """A master's registration that says something new leaves each topic as the broker has it."""
+        """Check that after a master's registration with news, each topic is as at the broker."""
         record = view.record(command.broker)
         if record is None or record.broker_id != MASTER_ID:
             return
@@ -213,7 +213,7 @@ class Truth:
                 )
 
     def _check_registers(self, view: RouteView, index: int) -> None:
-        """Each value of a register was sent once: when it is gone, it never comes back."""
+        """Check that no old value of a register comes back, because each value was sent once."""
         for register in self.world.registers:
             line = self._line(view, register.name, register.name)
             queues = None if line is None else line[0]
@@ -264,7 +264,7 @@ class Truth:
                 )
 
     def _check_bases(self, index: int, command: Command, verdict: Applied) -> None:
-        """Rule 1: nothing applies over anything younger than what it was computed from, removals included."""
+        """Check rule 1: no command applies if one of its bases has changed, including removals."""
         for base in bases(command):
             if base.revision < self._changed.get((base.kind, base.key), 0):
                 self.fail(Oracle.REVISIONS, f"applied at {index} over something younger: {command}")
@@ -281,7 +281,7 @@ class Truth:
                 self._changed["key", (command.namespace, command.key)] = verdict.revision
 
     def acknowledged(self, index: int) -> None:
-        """The proposer of something at ``index`` learnt that it was done."""
+        """Note that the proposer of the command at ``index`` learnt that it was applied."""
         self.count["acknowledged"] += 1
         self._acknowledged_at.append(self.world.clock.now)
         self._acknowledged_index.append(max([index, *self._acknowledged_index[-1:]]))
@@ -292,11 +292,11 @@ class Truth:
 
     @property
     def acknowledged_index(self) -> int:
-        """The last index at which anything was acknowledged so far."""
+        """Return the last index with an acknowledgement so far."""
         return self._acknowledged_index[-1] if self._acknowledged_index else 0
 
     def check_barrier(self, member: Watched, needed: int) -> None:
-        """Rule 8: behind a barrier nothing is missed that was acknowledged before the read arrived."""
+        """Check rule 8: after a barrier, a read sees everything that was acknowledged before it arrived."""
         self.count["barriers"] += 1
         applied = member.member.applied_index
         if needed > applied:
@@ -307,7 +307,7 @@ class Truth:
             )
 
     def check_promise(self, member: Watched, what: str) -> None:
-        """Rule 8: a member in contact misses nothing acknowledged longer ago than an election timeout."""
+        """Check rule 8: a member in contact has everything that was acknowledged an election timeout ago."""
         self.count["promises"] += 1
         since = self.world.clock.now - member.member.contact_limit
         before = bisect.bisect_left(self._acknowledged_at, since)
@@ -323,7 +323,7 @@ class Truth:
     # -- leaders
 
     def look(self, mode: Watched) -> None:
-        """After each turn of a member that has started."""
+        """Check a started member after each of its turns."""
         # This is done more often than anything else: no property of a property.
         engine = mode.engine
         library = engine.shared.library
@@ -356,7 +356,7 @@ class Truth:
             self.fail(Oracle.TABLE, f"{mode.host.name} shows a part of a command of entry {applied + 1}")
 
     def _look_at_leader(self, mode: Watched, engine: Engine, term: int) -> None:
-        """One in each term; and since when it has had to do with each member without a gap."""
+        """Check that each term has one leader; note since when it has had an unbroken link to each member."""
         name = mode.host.name
         if self.leaders.setdefault(term, name) != name:
             self.fail(Oracle.ELECTIONS, f"two leaders in term {term}: {self.leaders[term]}, {name}")
@@ -386,11 +386,11 @@ class Truth:
     # -- liveness: its clock moves in steps; an instant can be a step too early on each side of a report
 
     def reported(self, broker: BrokerKey, revision: int | None) -> None:
-        """A member tells its leader of a closing at this revision."""
+        """Note that a member reports a closed connection at this revision to its leader."""
         self._closings.add((broker, revision))
 
     def judged(self, leader: Watched, eviction: Evict, mark: tuple[int, int]) -> None:
-        """A leader proposes an eviction."""
+        """Check an eviction that a leader proposes."""
         self._judged[mark] = leader.member.term
         self.count[f"evicted {eviction.reason}"] += 1
         broker, now = eviction.broker, self.world.clock.now
@@ -463,9 +463,9 @@ class Truth:
                 self._ghosts[key] = -math.inf
 
     def _is_held_up(self, broker: BrokerKey, leader: Member) -> bool:
-        """Return whether a report to the leader that may name this broker waits where nothing passes.
+        """Return whether a report to the leader that may name this broker waits in a blocked direction.
 
-        What it tells will be dated by its arrival, as much too young as it has waited.
+        Its content will be dated by its arrival, which is too late by the waiting time.
         """
         members = {member.name: member for member in self.world.members}
         for (source, target), ends in self.world.net.held.items():
@@ -493,8 +493,9 @@ class Truth:
         return max(pauses, default=0.0)
 
     def _note_judging(self, term: int, passed: float) -> None:
-        """Of a leader that led for a moment nobody knows whom it heard of, so what is handed over
-        from the leaders before it is worth nothing: the next one counts from its own beginning.
+        """For a leader that led only for a moment, it is unknown which brokers were reported to it.
+
+        So the facts from earlier leaders are void, and the next one counts from its own beginning.
         """
         if term not in self._judged_for:
             before = next((begun for begun in reversed(self._terms_begun) if begun < term), 0)

@@ -1,4 +1,4 @@
-"""One run: nameservers, brokers, clients and the network between them, all decided by a seed."""
+"""One run: nameservers, brokers, clients and the network between them; a seed decides all events."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class World:
         self._level = 0
 
     def new_member(self) -> Member:
-        """A nameserver that was never started, on a machine of its own."""
+        """Return a nameserver that was never started, on a machine of its own."""
         number, self._machines = self._machines, self._machines + 1
         member = Member(self, number, self._folder / str(number))
         self.members.append(member)
@@ -130,11 +130,11 @@ class World:
             member.bury()
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Let time pass, until something is wrong; True as soon as ``until`` holds."""
+        """Let time pass, until there is a violation; return True as soon as ``until`` holds."""
         return self.clock.run(seconds, until, stop=self.truth.violations)
 
     def begin(self) -> None:
-        """Start everybody; return when all is well."""
+        """Start all processes; wait until the world is healthy."""
         for member in self.members:
             self.clock.at(self.clock.rng.uniform(0.0, 0.3), member.start)
         self.run(0.4)
@@ -170,7 +170,7 @@ class World:
         return next(broker for broker in found if broker.key == key)
 
     def judging_leader(self) -> Watched | None:
-        """The leader that judges, if it can run."""
+        """Return the leader that judges, if it can run."""
         for member in self.members:
             if member.ready and not member.loop.paused and member.look(lambda mode: mode.judges):
                 return member.running
@@ -181,15 +181,15 @@ class World:
         return self.memory_from > at
 
     def disturbed(self) -> None:
-        """Something changed that may need a moment."""
+        """Note a change that may need a moment."""
         self._calm_since = self.clock.now + 1e-9
 
     def calm_for(self) -> float:
-        """Seconds for which all has been well."""
+        """Return the seconds for which the world has been healthy."""
         return self.clock.now - self._calm_since
 
     def is_calm_now(self) -> bool:
-        """All members are up and work, nothing is cut off or slow, and a leader judges."""
+        """Return whether all members are up and work, no link is cut or slow, and a leader judges."""
         return (
             self.clock.now >= self.troubled_until
             and not self.net.blocked
@@ -210,7 +210,7 @@ class World:
         return [actor.name for actor in (*self.brokers, *self.clients)]
 
     def may_lose(self, member: Victim) -> bool:
-        """The others are up, full members, and caught up."""
+        """Return whether the other members are up, voters, and caught up."""
         if not all(other.ready and other.running.promises_kept for other in self.members):
             return False
         modes = [other.running.member for other in self.members]
@@ -234,7 +234,10 @@ class World:
         return len(others) > 1 and not any(other.at_risk for other in others)
 
     def expect_soon_gone_after(self, broker: Broker, end: Callable[[], None]) -> None:
-        """End a broker so that its connections end: a second later it is off the table, if all stays well."""
+        """End a broker so that its connections end.
+
+        A second later it is evicted, if the world stays healthy.
+        """
         now, leader = self.clock.now, self.leader()
         watched = (
             self._calm_since < now - 1.0
@@ -271,7 +274,7 @@ class World:
             member.mend()
 
     def finish(self) -> None:
-        """After healing everything works and is as it should be."""
+        """Check that everything works after the end of all faults."""
         if self.truth.violations:
             return
         for client in (*self.clients, *self.registrants):
@@ -284,7 +287,7 @@ class World:
         self._check_history()
 
     def _write_and_read(self) -> None:
-        """Every member takes a write; then all show the same."""
+        """Write at every member; then check that all show the same."""
         done: list[str] = []
         client = self.clients[0]
         for number, member in enumerate(self.members):
@@ -327,7 +330,7 @@ class World:
             self.clock.note(str(error))
 
     def _settle(self) -> bool:
-        """Wait until all is well."""
+        """Wait until the world is healthy."""
         end = self.clock.now + SETTLE_S
         while self.clock.now < end and not self.truth.violations:
             if not self._what_is_wrong():

@@ -7,7 +7,7 @@
     python -m routekeeper.bench.micro.raft --elections 20
     python -m routekeeper.bench.micro.raft --against TREE --rounds 16 [--parts ack,writes] [--python OTHER]
 
-README.md in the folder above says what is measured and how, and has the figures.
+README.md in the folder above describes the measurements, and has the figures.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PARTS: Final = (
     *("ack", "writes", "visible", "watch", "watch-many", "poll", "ack-large", "writes-large", "reads"),
     *("failover", "failover-stop", "idle"),
 )
-#: Each leader's end, one after the other in the whole run, and the signal that is it.
+#: The ends of leaders by name, one after the other in a run, each with its signal.
 ENDS: Final = {"failover": signal.SIGKILL, "failover-stop": signal.SIGSTOP}
 #: Measurements of another tree beside this one.
 AGAINST: Final = ("ack", "writes", "visible", "ack-large", "writes-large")
@@ -57,18 +57,18 @@ TOPICS_SMALL: Final = 10
 BROKERS_IDLE: Final = 300
 #: Watchers at each member.
 WATCHERS: Final = {"watch": 1, "watch-many": 100, "poll": 100}
-#: Ends of each leader by each signal in a run of everything; 30 are for a run of their own.
+#: Number of ends of each leader by each signal in a run of all parts; a run for this part alone uses 30.
 KILLS: Final = 5
 #: A JVM that has just started compiles for a while.
 IDLE_SETTLE_S: Final = 20.0
-#: A JVM compiles what it runs often: it gets its time before it is measured first.
+#: A JVM compiles code that runs often, so it gets this time before its first measurement.
 WARM_FIRST_S: Final = {"zookeeper": 15.0}
-#: The traces of a load (brokers gone, sessions closed) are over by then.
+#: Pause in which effects of a load (brokers gone, sessions closed) end.
 SETTLE_S: Final = 0.5
 
 
 class Bench:
-    """Started systems and what was measured of them."""
+    """Started systems and their measurements."""
 
     def __init__(self, arguments: argparse.Namespace, root: Path) -> None:
         self.arguments = arguments
@@ -138,7 +138,7 @@ class Bench:
         print(f"{part} {system.name} round {round_ + 1}: {shown}", file=sys.stderr, flush=True)
 
     def save(self) -> None:
-        """Write what there is so far, so that a run that is broken off is not lost."""
+        """Write the results so far, so that an interrupted run is not lost."""
         if self.arguments.json is not None:
             failed = [{"part": "failed", "system": "", "why": failure} for failure in self.failures]
             self.arguments.json.write_text(json.dumps([*self.samples, *failed], indent=1))
@@ -154,7 +154,8 @@ class Bench:
         seconds = self.arguments.seconds
         match part:
             case "ack" | "ack-large":
-                # One in flight, by a connection to each member in turn: a leader and a follower differ.
+                # One in flight, over a connection to each member in turn, because a leader and a follower
+                # differ.
                 figures = self.load(
                     system, job="one", connections=MEMBERS, warm_s=0.4, measure_s=seconds, **sizes
                 )
@@ -179,7 +180,7 @@ class Bench:
                 )
             case "poll":
                 if system.name != OURS or round_:
-                    return  # the period decides in every system
+                    return  # in every system, the period decides the result
                 figures = self.load(
                     system,
                     job="poll",
@@ -198,10 +199,10 @@ class Bench:
         self.record(part, system, round_, figures)
 
     def _reads(self, system: System) -> dict[str, Any]:
-        """Read at all members, stale and linearizable, half a measure each, in random order."""
+        """Read at all members, stale and linearizable, half of the time each, in random order."""
         found: dict[str, Any] = {}
         if system.kind == "jute":
-            return found  # its reads are stale; sync and read is another operation
+            return found  # its reads are stale; sync followed by read is another operation
         for linearizable in self.order.sample((False, True), 2):
             word = "linearizable" if linearizable else "stale"
             if isinstance(system, RouteKeeper) and not _set_freshness(system, word):
@@ -220,7 +221,7 @@ class Bench:
         return found
 
     def end_leader(self, part: str, system: System, round_: int) -> None:
-        """End the leader under load, note when the next write was acknowledged, bring it back."""
+        """End the leader under load, note the instant of the next acknowledged write, restart it."""
         system.wait_healthy()
         leader = system.leader()
         assert leader is not None, "a healthy cluster has a leader"
@@ -233,7 +234,7 @@ class Bench:
         system.wait_healthy()
 
     def idle(self, system: System) -> None:
-        """Measure what 300 brokers of 10 topics cost that only send their heartbeats."""
+        """Measure the cost of 300 brokers with 10 topics each that only send heartbeats."""
         before_mb = system.resident_mb()
         plan = plan_for(
             system,
@@ -312,7 +313,7 @@ class Bench:
         self.record("elections", system, 0, figures)
 
     def hold(self, system: System, seconds: float) -> None:
-        """Keep writes in flight and say every second what they do; until time is up, or Ctrl-C."""
+        """Keep writes in flight and print their figures every second, until the time is over, or Ctrl-C."""
         print(f"{system.name}: members " + ", ".join(f"{i}: pid {pid}" for i, pid in enumerate(system.pids)))
         print(f"clients {', '.join(system.clients)}; leader {system.leader()}", flush=True)
         count = self.arguments.in_flight
@@ -338,7 +339,7 @@ class Bench:
                 self.rounds(systems, parts, range(round_, round_ + 1))
 
     def warm_up(self, systems: list[System], parts: list[str]) -> None:
-        """Let each system write for a while, if a part asks for writes."""
+        """Let each system write for a while, if a part measures writes."""
         if set(parts) <= {"reads", "poll", "idle"}:
             return
         for system in list(systems):
@@ -355,7 +356,7 @@ class Bench:
                         self.measure(part, system, round_)
 
     def ends(self, part: str, systems: list[System]) -> None:
-        """End the leader of each system in turn, as often as asked."""
+        """End the leader of each system in turn, a given number of times."""
         for round_ in range(self.arguments.kills):
             for system in self.order.sample(systems, len(systems)):
                 with self.failing(system, systems, part):
@@ -363,7 +364,7 @@ class Bench:
 
     @contextlib.contextmanager
     def failing(self, system: System, systems: list[System], part: str) -> Iterator[None]:
-        """Say and count a failure, and go on; a system that does not get whole again is left out."""
+        """Print and count a failure, and go on without a system that does not recover."""
         try:
             yield
         except Unhealthy as error:
@@ -413,7 +414,7 @@ def _interpreter_of(tree: Path, python: str) -> str:
 
 
 def _terminated(number: int, stack_frame: object) -> None:
-    raise SystemExit(f"ended by signal {number}")  # by the way that stops the members
+    raise SystemExit(f"ended by signal {number}")  # stop the members in the usual way
 
 
 def main() -> None:
@@ -577,7 +578,8 @@ def _measure(bench: Bench, names: list[str], parts: list[str]) -> None:
             if part in parts:
                 bench.ends(part, systems)
     for name in names if "idle" in parts else ():
-        # By itself and anew: 900 connections, and nothing else on the machine.
+        # Run this part with new processes and alone: it needs 900 connections and a machine without other
+        # work.
         with contextlib.ExitStack() as stack:
             system = bench.make(name, "-idle")
             try:

@@ -48,7 +48,7 @@ def moved(
 ) -> dict[Side, list[int]]:
     """Return the bytes of each process between the two counts, with other members and with clients.
 
-    A connection that was made in between counts from its beginning, one that closed not at all.
+    A connection that began in between counts from its beginning; one that closed does not count.
     """
     sides: tuple[Side, Side] = ("members", "clients")
     totals = {side: dict.fromkeys(pids, 0) for side in sides}

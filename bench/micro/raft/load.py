@@ -1,7 +1,7 @@
 """The load process: one uvloop, one ``asyncio.Protocol`` for all systems; only the encoding differs.
 
 Reads one :class:`Plan` as JSON from standard input, writes one object with the figures to standard output.
-All instants are of CLOCK_MONOTONIC. Every answer is decoded and held to success; the first refusal ends the
+All instants are of CLOCK_MONOTONIC. Every answer is decoded and must be a success; the first refusal ends the
 run.
 """
 
@@ -28,9 +28,9 @@ from routekeeper.bench.wires.job import Job, Plan, now
 from routekeeper.bench.wires.wire import Answer, Wire, WireError
 
 VISIBLE_S: Final = 10.0
-#: ZooKeeper's followers bear 10 s of silence at its defaults.
+#: ZooKeeper's followers tolerate 10 s of silence at its defaults.
 FAILOVER_S: Final = 40.0
-#: While a leader is away, each survivor is sent a write this often.
+#: Interval in s of writes to each survivor while there is no leader.
 FAILOVER_EVERY_S: Final = 0.005
 FAILOVER_KEYS: Final = 32
 ENDED_S: Final = 5.0
@@ -63,7 +63,7 @@ class Run(Job):
     # -- writes/s, acknowledgement, reads/s ----------------------------------------------------------
 
     async def closed_loop(self, *, reads: bool = False, in_turn: bool = False) -> dict[str, Any]:
-        """Keep one request in flight on each connection; ``in_turn``: one in all, by each in turn."""
+        """Keep one request in flight on each connection; with ``in_turn``, only one over each in turn."""
         latencies: list[float] = []
         record = latencies.append
 
@@ -122,7 +122,7 @@ class Run(Job):
     # -- visible on all members ----------------------------------------------------------------------
 
     async def visible(self) -> dict[str, Any]:
-        """Write by each member in turn; from the send, ask all members over and over until each shows it."""
+        """Write at each member in turn; from the send on, query all members until each shows the write."""
         plan = self.plan
         acks: list[float] = []
         seen_by_all: list[float] = []
@@ -198,12 +198,12 @@ class Run(Job):
     # -- leader lost ---------------------------------------------------------------------------------
 
     async def failover(self) -> dict[str, Any]:
-        """End the leader; the first acknowledgement, by a survivor, of a write sent after its end, ends it.
+        """End the leader; measure until a survivor acknowledges a write that was sent after the end.
 
-        The clock runs from the signal. A leader that is stopped still holds its connections.
+        The time runs from the signal. A leader that is stopped still holds its connections.
 
-        ``members`` are the survivors. Each is sent a write every 5 ms, whether or not earlier ones are
-        answered, under changing keys; connections that a survivor closes are made anew at that pace.
+        ``members`` are the survivors. Each gets a write every 5 ms, under changing keys, whether or not
+        earlier ones are answered. Connections that a survivor closes are made anew at the same rate.
         """
         plan = self.plan
         sent: dict[tuple[Client[Wire], int], float] = {}
@@ -238,7 +238,7 @@ class Run(Job):
             except (OSError, TimeoutError):
                 return
             lanes[lane] = client
-            write(client, number)  # at once: who may speak again does not wait for its turn
+            write(client, number)  # connect at once, without waiting for a turn
 
         async def drive() -> None:
             connecting: dict[int, asyncio.Task[None]] = {}
@@ -270,10 +270,10 @@ class Run(Job):
 
 
 def wait_ended(pid: int) -> None:
-    """Return once no thread of a process runs any more; the loop waits for that, some 0.1 ms.
+    """Wait until no thread of a process runs any more; this blocks the loop for some 0.1 ms.
 
     Raises:
-        WireError: If one does for too long.
+        WireError: If a thread runs for too long.
     """
     deadline = now() + ENDED_S
     while any(state not in "TZX" for state in states(pid)):

@@ -102,7 +102,7 @@ def _ratio(samples: Samples, part: str, system: str, name: str) -> str:
         {s["round"]: float(s[name]) for s in samples if s["part"] == part and s["system"] == one}
         for one in (OURS, system)
     )
-    both = sorted(ours.keys() & theirs.keys())  # a round that failed for one has no pair
+    both = sorted(ours.keys() & theirs.keys())  # if a round failed for one of them, there is no pair
     ratio = paired([ours[number] for number in both], [theirs[number] for number in both])
     if ratio is None:
         return "-"
@@ -134,7 +134,7 @@ def _reads(samples: Samples) -> Iterator[str]:
 
 
 def _told(samples: Samples) -> Iterator[str]:
-    """Changes that clients watch for, and changes that they ask for."""
+    """Changes that clients learn by watching, and changes that they learn by polling."""
     for part in ("watch", "watch-many"):
         systems = _systems(samples, part)
         if systems:
@@ -244,7 +244,7 @@ def _elections(samples: Samples) -> Iterator[str]:
 
 
 def targets(samples: Samples) -> Iterator[str]:
-    """Yield each aim and whether it was reached, for each part that can show it."""
+    """Yield each aim and whether it was reached, for each part with the needed figures."""
 
     def line(text: str, value: str, ok: bool) -> str:
         return f"{'reached' if ok else 'MISSED '}  {text}: {value}"

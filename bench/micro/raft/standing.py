@@ -1,4 +1,4 @@
-"""The job that plays idle brokers: listed, and silent but for heartbeats."""
+"""The job that simulates idle brokers: they are listed and send only heartbeats."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def broker_wire(job: Job, key: int) -> BrokerWire:
 
 
 def members_of(kind: str, key: int, count: int) -> Sequence[int]:
-    """Return the members that a broker connects to: ours to each, ZooKeeper's to one, in turn."""
+    """Return the members to which a broker connects: all of ours, or one of ZooKeeper's, in turn."""
     return range(count) if kind == "remoting" else (key % count,)
 
 
 async def heartbeats(job: Job) -> dict[str, Any]:
-    """Play ``connections`` brokers, each listed once and kept listed by heartbeats, which are spread evenly.
+    """Simulate ``connections`` brokers, each registered once and kept by heartbeats, which are spread evenly.
 
-    Says ``steady`` and ``measured`` at both ends of the window, and waits for a line at each, so that the
-    caller can count what else it counts over the same time.
+    It prints ``steady`` and ``measured`` at the two ends of the window, and waits for a line at each, so that
+    the caller can measure other figures over the same time.
     """
     plan = job.plan
     answers = 0

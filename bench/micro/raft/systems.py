@@ -1,12 +1,13 @@
-"""The systems under test: three members each on loopback, started, asked who leads, killed, restarted.
+"""The systems under test: three members each on loopback; their start, leader, end and restart.
 
-Each runs as it is shipped, sizes at their defaults, timers too unless a series sets them; ports, folders and
-logs are ours.
+Each runs with default sizes, and with default timers unless a series sets them. We choose ports, folders and
+logs.
 """
 
 from __future__ import annotations
 
 import abc
+import http.client
 import importlib.util
 import json
 import os
@@ -16,7 +17,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -40,10 +40,10 @@ class System(abc.ABC):
     """Three members of one system.
 
     Attributes:
-        name: As in the tables.
-        kind: The protocol that its clients speak.
+        name: Name in the tables.
+        kind: The protocol of its clients.
         clients: ``host:port`` for clients, by member.
-        watched: The same, where clients watch for changes.
+        watched: ``host:port`` at which clients watch for changes.
         peers: ``host:port`` for other members.
     """
 
@@ -65,15 +65,15 @@ class System(abc.ABC):
 
     @abc.abstractmethod
     def leader(self) -> int | None:
-        """Return the index of the member that leads; None if nobody says so, or two do."""
+        """Return the index of the leader; None if no member says that it leads, or two do."""
 
     @abc.abstractmethod
     def healthy(self) -> bool:
-        """Return whether all three serve, one leads and all know it."""
+        """Return whether all three serve, one leads and all know the leader."""
 
     @abc.abstractmethod
     def version(self) -> str:
-        """Return what a started system says of itself."""
+        """Return a started system's facts about itself."""
 
     def epoch(self) -> int | None:
         """See :class:`routekeeper.bench.group.Group`."""
@@ -113,7 +113,7 @@ class System(abc.ABC):
             )
 
     def bring_back(self, index: int, *, stopped: bool) -> None:
-        """Let a stopped member go on, or start one anew that somebody has killed."""
+        """Let a stopped member go on, or start a killed one anew."""
         child = self._children[index]
         assert child is not None, "asked of a member that was not started"
         if stopped:
@@ -123,7 +123,7 @@ class System(abc.ABC):
             self.launch(index)
 
     def wait_healthy(self) -> None:
-        """Wait until the cluster is whole.
+        """Wait until all members serve.
 
         Raises:
             Unhealthy: After 60 s, or when a member has ended; with the last lines of its log.
@@ -154,7 +154,7 @@ class System(abc.ABC):
         for child in self._children:
             if child is not None and child.poll() is None:
                 child.terminate()
-                child.send_signal(signal.SIGCONT)  # a stopped one would not hear of it
+                child.send_signal(signal.SIGCONT)  # a stopped process would not get the signal
         for child in self._children:
             if child is not None:
                 try:
@@ -165,7 +165,7 @@ class System(abc.ABC):
 
 
 class RouteKeeper(System):
-    """Our members as users start them: HTTP and metrics on.
+    """Our members with HTTP and metrics on, as users start them.
 
     Args:
         interpreter: Command that runs ``-m PROGRAM``, such as a profiler; ``{index}`` is the member's number.
@@ -187,8 +187,8 @@ class RouteKeeper(System):
         self.name = f"routekeeper-{durability}"
         self._durability = durability
         self._interpreter, self._program = interpreter, program
-        # A read at one member says what that member has, as those of the two others do. In a file, because
-        # a flag would win over request 318, which changes it for the linearizable reads.
+        # A read returns the state of the asked member, as in the two other systems. The setting is in a file,
+        # because a flag would win over request 318, which changes it for the linearizable reads.
         self._settings = folder / "namesrv.properties"
         self._settings.write_text("routeFreshness=stale\n")
         addresses = [f"{HOST}:{port}" for port in free_ports(3 * MEMBERS)]
@@ -321,7 +321,7 @@ def _get(url: str) -> bytes | None:
         with OPENER.open(url, timeout=3) as reply:
             body: bytes = reply.read()
             return body
-    except (OSError, urllib.error.HTTPError):
+    except (OSError, http.client.HTTPException):  # a refusal is an OSError, too; one may be killed meanwhile
         return None
 
 
@@ -331,7 +331,7 @@ def _json(url: str) -> object:
 
 
 def fdatasync_ms(folder: Path, *, times: int = 200, size: int = 2048) -> list[float]:
-    """Return, in ms and ascending, what appending ``size`` bytes and fdatasync cost in this folder."""
+    """Return the times of appending ``size`` bytes with fdatasync in this folder, in ms, ascending."""
     path = folder / "fdatasync"
     took = []
     with path.open("wb", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""Timers of both systems, set alike or left at their defaults (pure)."""
+"""Timers of both systems, set equal or left at their defaults (pure)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final, Literal
 
 Series = Literal["defaults", "equal"]
 
-#: Our leader speaks so often within one election timeout. ZooKeeper's is told to do the same.
+#: Number of our leader's heartbeats in one election timeout; ZooKeeper's leader is set to the same.
 _HEARTBEATS: Final = 6
 #: ZooKeeper's tick is two heartbeats, as its leader pings every half tick; four ticks are 4/3 of the election
-#: timeout. That is when the earlier of two followers of ours times out on average, as each draws its time
-#: between one and two election timeouts. ZooKeeper's draw nothing and give up together.
+#: timeout. On average, the earlier of our two followers times out then, because each draws its timeout
+#: between one and two election timeouts. ZooKeeper's followers draw nothing and time out together.
 _EQUAL_SYNC_LIMIT: Final = 4
 
 
@@ -20,10 +20,12 @@ class Timers:
     """Timers with which each system is started.
 
     Attributes:
-        election_ms: Least silence after which a follower of ours stands; it draws up to twice as much. None
-            leaves it its default.
-        heartbeat_ms: How often a leader speaks; None as above. It follows from ``election_ms``.
-        tick_ms, sync_limit, init_limit: ZooKeeper's. Defaults are those of its example file, as it has none.
+        election_ms: Least silence after which our follower starts an election; it draws up to twice as much.
+            None: the default.
+        heartbeat_ms: Interval of a leader's heartbeats, which follows from ``election_ms``; None: the
+            default.
+        tick_ms, sync_limit, init_limit: ZooKeeper's timers. Defaults are those of its example file, because
+            it has no others.
         lease_s: ZooKeeper's session timeout, which has no default.
     """
 
@@ -36,7 +38,7 @@ class Timers:
     lease_s: int
 
     def borne_ms(self, system: str) -> tuple[int, int]:
-        """Return the least and the longest silence of a leader that a follower bears."""
+        """Return the shortest and the longest silence of a leader that a follower tolerates."""
         if system == "zookeeper":
             return self.sync_limit * self.tick_ms, self.sync_limit * self.tick_ms
         least = self.election_ms or 500
@@ -59,13 +61,13 @@ def equal(election_ms: int, *, lease_s: int) -> Timers:
         heartbeat_ms=heartbeat_ms,
         tick_ms=tick_ms,
         sync_limit=_EQUAL_SYNC_LIMIT,
-        init_limit=20_000 // tick_ms,  # a start takes as long as before, however short the ticks
+        init_limit=20_000 // tick_ms,  # allow the same time for a start, however short the ticks are
         lease_s=lease_s,
     )
 
 
-#: "defaults": sessions as MetaQ 1.4's ZKConfig (zkSessionTimeoutMs), leases alike.
-#: "equal": a broker is missed as late as RocketMQ misses it.
+#: "defaults": sessions as in MetaQ 1.4's ZKConfig (zkSessionTimeoutMs), and equal leases. "equal": a lost
+#: broker is noticed as late as in RocketMQ.
 SERIES: Final[dict[Series, Timers]] = {
     "defaults": Timers(series="defaults", lease_s=30),
     "equal": equal(600, lease_s=120),

@@ -1,11 +1,11 @@
-"""Storms before four systems, three servers each: many brokers register, leave, or come back at once.
+"""Storms in four systems with three servers each: many brokers register, leave or come back at once.
 
     python -m routekeeper.bench.micro.storm                                    every row, all designs, once
     python -m routekeeper.bench.micro.storm --rows register,leave --designs independent,raft --repeat 3
     python -m routekeeper.bench.micro.storm --brokers 40 --topics 1000
     python -m routekeeper.bench.micro.storm --against TREE --rows register     beside another checkout
 
-README.md in the folder above says what is measured and how. By command only.
+README.md in the folder above describes the measurements. By command only.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REST_MIN_S: Final = 5.0
 
 
 class Bench:
-    """All that is measured in one run, and where it is kept."""
+    """All measurements of one run, and their file."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
@@ -65,7 +65,8 @@ class Bench:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "storm.jsonl").open("w") as self._raw:
             for repetition in range(self.arguments.repeat):
-                shift = repetition % len(columns)  # no design always meets the machine at the same time
+                # random order, so that no design always has the same time of the run
+                shift = repetition % len(columns)
                 for column in [*columns[shift:], *columns[:shift]]:
                     self._measure(column, repetition)
 
@@ -96,7 +97,7 @@ class Bench:
             self.why_not.setdefault(f"{row} {column}", "failed")
 
     def _live(self, column: str, group: list[Row], repetition: int) -> None:
-        """Start a design's servers, make these rows with them, end them."""
+        """Start a design's servers, measure these rows, end the servers."""
 
         def record(row: dict[str, Any]) -> None:
             self._raw.write(json.dumps({"design": column, "repetition": repetition, **row}) + "\n")
@@ -149,7 +150,7 @@ class Bench:
     # -- the result ------------------------------------------------------------------------------------
 
     def report(self) -> str:
-        """Return the table, and under what it was made."""
+        """Return the table, and the conditions of its measurement."""
         machine = this_machine()
         about = self.arguments.interpreter
         others = [
@@ -264,7 +265,8 @@ def _terminated(number: int, stack_frame: object) -> NoReturn:
 
 def main(words: list[str] | None = None) -> int:
     arguments = arguments_of(words)
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell has its background ignore the first
+    # a shell lets its background processes ignore the first of these signals
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _terminated)
     bench = Bench(arguments)
     seconds = expected.seconds(arguments, [bench.designs[column] for column in bench.makers])

@@ -1,4 +1,4 @@
-"""An estimate of the time of a run on two idle cores, from the measured times of single rows (pure)."""
+"""Estimate of a run's duration on two idle cores, from measured times of single rows (pure)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final
 from routekeeper.bench.micro.storm.rows import LARGE, Row, Sizes, rows_not_for
 from routekeeper.bench.micro.storm.servers import Design
 
-#: Start and end of a design's servers and of all that belongs to them.
+#: Time in s for start and end of a design's servers with everything that belongs to them.
 LIFE_S: Final[dict[Design, float]] = {"independent": 6, "raft": 7, "rocketmq": 12, "zookeeper": 12}
-#: Of a row with few topics, and what a million pairs of broker and topic add to it.
+#: Time in s of a row with few topics, and additional time for a million pairs of broker and topic.
 ROW_S: Final[dict[Row, tuple[float, float]]] = {
     "register-small": (2, 12),
     "register": (2, 14),

@@ -1,4 +1,4 @@
-"""A life of one design's servers, with the rows about strangers and about topics that nobody has."""
+"""A run of one design's servers, with the rows about strangers and about topics that no broker has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from routekeeper.bench.storm.life import STORM_S, Record
 
 MISSES_DEPTHS: Final = (1, 16)
 MISSES_TOPICS: Final = 100
-#: A JVM compiles what it runs often: it gets its time before it is measured.
+#: A JVM compiles code that runs often, so it gets this time before it is measured.
 MISSES_WARM_S: Final = {"rocketmq": 12.0}
 
 
@@ -27,17 +27,17 @@ class Life(life.Life):
     system: System
 
     def stranger(self, seconds: float) -> dict[str, Any]:
-        """Have the only broker change all its topics again and again, and the bystander ask meanwhile."""
-        self._do("prepare")  # making the bodies would take the servers' time
+        """Let the only broker change all its topics again and again, while the bystander sends queries."""
+        self._do("prepare")  # make the bodies now: later it would take CPU time from the servers
         with self._measuring("stranger") as found, self.asking(found):
             answer = self._do("repeat", seconds)
             found |= self._counted(answer["rows"]) | {"repeated": answer["count"]}
         return found
 
     def misses(self, seconds: float) -> dict[str, Any]:
-        """Ask a server, the leader if there is one, for topics that nobody has, and for one that is there.
+        """Query a server, the leader if there is one, for topics that no broker has, and for an existing one.
 
-        Names come again and again, or each once: strangers can make up as many as they like.
+        Names are repeated, or each is used once, because strangers can invent any number of names.
         """
         self._do("register")
         self._do("settle", STORM_S)
@@ -71,7 +71,7 @@ class Life(life.Life):
 def life_of(
     make: Callable[[Path, int], System], *, plan: dict[str, Any], data: Path | None, record: Record
 ) -> Iterator[Life]:
-    """Start the servers of a design in a folder of their own, and all that belongs to them."""
+    """Start the servers of a design in a folder of their own, with everything that belongs to them."""
     with tempfile.TemporaryDirectory(dir=data) as root:
         system = make(Path(root) / "servers", plan["brokers"] * plan["topics"])
         made = brokers.Plan(kind=system.kind, servers=system.clients, **plan)

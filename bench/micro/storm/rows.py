@@ -35,12 +35,12 @@ Figures = Mapping[tuple[Row, str], Sequence[Mapping[str, Any]]]
 _OF_ROCKETMQ: Final = "rocketmq"
 #: RocketMQ's registerNameServerPeriod, in seconds.
 PERIOD_S: Final = 30.0
-#: Rows that are made in one life of a design's servers, in this order.
+#: Rows that are measured in one run of a design's servers, in this order.
 LARGE: Final[tuple[Row, ...]] = ("register", "rest", "restart", "restart-spread", "leave")
 
 
 def rows_not_for(design: str) -> tuple[Row, ...]:
-    """Return the rows that say nothing of a design: ZooKeeper is asked by other requests than nameservers."""
+    """Return the rows that a design does not have: ZooKeeper gets other requests than nameservers."""
     return ("crowd", "misses", "stranger") if design == "zookeeper" else ()
 
 
@@ -77,9 +77,9 @@ class Line:
     """One line of the table.
 
     Attributes:
-        key: Of the row's figures.
-        goal: What our designs are to reach; at the sizes of the default.
-        shared: Also show each figure as a multiple of that of RocketMQ's own.
+        key: Key of the row's figures.
+        goal: Aim of our designs, for the default sizes.
+        shared: Also show each figure as a multiple of RocketMQ's own.
     """
 
     row: Row
@@ -222,8 +222,8 @@ def table(
 
     Args:
         columns: Designs.
-        heaps: The most that the heap of a design's JVMs may have, in MB.
-        why_not: What stands where there are no figures, by ``row design``.
+        heaps: Largest heap of a design's JVMs, in MB.
+        why_not: Text in place of missing figures, by ``row design``.
     """
     rows = {row for row, _ in figures} | {key.split()[0] for key in why_not}
     heads = [f"{column}, -Xmx{heaps[column]}m" if column in heaps else column for column in columns]

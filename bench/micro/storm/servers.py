@@ -1,4 +1,4 @@
-"""The servers of four designs, three each on loopback: ours in both modes, RocketMQ's own, ZooKeeper's."""
+"""The servers of four designs, three each on loopback: ours in both modes, RocketMQ's, and ZooKeeper's."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Design = Literal["independent", "raft", "rocketmq", "zookeeper"]
 DESIGNS: Final[tuple[Design, ...]] = ("independent", "raft", "rocketmq", "zookeeper")
 #: Pairs of a topic and a broker above which our bound ``tablePairsMax`` is raised.
 PAIRS_USUAL: Final = 3_200_000
-#: RocketMQ's is that of its own script, runserver.sh. ZooKeeper's is enough for a million nodes; with less a
-#: JVM spends its time on collecting garbage.
+#: Heaps of JVMs in MB. RocketMQ's is that of its own script, runserver.sh. ZooKeeper's is enough for a
+#: million nodes; with less, a JVM spends its time on collecting garbage.
 HEAP_MB: Final[dict[Design, int]] = {"rocketmq": 4096, "zookeeper": 3072}
 
 
@@ -70,7 +70,7 @@ class Independent(System):
 
 
 class Raft(RouteKeeper):
-    """Our nameservers with one replicated table, synced before it acknowledges; reads as by default."""
+    """Our nameservers with one replicated table, synced before acknowledgements; default freshness."""
 
     def __init__(self, folder: Path, *, pairs: int, interpreter: str, program: str) -> None:
         super().__init__(
@@ -125,7 +125,7 @@ def _listens(addr: str) -> bool:
 
 
 def factory_of(design: Design, *, tree: Path | None, python: str) -> Callable[[Path, int], System]:
-    """Return a maker of a design's servers, from their folder and the number of pairs that they will hold."""
+    """Return a function that makes a design's servers from their folder and their number of pairs."""
     if design == "rocketmq":
         return lambda folder, pairs: RocketMQ(folder)
     if design == "zookeeper":

@@ -1,9 +1,10 @@
 """The nameservers that the console asks: named by settings, or by brokers under bounds. Pure.
 
-Anybody may register a broker, and its settings may name any address. So a broker is asked only at the host
-from which it registered. An address that it names is asked only if it is of one machine: no multicast, no
-link-local one, where clouds keep their secrets; and on loopback only if the broker is there itself. Few are
-asked, and one that does not answer as a nameserver is asked less and less often.
+Anybody may register a broker, and its settings may name any address. So the console asks a broker only at the
+host from which it registered. It asks an address that a broker names only if this is the address of one
+machine: not multicast, and not link-local, where clouds serve secrets. It asks a loopback address only if the
+broker is on this machine, too. The number of addresses is bounded, and the console asks one that does not
+answer as a nameserver ever less often.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from routekeeper.remoting.bounds import is_address
 from routekeeper.remoting.properties import parse_properties
 
 NAMED_MAX: Final = 8
-"""Nameservers that are asked because brokers name them."""
+"""Bound of the nameservers that are asked because brokers name them."""
 NAMED_PER_BROKER: Final = 8
-"""Addresses that are taken from the settings of one broker."""
+"""Bound of the addresses that are taken from the settings of one broker."""
 BROKERS_PER_ROUND: Final = 4
-"""Brokers that are asked for their settings at once."""
+"""Bound of the brokers that are asked for their settings at once."""
 BROKER_AGAIN_S: Final = 60.0
 """Time in seconds after which a broker is asked again."""
 SETTINGS_MAX: Final = 64 * 1024
-"""Bytes of a broker's settings."""
+"""Bound of a broker's settings, in bytes."""
 PAUSE_MAX_S: Final = 60.0
 """Longest time in seconds between two questions to an address that gives no answer."""
 
@@ -46,13 +47,13 @@ class Named(NamedTuple):
 
 
 def registers_from(addr: str, host: str) -> bool:
-    """Say whether a broker's address is on the host from which it registered."""
+    """Return whether a broker's address is on the host from which it registered."""
     named = addr.rpartition(":")[0]
     return is_address(addr) and (named == host or canonical_host(named) == canonical_host(host))
 
 
 def why_not_asked(host: str, *, on_loopback: bool) -> str:
-    """Return why nobody is asked at an IP address that a broker names; empty if one may be.
+    """Return why the console must not ask an IP address that a broker names; empty if it may.
 
     Args:
         on_loopback: The broker is on this machine.
@@ -71,7 +72,7 @@ def why_not_asked(host: str, *, on_loopback: bool) -> str:
 
 
 def named_in(body: bytes) -> tuple[str, ...]:
-    """Return the nameservers that a broker's settings name (answer to request 26); none if they are odd."""
+    """Return the nameservers in a broker's settings (answer to request 26); none if these cannot be read."""
     if len(body) > SETTINGS_MAX:
         return ()
     try:
@@ -111,7 +112,7 @@ class NamedByBrokers:
         """Note the nameservers that a broker names.
 
         Args:
-            named: None if it gave no answer: what it said before stays.
+            named: None if it gave no answer: the nameservers of its last answer stay.
             host: From which it registered.
         """
         before = self._known.get(broker)
@@ -136,7 +137,7 @@ class NamedByBrokers:
 
 
 class Pace:
-    """Instants before which an address is not asked again; each question without an answer doubles the pause.
+    """Instants before which no address is asked again. Each question without an answer doubles the pause.
 
     Args:
         every_s: Time between two rounds.
@@ -155,7 +156,7 @@ class Pace:
     def failed(self, addr: str, now: float) -> None:
         count = self._failures.get(addr, (0, 0.0))[0] + 1
         pause_s = min(PAUSE_MAX_S, self._every_s * 2.0 ** min(count - 1, 10))
-        self._failures[addr] = count, now + pause_s * 0.99  # rounds are not exact
+        self._failures[addr] = count, now + pause_s * 0.99  # Allow for rounds that begin a little early.
 
     def keep(self, addrs: Iterable[str]) -> None:
         """Forget all but these nameservers."""

@@ -1,4 +1,4 @@
-"""Asks the other nameservers, within deadlines: one round at a time, while a page is open."""
+"""Questions to the other nameservers, within deadlines: one round at a time, while a page is open."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ log = logging.getLogger(__name__)
 EVERY_S: Final = 2.0
 #: Time in seconds that one peer has to answer.
 ANSWER_S: Final = 1.0
-#: Time in seconds for which questions go on after a page asked for the picture and watches nothing.
+#: Time in seconds for which questions go on after a page asked for the picture, if it holds no watch.
 OPEN_S: Final = 5.0
 #: Bytes of a peer's answer; 2,000 brokers are some 600 KB.
 ANSWER_MAX: Final = 4 * 1024 * 1024
-#: Topics about which peers are asked in one round at most, however many pages are open.
+#: Largest number of topics about which peers are asked in one round, however many pages show topics.
 TOPICS_PER_ROUND: Final = 8
 #: Events of one peer that are remembered; the oldest is forgotten first.
 EVENTS_MAX: Final = 500
-#: Time in seconds for which the addresses of a name hold.
+#: Time in seconds for which the looked-up addresses of a host name are used.
 _RESOLVED_S: Final = 30.0
 
 _T = TypeVar("_T")
@@ -77,7 +77,7 @@ class _Peer:
     """A nameserver that is asked, and its last answers.
 
     Attributes:
-        http: It is asked over HTTP, else over the wire.
+        http: The console asks it over HTTP; else over RocketMQ's protocol.
         events: Its events, by number.
     """
 
@@ -107,11 +107,11 @@ class Peers:
     """The other nameservers, as far as this one knows them.
 
     Attributes:
-        told: Of each of them what is known, in a fixed order.
-        note: Why nobody is asked; else empty.
-        rounds: How many rounds have ended.
-        questions: How many were asked of peers and brokers.
-        happened: How many events peers told.
+        told: What is known of each of them, in a fixed order.
+        note: Why no nameserver is asked; else empty.
+        rounds: Number of rounds that have ended.
+        questions: Number of questions to peers and brokers.
+        happened: Number of events that peers reported.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Peers:
         self._watchers = 0
         self._peers: dict[str, _Peer] = {}
         self._named = NamedByBrokers()
-        self._told_http: dict[str, str] = {}  # by member: a lost member is still asked
+        self._told_http: dict[str, str] = {}  # By member: a lost member is asked again.
         self._pace = Pace(EVERY_S)
         self._http: aiohttp.ClientSession | None = None
         self._scheme = "http"
@@ -164,9 +164,9 @@ class Peers:
             self._watchers -= 1
 
     async def first_round(self) -> None:
-        """Return when a round has ended since the pages were opened; after a second at the latest."""
+        """Wait until a round has ended since the pages were opened, but at most a second."""
         self.ask()
-        if self._task is None:  # no other nameserver is to be asked
+        if self._task is None:  # No other nameserver is to be asked, so no round will end.
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_S * 1.1):
@@ -174,7 +174,7 @@ class Peers:
 
     @property
     def asked(self) -> str:
-        """The source of the others' addresses: members, listed, brokers or off."""
+        """The source of the other nameservers' addresses: members, listed, brokers or off."""
         said = self._settings.current.console_peers
         if said == "off":
             return "off"
@@ -192,7 +192,8 @@ class Peers:
         return [(peer.told.name, event) for peer in self._others() for event in peer.events]
 
     def _others(self) -> Iterator[_Peer]:
-        # A list of all nameservers names this one, too, and may name one twice; their answers show that.
+        # A list of all nameservers contains this one, too, and may contain one twice. The answers show both
+        # cases.
         names: set[str] = set()
         for peer in self._peers.values():
             if peer.told.state != "this" and peer.told.name not in names:
@@ -200,7 +201,7 @@ class Peers:
                 yield peer
 
     async def close(self) -> None:
-        """End all questions."""
+        """Stop all questions."""
         self._closed = True
         pending = [*self._topics.values(), *([] if self._task is None else [self._task])]
         for task in pending:
@@ -221,12 +222,12 @@ class Peers:
                 begun = self._loop.time()
                 await self._round()
                 await asyncio.sleep(max(0.0, EVERY_S - (self._loop.time() - begun)))
-        except Exception:  # the boundary of this task: the nameserver goes on
+        except Exception:  # This is the boundary of the task: an error in it must not end the nameserver.
             log.exception("questions to other nameservers ended")
         finally:
             self._task = None
             self._first.clear()
-            for peer in self._peers.values():  # the next open page has all of them asked anew
+            for peer in self._peers.values():  # When the next page is opened, all peers are asked anew.
                 peer.told = replace(peer.told, state="asking", reason="", own=None, listing=None, at=None)
             if not self._closed:
                 await self._disconnect()
@@ -265,7 +266,7 @@ class Peers:
             if not wanted and len(group.members or ()) > 1:
                 self.note = (
                     "HTTP addresses of the other members are not known: members without --raft-secret-file "
-                    "tell nobody theirs; --console-peers can name them"
+                    "do not send theirs to other members; --console-peers can name them"
                 )
         elif asked == "brokers":
             brokers = self._brokers_due()
@@ -305,7 +306,10 @@ class Peers:
         return [(broker, hosts[broker]) for broker in self._named.due(hosts, self._loop.time())]
 
     def _is_this(self, addr: str) -> bool:
-        """Say whether an address is this nameserver's own wire, as far as its text and this machine tell."""
+        """Return whether an address is this nameserver's own.
+
+        It compares texts and this machine's addresses.
+        """
         host, port = split_address(addr)
         own_host, own_port = self._settings.current.listen
         if port != own_port:
@@ -361,14 +365,15 @@ class Peers:
         except (_NoAnswer, RemotingError, msgspec.MsgspecError) as error:
             silent = isinstance(error, RemotingError)
             self._failed(peer, "silent" if silent else "refused", shortened(str(error)), now)
-        except Exception:  # the boundary of one peer; the others are asked
+        except Exception:  # This is the boundary of one peer: the others are asked all the same.
             log.exception("question to a nameserver failed addr=%s", peer.addr)
             self._failed(peer, "refused", "its answer could not be read; see this nameserver's log", now)
 
     def _failed(self, peer: _Peer, state: str, reason: str, now: float) -> None:
         """Note that a peer gave no answer; its earlier answers are no longer shown."""
         peer.told = replace(peer.told, state=state, reason=reason, own=None, listing=None, at=None)
-        if not peer.http:  # settings of this nameserver are trusted, addresses that brokers name are not
+        # Addresses from this nameserver's settings are trusted, addresses that brokers name are not.
+        if not peer.http:
             self._pace.failed(peer.addr, now)
 
     async def _ask_own(self, peer: _Peer) -> Told:
@@ -376,7 +381,7 @@ class Peers:
         own = await self._get(peer.addr, f"/v1/console/own?after={after}", Own)
         if own.boot_id == self._consistency.status().boot_id and not peer.raft:
             return replace(peer.told, state="this", own=None, at=None)
-        if own.boot_id != peer.boot_id:  # another process: its numbers begin again
+        if own.boot_id != peer.boot_id:  # The answer comes from a new process, whose numbers begin at 0.
             peer.boot_id = own.boot_id
             if after:
                 peer.events.clear()
@@ -398,7 +403,7 @@ class Peers:
             self._http = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=32, limit_per_host=2, ssl=True if tls is None else tls),
                 timeout=aiohttp.ClientTimeout(total=ANSWER_S),
-                headers={"Accept-Encoding": "identity"},  # the answer has exactly these bytes
+                headers={"Accept-Encoding": "identity"},  # Read exactly: the answer has this number of bytes.
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
@@ -419,7 +424,7 @@ class Peers:
         return msgspec.json.decode(content, type=kind)
 
     def _tls(self) -> ssl.SSLContext | None:
-        """Return how peers are asked: by TLS if this HTTP port has it, with the same files."""
+        """Return how to ask peers: over TLS with the same files if this HTTP port has TLS."""
         current = self._settings.current
         if not current.http_tls_cert:
             return None
@@ -429,7 +434,7 @@ class Peers:
         return context
 
     async def _invoke(self, addr: str, request: RemotingCommand) -> RemotingCommand:
-        """Return the answer to a request over the wire, to an address with an IP address in it."""
+        """Return the answer to a request over RocketMQ's protocol, sent to an IP address and port."""
         self.questions += 1
         if self._wire is None:
             self._wire = RemotingClient(
@@ -439,10 +444,10 @@ class Peers:
             return await self._wire.invoke(addr, request, timeout_s=ANSWER_S)
 
     async def _resolve(self, peer: _Peer) -> str:
-        """Return the IP address and port at which a peer that brokers name is asked.
+        """Return the IP address and port at which to ask a peer that brokers name.
 
         Raises:
-            _NoAnswer: If nobody may be asked there.
+            _NoAnswer: If no question may be sent there.
         """
         host, port = split_address(peer.addr)
         until, found = peer.resolved
@@ -467,7 +472,10 @@ class Peers:
     # -- topics ------------------------------------------------------------------------------------------
 
     async def topic(self, topic: str) -> Sequence[tuple[Told, OwnTopic | None]]:
-        """Return what peers know of a topic: they are asked once in a round, however many pages show it."""
+        """Return the peers' answers about a topic.
+
+        Each peer is asked once in a round, however many pages show it.
+        """
         await self.first_round()
         task = self._topics.get(topic)
         if task is None:
@@ -505,7 +513,7 @@ class Peers:
                     replace(peer.told, state="refused", reason=shortened(str(error))),
                     None,
                 )
-            except Exception:  # the boundary of one question
+            except Exception:  # This is the boundary of one question: the others go on.
                 log.exception("question about a topic failed addr=%s", peer.addr)
                 found[peer.told.name] = replace(peer.told, state="refused", reason="see the log"), None
 
@@ -546,7 +554,7 @@ def _check(answer: RemotingCommand) -> None:
 
 
 def _reason(error: OSError | aiohttp.ClientError) -> str:
-    """Return why there is no connection, in the system's words where it has some."""
+    """Return why there is no connection, in the system's words where possible."""
     tls = _tls_error(error)
     if isinstance(tls, ssl.SSLCertVerificationError):
         return shortened(f"its certificate is refused: {tls.verify_message or tls.reason or tls}")
@@ -561,7 +569,7 @@ def _reason(error: OSError | aiohttp.ClientError) -> str:
 
 
 def _tls_error(error: BaseException) -> ssl.SSLError | None:
-    """Return TLS's own error; its number would read as one of the system, "Operation not permitted"."""
+    """Return the error text of TLS: its number would read as a system error, "Operation not permitted"."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorError):
@@ -587,7 +595,7 @@ def _put(events: deque[TimelineEvent], event: TimelineEvent) -> None:
 
 
 def _is_of_this_machine(host: str) -> bool:
-    """Say whether an IP address is this machine's own; a name is looked up nowhere."""
+    """Return whether an IP address is this machine's own; False for a host name, which is not looked up."""
     try:
         (family, kind, _, _, name), *_ = socket.getaddrinfo(
             host, 0, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST

@@ -24,7 +24,7 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class OwnBroker(_Body, frozen=True, kw_only=True):
-    """A broker as one nameserver has it."""
+    """A broker as one nameserver lists it."""
 
     cluster: str
     broker_name: str
@@ -38,7 +38,7 @@ class OwnBroker(_Body, frozen=True, kw_only=True):
 
 
 class Own(_Body, frozen=True, kw_only=True):
-    """All that the console shows of one nameserver; peers ask each other for it."""
+    """All that the console shows of one nameserver. Peers request it from each other."""
 
     mode: Mode
     role: str
@@ -58,13 +58,13 @@ class Own(_Body, frozen=True, kw_only=True):
     digest: str
     topics: int
     brokers: tuple[OwnBroker, ...]
-    brokers_in_all: Annotated[int, said("More than brokers has, if they are above a bound.")]
-    number: Annotated[int, said("Of the newest event.")]
-    events: Annotated[tuple[TimelineEvent, ...], said("Those after the number that was asked with.")]
+    brokers_in_all: Annotated[int, said("Number of all brokers; brokers lists them only up to a bound.")]
+    number: Annotated[int, said("Number of the newest event.")]
+    events: Annotated[tuple[TimelineEvent, ...], said("The events after the number that the request named.")]
 
 
 class OwnTopic(_Body, frozen=True, kw_only=True):
-    """A topic as one nameserver has it."""
+    """A topic as one nameserver lists it."""
 
     topic: str
     listed: bool
@@ -85,7 +85,7 @@ State = Annotated[str, _one_of("this", "answered", "asking", "silent", "refused"
 class SeenNameserver(_Body, frozen=True, kw_only=True):
     """One nameserver as a column of the picture."""
 
-    name: Annotated[str, said("Its raft address, or else that of its wire, as far as known.")]
+    name: Annotated[str, said("Its raft address, or else the address of its RocketMQ port, as far as known.")]
     asked_at: Annotated[str, said("Address at which it is asked; empty for this one.")]
     source: Annotated[str, _one_of("this", "member", "listed", "broker")]
     raft: Annotated[str, said("Its raft address; empty if it has none.")]
@@ -93,7 +93,7 @@ class SeenNameserver(_Body, frozen=True, kw_only=True):
     reason: Annotated[str, said("Why it did not answer, or was not asked; else empty.")]
     knows: Annotated[
         str,
-        said("all: of its HTTP port. listing: of its wire, without heartbeats and versions."),
+        said("all: by its HTTP port. listing: by RocketMQ's protocol, without heartbeats and versions."),
         _one_of("all", "listing", "nothing"),
     ]
     role: str | None = None
@@ -104,7 +104,7 @@ class SeenNameserver(_Body, frozen=True, kw_only=True):
     version: str | None = None
     topics: int | None = None
     brokers: int | None = None
-    same_table: Annotated[bool | None, said("Its table has this nameserver's digest.")] = None
+    same_table: Annotated[bool | None, said("Its table has the same digest as this nameserver's.")] = None
     votes: bool | None = None
     linked: Annotated[bool | None, said("The leader, or this member, has a link to it.")] = None
     stops_group: Annotated[bool, said("The raft group stops if this member is lost now.")] = False
@@ -115,8 +115,8 @@ class Cell(_Body, frozen=True, kw_only=True, omit_defaults=True):
     """A broker at one nameserver."""
 
     state: Annotated[str, _one_of("listed", "late", "differs", "older", "missing", "unknown")] = "listed"
-    differs: Annotated[tuple[str, ...], said("Fields that are not those of the newest copy.")] = ()
-    broker: Annotated[OwnBroker | UnsetType, said("The copy there, where something differs.")] = UNSET
+    differs: Annotated[tuple[str, ...], said("Fields that differ from those of the newest copy.")] = ()
+    broker: Annotated[OwnBroker | UnsetType, said("The nameserver's copy, if it differs.")] = UNSET
 
 
 class Row(_Body, frozen=True, kw_only=True):
@@ -128,20 +128,20 @@ class Row(_Body, frozen=True, kw_only=True):
     broker_id: int
     topics: int | None
     differs: bool
-    cells: Annotated[tuple[Cell, ...], said("In the order of the nameservers.")]
+    cells: Annotated[tuple[Cell, ...], said("One entry for each nameserver, in their order.")]
 
 
 class Picture(_Body, frozen=True, kw_only=True):
     """All nameservers against all brokers."""
 
     mode: Mode
-    tag: Annotated[str, said("Stands for this picture; heartbeats alone do not change it.")]
+    tag: Annotated[str, said("A name for this picture; heartbeats alone do not change it.")]
     asked: Annotated[
         str,
-        said("How other nameservers are known."),
+        said("Source of the other nameservers' addresses."),
         _one_of("members", "listed", "brokers", "off"),
     ]
-    note: Annotated[str, said("Why nobody else is shown; else empty.")]
+    note: Annotated[str, said("Why no other nameserver is shown; else empty.")]
     happened: Annotated[int, said("Grows with every event of the history.")]
     differing: Annotated[int, said("Brokers that are not the same at all nameservers.")]
     more_brokers: Annotated[int, said("Brokers above the bound, which are not compared.")]
@@ -155,7 +155,9 @@ class NameserverPulse(_Body, frozen=True, kw_only=True):
     name: str
     answered_ms: Annotated[int | None, said("Age of its last answer to this nameserver.")]
     last_contact_ms: int | None
-    lag: Annotated[int | None, said("Entries that the group has committed and it has not applied.")]
+    lag: Annotated[
+        int | None, said("Entries that the group has committed and this nameserver has not applied.")
+    ]
     seen_s: Annotated[
         tuple[int, ...], said("Age of each broker's last message there in s, by row; -1 if unknown.")
     ]
@@ -164,7 +166,7 @@ class NameserverPulse(_Body, frozen=True, kw_only=True):
 class Pulse(_Body, frozen=True, kw_only=True):
     """Ages that go with a picture."""
 
-    tag: Annotated[str, said("Of the picture whose rows these are.")]
+    tag: Annotated[str, said("Tag of the picture to which these rows belong.")]
     nameservers: tuple[NameserverPulse, ...]
 
 
@@ -174,7 +176,7 @@ class TopicAt(_Body, frozen=True, kw_only=True):
     name: str
     state: State
     reason: str
-    same: Annotated[bool | None, said("It has this nameserver's route; null if that is not known.")]
+    same: Annotated[bool | None, said("Its route equals this nameserver's; null if that is not known.")]
     own: OwnTopic | None
 
 

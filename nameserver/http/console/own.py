@@ -20,11 +20,11 @@ from routekeeper.remoting.steps import Steps
 from .bodies import Own, OwnBroker, OwnTopic
 
 BROKERS_MAX: Final = 2_000
-"""Brokers of one nameserver that are compared."""
+"""Bound of the brokers of one nameserver that are compared."""
 EVENTS_MAX: Final = 100
-"""Events that one answer to a peer has at most, the newest."""
+"""Bound of the events in one answer to a peer; the newest are sent."""
 CHANGES_MAX: Final = 20
-"""Changes of a topic that are shown, the newest."""
+"""Bound of the changes of a topic that are shown; the newest are shown."""
 _STEP: Final = 100
 
 
@@ -32,7 +32,7 @@ def own_part(consistency: Consistency, *, version: str, wire_port: int, after: i
     """Return what the console shows of this nameserver.
 
     Args:
-        after: Number of the last event that the asker knows.
+        after: Number of the last event that the asking peer knows.
     """
     view = consistency.view(Freshness.STALE)
     records = sorted(view.records(), key=lambda record: record.broker)

@@ -30,7 +30,7 @@ from .bodies import (
 from .own import BROKERS_MAX
 
 LATE_SHARE: Final = 0.5
-"""Part of its lease for which a broker was silent when it is shown as late: 60 s of 120 s, two heartbeats."""
+"""Part of its lease after which a silent broker is shown as late: 60 s of 120 s, two heartbeats."""
 #: Fields of a broker that are compared, and their names on the page.
 _FIELDS: Final[Mapping[str, str]] = {
     "data_version": "data version",
@@ -40,7 +40,7 @@ _FIELDS: Final[Mapping[str, str]] = {
     "ha_server_addr": "HA address",
     "lease_ms": "lease",
 }
-#: The fields among those that request 106 has, too.
+#: Those of these fields that the answer to request 106 has, too.
 _LISTED_FIELDS: Final = ("broker_name", "broker_id")
 _STEP: Final = 100
 
@@ -50,7 +50,7 @@ class Told:
     """One nameserver and its newest answer.
 
     Attributes:
-        own: Its own part; of the wire nothing but :attr:`listing`.
+        own: Its own part; None if it was asked over RocketMQ's protocol: then there is only :attr:`listing`.
         listing: Brokers that it lists, with name and id.
         raft: Its raft address, empty if it has none.
         at: Loop time of its answer in s; None if there was none.

@@ -28,7 +28,7 @@ from .own import own_part, own_topic
 from .picture import Told, making_picture, pulse_of, topic_everywhere
 
 HISTORY_MAX: Final = 300
-"""Events of a history at most, the newest."""
+"""Bound of the events of a history; the newest are shown."""
 _PROBLEMS: Final = {
     400: "A parameter is unknown or wrong.",
     503: "Too much is asked for now; see Retry-After.",
@@ -36,10 +36,10 @@ _PROBLEMS: Final = {
 
 
 class Console:
-    """The picture of all nameservers, and what it is made of.
+    """The picture of all nameservers, and its sources.
 
     Attributes:
-        tag: Of the newest picture that was made after a round; empty before the first.
+        tag: Tag of the newest picture that was made after a round; empty before the first.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Console:
 
     @property
     def happened(self) -> int:
-        """A number that grows with every event that is known here."""
+        """A number that grows with every event of which this nameserver knows."""
         return self._consistency.timeline.number + self.peers.happened
 
     def watched(self) -> AbstractContextManager[None]:
@@ -90,7 +90,7 @@ class Console:
 
     @Serves("GET", "/v1/console/cluster", "The picture.", _PROBLEMS, answer=Picture, tagged=True)
     async def get_cluster_picture(self, request: web.Request) -> Answer:
-        """All nameservers against all brokers, from what is known now; peers are asked for the next one."""
+        """All nameservers against all brokers, as known now; peers are then asked for the next picture."""
         check_query(request, set())
         self.peers.ask()
         picture, _ = await self._picture(request)
@@ -102,7 +102,7 @@ class Console:
 
     @Serves("GET", "/v1/console/pulse", "The ages.", _PROBLEMS)
     async def get_pulse(self, request: web.Request) -> Pulse:
-        """Ages of heartbeats and answers, and lags, by the rows of the picture that tag names."""
+        """Ages of heartbeats and answers, and lags, for each row of the picture that tag names."""
         check_query(request, set())
         self.peers.ask()
         picture, told = await self._picture(request)
@@ -134,7 +134,7 @@ class Console:
 
     @property
     def _name(self) -> str:
-        """Name of this nameserver: its raft address, else that of its wire."""
+        """Name of this nameserver: its raft address, else the address of its RocketMQ port."""
         operations = self._consistency.operations
         if operations is not None:
             return operations.raft_status().me
@@ -164,7 +164,8 @@ class Console:
         members = () if operations is None else operations.raft_status().members or ()
         nameless = [each for each in told if not each.raft]
         unseen = [member for member in members if member != own.me and member not in by_raft]
-        # The only address that never answered belongs to the remaining member.
+        # All other members' addresses are known, so the one address that never answered is the remaining
+        # member's.
         if len(nameless) == len(unseen) == 1:
             (silent,) = nameless
             by_raft[unseen[0]] = replace(silent, name=unseen[0], raft=unseen[0])
@@ -184,5 +185,5 @@ class Console:
         try:
             picture, _ = await self._lane.run(self._making(), is_wanted=lambda: True)
         except Problem:
-            return  # too much to do just now; the next round looks again
+            return  # There is too much work just now; the next round tries again.
         self.tag = picture.tag

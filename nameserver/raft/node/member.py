@@ -473,9 +473,10 @@ class RaftMember:
 
     def _step(self) -> None:
         self._step_due = False
-        self.engine.step()
+        engine = self.engine
+        engine.step()
         self.perform()
-        wake_at = self.engine.next_wake()
+        wake_at = engine.next_wake()
         if wake_at < self._timer_at:
             self._set_timer(wake_at)
 
@@ -487,8 +488,9 @@ class RaftMember:
         if self._performing:
             return  # an applied entry appended another: the loop below performs its effects, too
         self._performing = True
+        take_effects = self.engine.take_effects
         try:
-            while effects_due := self.engine.take_effects():
+            while effects_due := take_effects():
                 for effect in effects_due:
                     self._do(effect)
         finally:

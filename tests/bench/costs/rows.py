@@ -12,7 +12,7 @@ from routekeeper.bench.costs.plan import QUICK, Plan, Step, steps
 from routekeeper.bench.costs.units import DESIGNS, Costs, Design, DesignCosts, Row
 from routekeeper.bench.runfolder import Machine
 
-#: CPU of an invented design: of the servers alone and of units at rest s a minute, of events s each.
+#: CPU in s of an invented design: for a minute of the servers alone and of units at rest; for each event.
 CPU_S: Mapping[str, float] = {
     "alone": 0.5,
     "broker": 0.00212345678,
@@ -27,7 +27,7 @@ CPU_S: Mapping[str, float] = {
 
 
 def row(step: Step, *, design: Design = "raft", minutes: float = 1.0, **values: Any) -> Row:
-    """Return the row of a window in which everything costs what :data:`CPU_S` says, spread over servers."""
+    """Return the row of a window with the costs of :data:`CPU_S`, spread over servers."""
     happened = {
         "registrations": step.brokers * step.topics if step.comes_back else 0,
         "changes": round(step.changes * minutes * 60),
@@ -73,7 +73,7 @@ def invented(*, mixture_times: float = 1.0) -> Costs:
     """Return the result of invented rows of all three designs.
 
     Args:
-        mixture_times: CPU of the mixture as a multiple of what the units in it cost.
+        mixture_times: CPU of the mixture as a multiple of the costs of its units.
     """
 
     def costs_of(design: Design) -> DesignCosts:

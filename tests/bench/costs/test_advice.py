@@ -1,4 +1,4 @@
-"""``mqbench advise``: printed numbers multiply to the printed totals, and limits of the figures are said."""
+"""``mqbench advise``: printed numbers multiply to the printed totals; the text names the figures' limits."""
 
 from __future__ import annotations
 

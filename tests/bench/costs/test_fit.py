@@ -1,4 +1,4 @@
-"""Slopes from rows: known costs are found, noise is not taken for a cost, a mixture is predicted."""
+"""Slopes from rows: known costs are found, noise does not count as a cost, a mixture is predicted."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_the_costs_that_rows_were_made_of_are_found() -> None:
 
 
 def test_a_longer_window_of_events_does_not_make_them_dearer() -> None:
-    """Brokers with more topics take longer to come back, and the servers cost something meanwhile."""
+    """Brokers with more topics take longer to come back, and the servers use CPU meanwhile."""
     rows = [
         row(step, minutes=0.01 * step.topics) if step.comes_back else row(step)
         for step in steps(QUICK, "all")
     ]
     slope = design_costs("raft", rows).slopes["registration"]["cpu_s"].slope
-    # The three brokers are there in the window; the servers' own cost is taken out.
+    # The three brokers are in the window; the servers' own cost is subtracted.
     assert slope == pytest.approx(CPU_S["registration"] + 0.01 * CPU_S["broker"])
 
 
@@ -75,7 +75,7 @@ def test_a_quantity_that_was_not_counted_is_left_out_and_nothing_is_predicted_of
 
 
 def test_the_two_mixtures_differ_in_their_proportions() -> None:
-    """One is of many topics, the other of many clients; answers have as many brokers as in the slopes."""
+    """One mixture has many topics, the other many clients; answers have as many brokers as in the slopes."""
     first, second = FULL.mixtures
     assert first.brokers == second.brokers == FULL.base.brokers
     assert first.topics / first.polling > 10 * second.topics / second.polling

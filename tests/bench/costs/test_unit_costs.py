@@ -1,4 +1,4 @@
-"""The report page's table of the unit costs that were published last."""
+"""The report page's table of the last published unit costs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_table_has_each_unit_of_each_design_with_date_and_machine(tmp_path: 
 
 
 def section(found: Mapping[str, Any] | None) -> str:
-    """Return the part of the page that the table is in."""
+    """Return the part of the page that contains the table."""
     made = environment()
     assert made.loader is not None
     source = made.loader.get_source(made, "page.html.j2")[0]

@@ -26,9 +26,11 @@ PLANTED = "planted"
 
 @pytest.fixture(scope="module", params=["one package", "five packages", "one package without links"])
 def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of this tree, laid out as commits before or after the move, with a planted difference.
+    """Return a copy of this tree with a planted difference.
 
-    Its first program compiles all of it, so the tests of a layout share a copy.
+    It has the layout of commits before or after the move.
+
+    The first program of a copy compiles all files, so the tests of one layout share a copy.
     """
     tree = tmp_path_factory.mktemp("other") / "tree"
     for folder in FOLDERS:

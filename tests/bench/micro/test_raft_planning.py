@@ -1,4 +1,4 @@
-"""Timers that are set alike, what the kernel counts, and when a process has ended."""
+"""Equal timers, the kernel's counters, and the detection of a process's end."""
 
 import os
 import signal
@@ -68,9 +68,9 @@ def test_payload_is_what_was_acknowledged_and_received() -> None:
 
 def test_moved_bytes_are_told_apart_by_port_and_process() -> None:
     to_client = Connection(11, "h:100", "h:9001")
-    to_member = Connection(11, "h:9002", "h:200")  # dialled here
+    to_member = Connection(11, "h:9002", "h:200")  # this end made the connection
     from_member = Connection(12, "h:200", "h:9002")
-    other = Connection(11, "h:300", "h:9003")  # HTTP, say
+    other = Connection(11, "h:300", "h:9003")  # such as HTTP
     stranger = Connection(99, "h:100", "h:9004")
     closed = Connection(12, "h:100", "h:9005")
     before = {to_client: 100, from_member: 7, closed: 5000}

@@ -1,4 +1,4 @@
-"""Generated runs are what the harness could have written."""
+"""Generated runs have the same form as the harness's."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Storms: waits until a right answer, samples, brokers that come back, names asked for once, JVM's memory."""
+"""Storms: waits for a right answer, samples, brokers that come back, names queried once, JVM memory."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_brokers_come_back_when_the_row_says(spread_s: float | None, after_s: li
 
 
 class Written:
-    """The bytes that a connection sends."""
+    """Collects the bytes that a connection sends."""
 
     def __init__(self) -> None:
         self.data = b""

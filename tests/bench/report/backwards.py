@@ -1,7 +1,7 @@
-"""Servers whose answers go backwards, planted, and a count of them by plain Python.
+"""Planted servers whose answers go backwards, and a count of such answers by plain Python.
 
 The truth is the harness's log of changes, broker deaths and process starts. :func:`by_hand` judges the raw
-events without a line of the report.
+events without any code of the report.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def broker_came_back_to_life(root: Path) -> None:
 
 
 def next_scenario(root: Path) -> None:
-    """A life goes on: version 5 is shown in one slot, 6 between both, 4 in the next, before its fault."""
+    """A cluster goes on: version 5 is shown in one slot, 6 between both, 4 in the next, before its fault."""
     with PlantedRun(root, scenario="went-before", session="goes-on", seconds=9) as run:
         run.used("nameserver", 0, -2.0, 0.0, pid=10, event="start")
         for version in range(1, 6):
@@ -114,7 +114,7 @@ def next_scenario(root: Path) -> None:
         run.fault(14.0, 18.0, case="1-2", since=12.0, targets=["nameserver-0"])
         run.change("t", 6, 9.4, 9.41)
         run.view(9.5, index=0, unseen=9.48, version=6)
-        run.view(10.0, index=0, version=5)  # stated once more at the begin, though it had changed already
+        run.view(10.0, index=0, version=5)  # repeated at the begin, although it had changed already
         run.view(11.0, index=0, unseen=10.98, version=4)
         run.view(11.3, index=0, unseen=11.28, version=6)
         run.view(18.9, "end", index=0)
@@ -122,7 +122,7 @@ def next_scenario(root: Path) -> None:
 
 
 def unknown_processes(root: Path) -> None:
-    """Servers of somebody else: nobody knows whether the process that answers is still the same."""
+    """Servers that somebody else runs: it is unknown whether the answering process is still the same."""
     with PlantedRun(root, scenario="foreign") as run:
         for version in range(1, 6):
             run.change("t", version, float(version), version + 0.01)
@@ -149,7 +149,7 @@ COUNTED: Final[dict[str, Counted]] = {
 
 
 def by_hand(folders: list[Path]) -> Counted:
-    """Judge one life's raw events without the report: read, sort, look at one answer after the other."""
+    """Judge one cluster's raw events without the report: read, sort, check one answer after the other."""
 
     def rows(kind: str) -> list[Any]:
         paths = [path for folder in folders for path in sorted(folder.glob(f"{kind}-*.jsonl"))]
@@ -162,7 +162,7 @@ def by_hand(folders: list[Path]) -> Counted:
     for one in rows("processes"):
         if one.get("event") == "start":
             starts[one["role"], one["index"]].append(one["t_ns"])
-    deaths = []  # broker, from when it was certainly dead, until when
+    deaths = []  # broker, and the instants between which it was certainly dead
     for fact in truth:
         if fact["what"] == "down":
             later = [at for at in starts["broker", fact["broker"]] if at > fact["t_ns"]]

@@ -1,4 +1,4 @@
-"""A whole invented comparison, three arms and scenarios 1 to 4 and quiet: what a page is made of."""
+"""A whole invented comparison for a page: three arms, scenarios 1 to 4 and quiet."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ NETWORK: Final = {"independent": 30, "raft": 42, "zookeeper": 5}
 def invented_comparison(
     out: Path, *, blocks: int = 6, series: Series = "equal", divisor: float = 10.0, seed: int = 3
 ) -> None:
-    """Write ``blocks`` blocks of three arms below ``out``; elections scale with nothing, leases do."""
+    """Write ``blocks`` rounds of three arms below ``out``; leases scale with the timers, elections do not."""
     for block in range(1, blocks + 1):
         for arm in ARMS:
             chance = random.Random(f"{seed}/{block}/{arm}")
@@ -76,7 +76,7 @@ def _took(chance: random.Random) -> float:
 
 
 def _load(run: PlantedRun, chance: random.Random, ends: float, **outages: tuple[float, float, str]) -> None:
-    """Ops at fixed rates; ``outages``: op to (begin, end, how), ``wait`` or the outcome of what is due."""
+    """Return operations at fixed rates. ``outages``: op to (begin, end, how): ``wait``, or the outcome."""
     rates = {"lookup": 20, "newcomer": 6, "announce": 4, "send": 10, "send_once": 10}
     for op, rate in rates.items():
         begin, end, how = outages.get(op, (0.0, 0.0, "ok"))

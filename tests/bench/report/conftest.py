@@ -1,4 +1,4 @@
-"""Tables that the tests of the report share: they cost 50 s of processor time however few their rows are."""
+"""Tables that the tests of the report share, because even few rows cost 50 s of processor time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invented results of a comparison for the page: every block of everything that its profile plans."""
+"""Invented results of a comparison for the page: every round of everything that its profile plans."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SLOWER = {"independent": 1.0, "independent-real": 1.5, "raft": 2.0, "raft-real":
 
 
 def full_size(root: Path, profile: str = "full", seed: int = 5) -> Gold:
-    """Return it; latencies jump from bin to bin, so that no line of a picture is short."""
+    """Return the results; latencies jump from bin to bin, so that no line of a picture is short."""
     plan = load_plan(profile)
     series = plan.series[0]
     chance = random.Random(seed)

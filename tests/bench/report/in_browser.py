@@ -24,7 +24,7 @@ KEYS: Final = {
 
 
 class Tab:
-    """A tab of a browser of its own."""
+    """A tab in a browser of its own."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
@@ -80,7 +80,7 @@ class Tab:
         return result
 
     def open(self, page: Path, *, width: int, dark: bool = False) -> None:
-        """Load a page on a screen of this width; returns when it is there."""
+        """Load a page on a screen of this width; return when it is loaded."""
         size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -97,7 +97,7 @@ class Tab:
         return found["result"].get("value")
 
     def press(self, key: str) -> None:
-        """Press a key and let it go, as at a keyboard."""
+        """Press and release a key."""
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **KEYS[key])
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, **KEYS[key])
 

@@ -1,7 +1,6 @@
-"""Run folders with invented rows by the harness's contract: exact truths to be found again, and whole
-reports.
+"""Run folders with invented rows in the harness's format: exact truths that the report must find.
 
-The numbers say nothing about RouteKeeper; they show whether the report says what its input says.
+The numbers have no relation to RouteKeeper: they show whether the report's figures match its input.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class PlantedRun:
         """Begin the folder.
 
         Args:
-            listed: Whether the manifest lists the event files, as those of the harness do.
+            listed: The manifest lists the event files, like the harness's manifests.
         """
         self.listed = listed
         self.folder = run_folder(out, series=series, scenario=scenario, block=block, arm=arm)
@@ -130,7 +129,7 @@ class PlantedRun:
         self._log.record(event)
 
     def op(self, op: str, due: float, took: float, outcome: str = "ok", **fields: Any) -> None:
-        """An operation; ``late`` is how long after its due instant it was sent."""
+        """Add an operation; ``late`` is the time from its due instant to its sending."""
         late = fields.pop("late", 0.0)
         if op in ("lookup", "newcomer"):
             fields.setdefault("topic", "t")

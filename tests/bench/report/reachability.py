@@ -1,4 +1,4 @@
-"""Runs in which a partition decides which answer is right for whom, and nameservers differ in two ways."""
+"""Runs in which a partition decides which answers are right, and nameservers differ in two ways."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tenths(begin: float, end: float) -> list[float]:
 
 
 def parted(root: Path) -> None:
-    """Side a sits with nameserver 0 and broker 0, cut off from all others from 5 to 10 s.
+    """Side a, nameserver 0 and broker 0 are cut off from all others from 5 to 10 s.
 
     Its answers list brokers 1 and 2, which it cannot reach, for 2 s, and a simulated one for 1 s; then no
     more, which is right, until 0.5 s after the cut. Answers to side b list broker 0, which it cannot reach,

@@ -145,7 +145,7 @@ def test_recovery_is_taken_apart_by_two_divisors() -> None:
 def test_no_part_of_a_recovery_takes_less_than_no_time(
     measured: dict[float, float], fixed: float, scaled: float
 ) -> None:
-    """And what is predicted is the sum of the parts that are told, from which the difference is taken."""
+    """The prediction is the sum of the shown parts, and the shown difference is computed from this sum."""
     found = split(measured)
     assert found is not None
     assert (found.fixed, found.scaled) == pytest.approx((fixed, scaled))
@@ -172,8 +172,8 @@ REQUESTS = 100
 def experiments(draw: Draw, blocks: int, lines: int, *, times: int, effect: float) -> NDArray[np.float64]:
     """Return block differences of ``times`` experiments, shape (times, lines, blocks), from raw requests.
 
-    Requests of a run share what befell the run, and runs of a block what befell the machine: each level is
-    drawn from the bad distribution, too. Each value is the median over the run's requests.
+    Requests of a run share the disturbances of the run, and runs of a round share those of the machine: each
+    level is drawn from the bad distribution, too. Each value is the median over the run's requests.
     """
     rng = np.random.default_rng(11)
     shape = (times, lines, blocks)
@@ -189,7 +189,7 @@ def experiments(draw: Draw, blocks: int, lines: int, *, times: int, effect: floa
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize(("blocks", "promised"), [(6, 0.96875), (10, 1 - 2 / 1024)], ids=["six", "ten"])
 def test_interval_holds_the_truth_as_often_as_promised(name: str, blocks: int, promised: float) -> None:
-    # Both arms draw alike, so the median of their differences is the effect that was added.
+    # Both arms draw from the same distribution, so the median of their differences is the added effect.
     found = experiments(DISTRIBUTIONS[name], blocks, 1, times=3000, effect=3.0)[:, 0, :]
     intervals = [estimate(list(each)) for each in found]
     held = sum(each is not None and each.low <= 3.0 <= each.high for each in intervals) / len(intervals)
@@ -205,12 +205,12 @@ def test_same_arm_twice_gets_a_false_verdict_in_at_most_three_of_a_hundred_repor
     false = sum(
         any(judge(estimate(list(line)), strict) in ("better", "worse") for line in report) for report in found
     )
-    assert 0 < false / len(found) <= 0.03  # 0 would mean that nothing is ever called different
+    assert 0 < false / len(found) <= 0.03  # 0 would mean that no difference is ever reported
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_two_experiments_never_say_better_and_equivalent_of_one_truth(name: str) -> None:
-    """A truth just at the margin is the hardest: the verdicts may differ, but not contradict each other."""
+    """A truth just at the margin is the hardest: results may differ, but must not contradict each other."""
     found = experiments(DISTRIBUTIONS[name], 10, 2, times=1500, effect=1.0)
     contradictions = 0
     for first, second in found:

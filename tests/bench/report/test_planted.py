@@ -52,7 +52,7 @@ def steps(begin: float, end: float, every: float = EVERY) -> list[float]:
 
 
 def waited_for_an_election(root: Path) -> None:
-    """The leader dies at 5 s; what is due until 7 s waits for the next one and then succeeds."""
+    """The leader dies at 5 s; requests that are due until 7 s wait for the next leader and then succeed."""
     with PlantedRun(root, scenario="waited") as run:
         run.fault(5.0, 12.0)
         for due in steps(0, 12):
@@ -85,7 +85,10 @@ def test_one_server_is_not_right_again_because_another_one_answers(gold: Gold) -
 
 
 def failed_then_waited(root: Path) -> None:
-    """All killed: refused until 1.49 s, what is due then waits until 2.15 s."""
+    """All servers are killed: requests are refused until 1.49 s.
+
+    Those that are due then wait until 2.15 s.
+    """
     with PlantedRun(root, scenario="failed") as run:
         run.fault(5.0, 12.0)
         for due in steps(0, 12):
@@ -100,7 +103,7 @@ def test_outage_lasts_until_an_answer_came_not_until_the_last_failed_request_was
 
 
 def frozen_two_seconds(root: Path) -> None:
-    """One request is in flight and answered just after the begin; then nothing until 2 s later."""
+    """One request is in flight and answered just after the begin; the next answer comes 2 s later."""
     with PlantedRun(root, scenario="frozen") as run:
         run.fault(5.0, 12.0, case="freeze", healed=7.0)
         run.op("lookup", 4.9995, 0.0006)
@@ -117,7 +120,10 @@ def test_freeze_of_two_seconds_is_two_seconds_and_that_maximum_latency(gold: Gol
 
 
 def relapsed(root: Path) -> None:
-    """Right again after 1 s, wrong once more at 3 s: the first right answer did not stay right."""
+    """Answers are right again after 1 s, and wrong once more at 3 s.
+
+    The first right answer was not the end.
+    """
     with PlantedRun(root, scenario="relapsed") as run:
         run.fault(5.0, 12.0)
         for due in steps(0, 12):
@@ -158,7 +164,10 @@ def test_what_was_never_disturbed_needs_no_recovery(gold: Gold) -> None:
 
 
 def heartbeats_go_on(root: Path) -> None:
-    """Changes wait for 500 ms; a member answers heartbeats alone. Changes are due each 100 ms, once 400."""
+    """Changes wait for 500 ms, while a member answers only heartbeats.
+
+    Changes are due every 100 ms, once after 400.
+    """
     with PlantedRun(root, scenario="heartbeats") as run:
         run.fault(5.0, 12.0)
         for due in steps(0, 12, 0.1):
@@ -169,7 +178,7 @@ def heartbeats_go_on(root: Path) -> None:
 
 def test_heartbeats_that_change_nothing_hide_no_outage_of_registrations(gold: Gold) -> None:
     found = of(gold, "heartbeats", "registration")
-    assert found.recovered_ns == pytest.approx(0.5e9, abs=1e6)  # with heartbeats among them it was 0.23 s
+    assert found.recovered_ns == pytest.approx(0.5e9, abs=1e6)  # if heartbeats counted, it would be 0.23 s
     assert of(gold, "heartbeats", "heartbeat").recovered_ns == 0
 
 
@@ -215,7 +224,10 @@ def test_rates_hold_for_the_time_that_was_sampled(gold: Gold) -> None:
 
 
 def cut_five_seconds(root: Path) -> None:
-    """Nameserver 2 is cut off for 5 s: it goes on showing what has changed elsewhere; the prober sees all."""
+    """Nameserver 2 is cut off for 5 s and still shows the state from before changes elsewhere.
+
+    The observer reads all.
+    """
     with PlantedRun(root, scenario="cut") as run:
         run.fault(5.0, 18.0, case="1-2", healed=10.0, targets=["nameserver-2"])
         for index in range(3):
@@ -235,7 +247,10 @@ def test_cut_of_five_seconds_is_five_seconds_of_disagreement(gold: Gold) -> None
 
 
 def stale_200_ms(root: Path) -> None:
-    """Each of 50 changes is acknowledged at once and shown 200 ms after it was sent; the last just ends."""
+    """Each of 50 changes is acknowledged at once and visible 200 ms after its sending.
+
+    The last one just before the end.
+    """
     with PlantedRun(root, scenario="stale") as run:
         for index in range(3):
             run.view(0.0, index=index, version=0)
@@ -258,7 +273,7 @@ def test_answers_that_are_200_ms_stale_are_measured_so(gold: Gold) -> None:
         assert row.value_ns == pytest.approx(200e6, abs=10e6)
     bins = {row.bin: (row.n, row.current) for row in gold.staleness if "/stale/" in row.run}
     stale = sum(n - current for n, current in bins.values())
-    assert stale == 2 * 49  # those of the last change were due after the end
+    assert stale == 2 * 49  # the readings of the last change were due after the end
     assert sum(n for n, _ in bins.values()) == 3 * 49
 
 
@@ -286,16 +301,17 @@ def test_who_knows_a_change_is_told_by_its_age_as_long_as_it_is_the_last_one(gol
     assert found["nameserver", 20] == (80, 0)
     assert found["nameserver", 50] == (80, 80)
     assert found["client", 200] == (80, 0)
-    assert found["client", 500] == (2, 1)  # the last change only: each other one has a newer by then
+    assert found["client", 500] == (2, 1)  # only the last change: each other one has a newer change by then
     assert ("client", 5000) not in found  # the run ended before
     shown = measures.values(gold)
     share = shown[Place("equal", "staleness", None, "stale_nameservers")]["raft"]
     assert list(share.values()) == [0.0]
-    assert Place("equal", "staleness", None, "stale_clients") not in shown  # of two nothing is told
+    # for two changes, nothing is reported
+    assert Place("equal", "staleness", None, "stale_clients") not in shown
 
 
 def reported_without_changes(root: Path) -> None:
-    """Heartbeats each second; a nameserver restarts and shows what it showed before: nothing changed."""
+    """Heartbeats come each second; a nameserver restarts and shows the same as before: nothing changed."""
     with PlantedRun(root, scenario="no-changes") as run:
         run.fault(5.0, 12.0, case="one-empty", healed=5.5)
         for index in range(3):
@@ -309,7 +325,7 @@ def reported_without_changes(root: Path) -> None:
 
 
 def test_reports_that_change_nothing_are_no_changes_around_a_fault(gold: Gold) -> None:
-    """C5."""
+    """Reports that change nothing are no changes (C5)."""
     assert [row for row in gold.visible if "/no-changes/" in row.run] == []
     assert [row for row in gold.currency if "/no-changes/" in row.run] == []
     assert of(gold, "no-changes", "heartbeat").n == 7
@@ -317,7 +333,7 @@ def test_reports_that_change_nothing_are_no_changes_around_a_fault(gold: Gold) -
 
 
 def broken_folders(root: Path) -> None:
-    """One run folder per way to be broken; each holds look-ups, so that it would make figures."""
+    """Run folders that are broken in different ways; each has look-ups, so that it would yield figures."""
 
     def looked(scenario: str, **how: Any) -> Path:
         with PlantedRun(root, scenario=scenario, **how) as run:
@@ -328,7 +344,7 @@ def broken_folders(root: Path) -> None:
 
     cut = looked("cut-line")
     with next(cut.glob("ops-*")).open("a") as ops:
-        ops.write('{"op":"lookup","due_ns":50')  # what a killed process was writing
+        ops.write('{"op":"lookup","due_ns":50')  # the torn line of a killed process
     damaged = looked("damaged-lines")
     with next(damaged.glob("ops-*")).open("ab") as ops_bytes:
         ops_bytes.write(b"\x00\x00\n" * 2 + b'{"op":"lookup","due_ns":"soon"}\n')
@@ -400,7 +416,7 @@ def broker_died(root: Path) -> None:
 
 
 def broker_died_under_a_slow_reading(root: Path) -> None:
-    """The reading that shows it no more was sent 0.8 s before the broker died and read 0.1 s after."""
+    """The first reading without the broker was sent 0.8 s before the broker died and read 0.1 s after."""
     with PlantedRun(root, scenario="slowly-read") as run:
         run.broker(1, "down", 5.0)
         run.fault(5.0, 10.0, case="kill", targets=["broker-1"])
@@ -411,7 +427,10 @@ def broker_died_under_a_slow_reading(root: Path) -> None:
 
 
 def cable_was_mended_within_a_reading(root: Path) -> None:
-    """Cut from 5 to 8 s; the reading that shows it again was sent 15 ms before and read 5 ms after."""
+    """The broker is cut off from 5 to 8 s.
+
+    The first reading with it again was sent 15 ms before the end and read 5 ms after.
+    """
     with PlantedRun(root, scenario="mended") as run:
         run.fault(5.0, 10.0, case="cable", targets=["broker-1"], healed=8.0)
         run.view(0.0, index=0)
@@ -435,7 +454,7 @@ def broker_started_slowly(root: Path) -> None:
 
 
 def test_broker_that_is_listed_while_it_starts_is_not_called_dead(gold: Gold) -> None:
-    """It may serve before it is seen to; until it was started, listing it is wrong."""
+    """It may serve before that is seen; an answer that lists it before its start is wrong."""
     found = of(gold, "slow-start")
     assert found.ghost == 51
     assert found.missing == 0
@@ -478,7 +497,7 @@ def test_answer_that_lists_a_dead_broker_is_wrong_and_one_that_overlaps_its_deat
 
 
 def test_topic_that_is_made_after_a_fault_lacks_no_broker_during_it(gold: Gold) -> None:
-    """The life of a cluster goes on behind a scenario, and observers ask for topics before they are there."""
+    """The cluster goes on after a scenario, and observers ask for topics before these exist."""
     assert [row for row in gold.given_up if "/died/" in row.run] == []
 
 
@@ -520,7 +539,10 @@ def test_lateness_inside_the_fault_window_is_told_and_how_many_waited_for_a_user
 
 
 def two_slots(root: Path) -> None:
-    """One cluster's life: a broker dies in the first slot and stays dead; views of the first hold on."""
+    """One run of a cluster: a broker dies in the first slot and stays dead.
+
+    Views of the first slot are still valid.
+    """
     with PlantedRun(root, scenario="slot-1", session="one", seconds=10) as run:
         run.broker(2, "down", 8.0)
         for index in range(3):
@@ -582,9 +604,9 @@ def test_messages_are_counted_as_failed_late_repeated_and_lost(gold: Gold) -> No
 
 
 def topics_came_to_be(root: Path) -> None:
-    """One topic is of use to both clients after 0.6 s and read after 0.9 s, on one of three brokers.
+    """One topic can be used by both clients after 0.6 s and is read after 0.9 s, on one of three brokers.
 
-    The other never is of use to the second client, and never read.
+    The second client can never use the other topic, which is never read.
     """
     with PlantedRun(root, scenario="new-topic") as run:
         for n, case in enumerate(("first-send", "update-topic")):
@@ -624,7 +646,7 @@ def test_new_topic_is_of_use_when_the_last_client_can_send_and_the_group_reads(g
     assert found.keys() == {"all_send_s", "group_reads_s", "brokers_without", "lost_messages"} | {
         *("repeated_messages", "late_messages")
     }
-    assert found["brokers_without"] == 2  # of three: nobody is struck, so nothing else is told
+    assert found["brokers_without"] == 2  # of three; no server is hit, so nothing else is reported
 
 
 def processes_counted(root: Path) -> None:
@@ -668,17 +690,17 @@ def test_clients_are_told_apart_by_side_and_servers_by_whether_they_were_struck(
     assert of(gold, "sides", "newcomer", "struck").refused == 250
     assert of(gold, "sides", "newcomer", "struck").failed == 0
     assert of(gold, "sides", "newcomer", "others").refused == 0
-    # one registration goes to all servers at once: the first that accepts it ends its waiting
+    # a registration goes to all servers at the same time, and the first acceptance ends its wait
     assert of(gold, "sides", "registration").recovered_ns == 0
     assert of(gold, "sides", "announce", "struck").recovered_ns == pytest.approx(5e9, abs=25e6)
 
 
 def old_on_one_side(root: Path) -> None:
-    """Side b is cut off for 5 s. A topic changes meanwhile: side a is told so, side b 0.1 s after the end.
+    """Side b is cut off for 5 s. A topic changes meanwhile: side a sees that, side b 0.1 s after the end.
 
-    Later side a alone is told an old route, 2 ms after a change, which disturbs nobody; one look-up is
-    under way while the topic changes; and of three changes the second is never acknowledged. For 1 s one
-    server refuses to answer new clients.
+    Later only side a gets an old route, 2 ms after a change, which does not count as a disturbance; one
+    look-up is under way while the topic changes; and of three changes the second is never acknowledged. For 1
+    s one server refuses to answer new clients.
     """
     with PlantedRun(root, scenario="old", seconds=20) as run:
         run.fault(5.0, 15.0, case="1-2", healed=10.0, targets=["nameserver-2"])
@@ -719,7 +741,8 @@ def test_old_answers_disturb_as_waiting_does_and_their_age_is_told(gold: Gold) -
     assert away.behind_ns == pytest.approx((10.08 - 5.501) * 1e9, abs=1e6)
     assert away.recovered_ns == pytest.approx(5.101e9, abs=1e6)
     there = of(gold, "old", scope="side-a")
-    assert (there.stale, there.recovered_ns) == (2, 0)  # 2 ms and 100 ms behind: nobody is disturbed
+    # 2 ms and 100 ms behind: no request counts as disturbed
+    assert (there.stale, there.recovered_ns) == (2, 0)
     values = measures.values(gold)
     found = {
         place.measure: next(iter(arms["raft"].values()))
@@ -746,7 +769,7 @@ def test_how_old_answers_are_is_told_by_fault_side_and_phase(gold: Gold) -> None
 
 
 def old_in_quiet_times(root: Path) -> None:
-    """Every fourth look-up is told what has been superseded 50 ms ago."""
+    """Every fourth look-up gets an answer that was superseded 50 ms ago."""
     with PlantedRun(root, scenario="idle-300") as run:
         for version in range(2, 40):
             run.change("t", version, 0.5 * version - 0.001, 0.5 * version)
@@ -763,7 +786,7 @@ def test_share_of_old_answers_in_quiet_times_is_a_figure(gold: Gold) -> None:
 
 
 def files_replaced(root: Path) -> None:
-    """A server writes less than before: its file was replaced meanwhile, so nobody knows how much."""
+    """A server's count is less than before: its file was replaced meanwhile, so the bytes are unknown."""
     with PlantedRun(root, scenario="rest") as run:
         run.op("lookup", 1.0, 0.001)
         for at, written in ((0.0, 900), (10.0, 400)):
@@ -805,7 +828,7 @@ def test_what_a_restart_costs_is_a_figure(gold: Gold) -> None:
 
 
 def test_page_tells_how_many_operations_waited_for_a_free_user_inside_fault_windows(gold: Gold) -> None:
-    """C4: 807 ms late, and the page said 5.8 ms."""
+    """The load is 807 ms late, where the page said 5.8 ms (C4)."""
     inside = [row for row in gold.recoveries if row.scope == "all"]
     total = sum(row.n for row in inside)
     assert (

@@ -147,7 +147,7 @@ def test_page_of_controls_is_not_told_to_compare_nothing(tmp_path: Path) -> None
 
 
 def beside(tmp_path: Path, again_s: dict[str, float]) -> Gold:
-    """A recovery of each arm's own; six blocks."""
+    """Each arm has its own recovery time; six rounds."""
     gold = gold_of(tmp_path, {"independent": 100, "independent-real": 100, "raft": 100, "raft-real": 100})
     return replace(
         gold,
@@ -238,10 +238,10 @@ A_LINE: Final = NamedLine(
 
 
 def shared_with(gold: Gold, *, machine_s: float, late_ms: int, runs: int) -> Gold:
-    """Of 20 core-seconds each run used five; the rest of what the machine did is somebody else's.
+    """Each run used five of 20 core-seconds; other programs did the rest of the machine's work.
 
     Args:
-        runs: So many of the runs were disturbed, the others were not.
+        runs: Number of disturbed runs.
     """
     costs, lateness = [], []
     for number, source in enumerate(gold.sources):
@@ -284,7 +284,7 @@ CONCLUSIONS: Final = (
 def test_runs_of_a_quiet_machine_are_judged(
     raft_is_slower: Gold, machine_s: float, late_ms: int, runs: int
 ) -> None:
-    """The page names a few disturbed runs of eighteen; the blocks bear them."""
+    """The page names a few disturbed runs of eighteen; the result is still valid."""
     gold = shared_with(raft_is_slower, machine_s=machine_s, late_ms=late_ms, runs=runs)
     whole = page(gold, measures.values(gold))
     assert "The machine was busy" not in whole
@@ -317,7 +317,7 @@ def test_nothing_is_concluded_where_the_machine_was_busy(
 
 
 def filled_by(gold: Gold, arm: str, runs: int) -> Gold:
-    """In so many runs of an arm its own servers, the load and the harness take 19 of 20 core-seconds."""
+    """In some runs of an arm, its own servers, the load and the harness use 19 of 20 core-seconds."""
     costs = []
     for source in gold.sources:
         full = source.arm == arm and source.block <= runs
@@ -342,7 +342,7 @@ def zookeeper_is_slower(gold: Gold) -> Gold:
 
 
 def test_nothing_is_concluded_about_an_arm_whose_own_runs_filled_the_machine(tmp_path: Path) -> None:
-    """ZooKeeper's look-ups waited for one of two cores, and that was told as the time of an election."""
+    """ZooKeeper's look-ups waited for one of two cores, and the page called that the time of an election."""
     slow = zookeeper_is_slower(gold_of(tmp_path, {"independent": 100, "raft": 100, "zookeeper": 100}))
     for runs, judged_too in ((1, True), (2, False)):
         gold = filled_by(slow, "zookeeper", runs)
@@ -407,7 +407,7 @@ def test_advice_is_not_given_by_a_busy_machine(tmp_path: Path, raft_is_slower: G
 
 
 def test_line_whose_arms_never_got_there_in_any_block_is_told_as_never(raft_is_slower: Gold) -> None:
-    """No page was made: there is no middle of differences that have no size."""
+    """The page could not be made, because infinite differences have no median."""
     endless = [replace(row, recovered_ns=None) for row in raft_is_slower.recoveries]
     gold = replace(raft_is_slower, recoveries=endless)
     assert "never in either" in text_of(gold, "method", "scenario-leader-fails")
@@ -423,7 +423,7 @@ def test_number_and_unit_are_never_parted_by_the_end_of_a_line(raft_is_slower: G
 def test_timers_are_named_above_each_table_and_real_ones_stand_beside_the_divided(
     tmp_path: Path, raft_is_slower: Gold
 ) -> None:
-    """Which timers made a figure was said of other series alone, nowhere of the page's own."""
+    """The page named the timers of other series, but not those of its own figures."""
     own = [
         replace(source, series="defaults", run=source.run.replace("/equal/", "/defaults/"))
         for source in raft_is_slower.sources
@@ -463,7 +463,7 @@ def test_timers_are_named_above_each_table_and_real_ones_stand_beside_the_divide
 
 
 def test_first_screen_speaks_to_a_person_who_decides(raft_is_slower: Gold) -> None:
-    """The terms of the method stand in its own section, once."""
+    """The terms of the method are in the method's section only."""
     for gold in (raft_is_slower, shared_with(raft_is_slower, machine_s=16.0, late_ms=1, runs=10)):
         whole = page(gold, measures.values(gold))
         first = whole[whole.index("<h1>") : whole.index('<section id="method">')]

@@ -83,7 +83,7 @@ def test_t10_what_never_ended_in_one_round_is_told_in_a_row_and_in_no_range_of_a
 
 
 def test_t10_recovery_that_the_window_cut_off_is_not_called_never(tmp_path: Path) -> None:
-    """Its window ended after 10 s; beside it stood that brokers could register again after 4.68 s."""
+    """The window ended after 10 s, but the page said that brokers could register again after 4.68 s."""
     gold = gold_of(tmp_path, {"independent": 100, "raft": 100})
     endless = [dataclasses.replace(row, recovered_ns=None) for row in gold.recoveries]
     gold = dataclasses.replace(gold, recoveries=endless)
@@ -94,7 +94,7 @@ def test_t10_recovery_that_the_window_cut_off_is_not_called_never(tmp_path: Path
 
 
 def test_t10_down_time_that_we_chose_is_not_multiplied_by_the_divisor() -> None:
-    """Servers were kept down for 2 s of 2.35 s: with RocketMQ's timers that is not up to 141 s."""
+    """Servers were kept down for 2 s of 2.35 s, so with RocketMQ's timers the time cannot become 141 s."""
     place = Place("equal", "nameserver-restarts", "all", "right_again_s")
     values = values_of(place, independent=[2.35] * 6)
     (taken,) = answers.taken_apart(values, {"equal": 60.0}, {place: 2.0})

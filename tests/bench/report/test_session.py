@@ -1,4 +1,4 @@
-"""When a report takes the shortcuts for little data, and what it asks of Spark on this machine."""
+"""A report's shortcuts for little data, and its settings of Spark on this machine."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ def test_events_up_to_the_limit_are_few_however_many_files_they_fill(tmp_path: P
 
 @pytest.mark.parametrize("root", ["s3a://bucket/runs", "hdfs:///runs", "file:/tmp", "file:///tmp"])
 def test_what_lies_behind_a_uri_is_never_few(root: str) -> None:
-    """Its size is not known before Spark has listed it."""
+    """Its size is unknown before Spark has listed it."""
     assert not is_small([root])
 
 
@@ -40,7 +40,7 @@ def test_what_lies_behind_a_uri_is_never_few(root: str) -> None:
     ],
 )
 def test_only_local_masters_keep_executors_in_the_drivers_process(master: str, one: bool) -> None:
-    """Elsewhere an executor may be lost, and with it what only its memory held."""
+    """On a cluster an executor may be lost, together with data that only its memory held."""
     assert in_one_process(master) is one
 
 

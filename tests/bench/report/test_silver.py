@@ -1,4 +1,4 @@
-"""Runs are read from wherever Spark reads, each once; executors run no Python of ours."""
+"""Runs are read from any place that Spark can read, each once; executors run none of our Python."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def looked_up(root: Path, block: int, times: int) -> PlantedRun:
 
 
 def read_anew(spark: SparkSession, root: str, out: str) -> list[Source]:
-    """Bring silver up to date as a report does; return the runs that had to be read."""
+    """Update silver as a report does; return the runs that had to be read."""
     sources = silver.find(spark, [root])
     new = silver.new_ones(spark, sources, out)
     silver.write_events(spark, new, out)
@@ -66,7 +66,7 @@ def test_only_runs_that_are_new_or_were_made_again_are_read(spark: SparkSession,
     void = msgspec.structs.replace(again.manifest, attempt=3, void="the proxy is gone")
     write_manifest(again.folder, void)
     assert read_anew(spark, str(root), str(out)) == []
-    assert lines(spark, str(out)) == {1: 3, 3: 5}  # what was read of it before is gone
+    assert lines(spark, str(out)) == {1: 3, 3: 5}  # the earlier content of this run is gone
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def bucket(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_uri_of_an_object_store_comes_to_hadoop_as_it_was_typed(spark: SparkSession, bucket: Path) -> None:
-    """Nothing of ours takes it for a path: no resolving, no ``s3a:/``, no globbing on this machine."""
+    """Our code must not treat it as a local path: no resolving, no ``s3a:/``, no globbing on this machine."""
     looked_up(bucket, 1, 3)
     uri, out = "s3a://bucket/store/runs", "s3a://bucket/store/out"
     (found,) = silver.find(spark, [uri])
@@ -100,7 +100,7 @@ def test_uri_of_an_object_store_comes_to_hadoop_as_it_was_typed(spark: SparkSess
 
 
 def test_no_transform_runs_python_on_executors_or_brings_rows_to_the_driver() -> None:
-    """Every table comes by one call of ``toArrow``, of tables that do not grow with the load."""
+    """Every table is fetched by one call of ``toArrow``; these tables do not grow with the load."""
     forbidden = {"udf", "pandas_udf", "mapInArrow", "mapInPandas", "applyInArrow", "applyInPandas", "rdd"}
     forbidden |= {"collect", "toPandas", "toLocalIterator", "take", "head", "foreach", "foreachPartition"}
     arrow = []

@@ -51,7 +51,7 @@ def a_run(root: Path, seed: int = 7) -> None:
 
 
 def a_comparison(out: Path) -> None:
-    """Make a comparison of one run that has been made."""
+    """Make a comparison whose only run is finished."""
     plan = only_scenarios(load_plan("smoke"), ["quiet"])
     plan = msgspec.structs.replace(plan, arms=["independent"])
     comparison = Comparison(profile="smoke", plan=plan, seed=4, command=["mqbench"], given=None)
@@ -61,7 +61,7 @@ def a_comparison(out: Path) -> None:
 
 
 def foreign(folder: Path) -> dict[str, str | None]:
-    """Settings of other programs, none of which is ours."""
+    """Settings of other programs, none of them ours."""
     folder.mkdir()
     (folder / "core-site.xml").write_text(
         "<configuration><property><name>fs.defaultFS</name><value>hdfs://nowhere:1</value></property>"
@@ -103,7 +103,7 @@ def test_report_is_made_whatever_spark_java_and_locale_the_shell_names(tmp_path:
 def test_report_that_fails_prints_one_line_and_the_command_that_makes_it(tmp_path: Path) -> None:
     out = tmp_path / "out of it"
     a_comparison(out)
-    (out / "report.html").mkdir()  # somebody's folder is in the way
+    (out / "report.html").mkdir()  # another folder has this name
     code, said = mqbench("compare", "--resume", out)
     assert code == 1
     assert not [line for line in said if "Traceback" in line]
@@ -129,7 +129,7 @@ def test_spark_that_does_not_start_is_told_before_anything_is_measured(tmp_path:
 
 @pytest.mark.parametrize("command", ["compare", "report"])
 def test_user_without_a_name_is_told_so_before_anything_is_measured(tmp_path: Path, command: str) -> None:
-    """As by ``docker run --user 12345``: the JVM's login has no name for it."""
+    """As with ``docker run --user 12345``: the JVM finds no user name."""
     if shutil.which("unshare") is None or subprocess.run([*NAMELESS, "true"], check=False).returncode != 0:
         pytest.skip("this system lets nobody be a user without a name")
     a_run(tmp_path)

@@ -1,7 +1,7 @@
-"""The words of the first screen and the choices: how often they are false, and what they may rest on.
+"""The sentences of the first screen and the choices: how often they are false, and their allowed sources.
 
-All that the page concludes comes from one rule over the primary lines. Here whole reports are drawn in which
-the arms do not differ at all (A/A), from distributions as bad as benchmarks have them.
+One rule over the headline measures makes all conclusions of the page. Here whole reports are drawn in which
+the arms do not differ at all (A/A), from distributions as bad as those of real benchmarks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 
 REPORTS: Final = 500
 LINES: Final = load_plan("compare").lines
-#: The hardest of all: anything that differs would matter, and what is drawn is large beside it.
+#: The hardest case: any difference would matter, and the drawn values are large in comparison.
 STRICT: Final = [
     msgspec.structs.replace(line, margin=RESOLUTION_S.get(line.measure, 1e-12)) for line in LINES
 ]
@@ -47,7 +47,7 @@ PLACES: Final = sorted(
 
 
 def alike(draw: Draw, blocks: int) -> list[Values]:
-    """Draw reports whose arms do not differ: what befell the machine in a block is common, else nothing."""
+    """Draw reports whose arms do not differ; runs of a round share only the disturbances of the machine."""
     rng = np.random.default_rng(23)
     machine = draw(rng, (REPORTS, len(PLACES), 1, blocks))
     drawn = LARGE * (machine + draw(rng, (REPORTS, len(PLACES), len(ARMS), blocks)))
@@ -66,7 +66,7 @@ def alike(draw: Draw, blocks: int) -> list[Values]:
 def conclusions(values: Values, lines: list[Line]) -> list[str]:
     """Return all that a page concludes: its answer, words beside claims, choices, results."""
     primaries = answers.primaries(lines, "equal", values)
-    # Rows are looked up by the claims' places; what they say comes from the headline measures alone.
+    # Rows are found by the claims' places; their text comes from the headline measures alone.
     table = {row.place: row for row in answers.rows(values)}
     return [
         *words.sentences(primaries),
@@ -77,7 +77,7 @@ def conclusions(values: Values, lines: list[Line]) -> list[str]:
 
 
 def is_verdict(said: str) -> bool:
-    """Return whether a sentence says that one design does better; it is false where all are alike."""
+    """Return whether a sentence says that one design is better, which is false if all are equal."""
     if said.startswith(("Yes:", "No:", "In part:")):
         return True
     if re.search(r" was better at | was worse at |; worse at ", said):
@@ -156,7 +156,7 @@ def test_answer_does_not_judge_a_headline_measure_that_has_no_figures() -> None:
 
 @pytest.mark.parametrize(("rounds", "prefix"), [(10, ("Yes: ", "No: ")), (6, ("", ""))])
 def test_claim_is_affirmed_or_denied_by_ten_rounds_only(rounds: int, prefix: tuple[str, str]) -> None:
-    """Clients that know later speak for the claim about asking."""
+    """Clients that learn changes later support the claim about polling."""
     place = Place("equal", "broker-dies", "kill", "left_by_clients_s")
     named = a_line("broker-dies", "kill", "left_by_clients_s", 0.5, "zookeeper", "independent")
     for independent, holds, word in ((2.9, "holds", prefix[0]), (0.4, "does not hold", prefix[1])):
@@ -169,7 +169,7 @@ def test_claim_is_affirmed_or_denied_by_ten_rounds_only(rounds: int, prefix: tup
 
 
 def test_figure_that_no_line_compares_decides_nothing() -> None:
-    """However clear it is: only what was named before anything ran does."""
+    """However clear a difference is, only measures that were named before the runs count."""
     values: Values = {}
     for place in PLACES:
         values |= values_of(place, independent=[1.0] * 10, raft=[1e6] * 10, zookeeper=[2e6] * 10)

@@ -1,4 +1,4 @@
-"""Words of the page where there is too little for a conclusion."""
+"""Texts of the page if there are too few data for a conclusion."""
 
 from __future__ import annotations
 

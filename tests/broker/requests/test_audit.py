@@ -1,4 +1,4 @@
-"""Changes by operators leave a line in the broker's log; those that clients cause by themselves do not."""
+"""Changes by operators leave a line in the broker's log; changes by clients do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Request 308 compares all groups of a topic in steps, so that others have their turn."""
+"""Request 308 compares all groups of a topic in steps, so that other requests have their turn."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from routekeeper.broker.tables.state import BrokerState, Call, Stepwise
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.route import TopicConfig
 from tests.broker.states import HOST, NOW, state_in
+from tests.cost import TRIES
 
 GROUPS, QUEUES = 30_000, 8
 TURN_S = 0.05
@@ -36,8 +37,21 @@ def test_comparing_many_groups_leaves_turns_to_others(state: BrokerState) -> Non
         308, {"topic": "T", "compareGroup": "Compared", "filterGroups": "Compared"}
     )
     call = Call(request=request, connection=1, peer=HOST, now_ms=NOW, now=0.0)
+    longest = []
+    for _ in range(TRIES):  # the same turn is too long each time, if it is so by itself
+        outcome, turns = in_turns(state, call)
+        longest.append(turns)
+        if max(turns) < TURN_S:
+            break
+    assert max(min(same) for same in zip(*longest, strict=True)) < TURN_S
+    pairs = b",".join(b"%d:%d" % (queue_id, 2**63 - 1) for queue_id in range(QUEUES))
+    assert outcome.body == b'{"correctionOffsets":{' + pairs + b"}}"
+
+
+def in_turns(state: BrokerState, call: Call) -> tuple[RemotingCommand, list[float]]:
+    """Serve a request; return its answer and how much processor time in s each turn took."""
     turns = []
-    begun = time.process_time()
+    begun = time.thread_time()
     outcome = serve(state, call)
     while isinstance(outcome, Stepwise):
         try:
@@ -45,10 +59,9 @@ def test_comparing_many_groups_leaves_turns_to_others(state: BrokerState) -> Non
         except StopIteration as end:
             outcome = end.value
         else:
-            turns.append(time.process_time() - begun)
+            turns.append(time.thread_time() - begun)
             step()
-            begun = time.process_time()
+            begun = time.thread_time()
+    turns.append(time.thread_time() - begun)
     assert isinstance(outcome, RemotingCommand)
-    assert max([*turns, time.process_time() - begun]) < TURN_S
-    pairs = b",".join(b"%d:%d" % (queue_id, 2**63 - 1) for queue_id in range(QUEUES))
-    assert outcome.body == b'{"correctionOffsets":{' + pairs + b"}}"
+    return outcome, turns

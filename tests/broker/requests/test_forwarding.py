@@ -38,7 +38,7 @@ def consumer(broker: BrokerLike, group: str, client_id: str, *, version: int = 4
 
 
 def asked(wire: WireLike, code: int) -> RemotingCommand:
-    """Return the request that the broker sends; others (request 40) are passed over."""
+    """Return the request that the broker sends; skip others (request 40)."""
     while (request := wire.receive()).code != code:
         pass
     return request

@@ -1,8 +1,8 @@
-"""Recorded requests of Java clients, asked again; our answers beside those of Apache's brokers.
+"""Recorded requests of Java clients, sent again: our answers are compared with those of Apache's brokers.
 
-What depends on what the recorded broker had stored before (exchanges are left out of the recording) is
-skipped by name; everything else must agree in code, in the arguments that a client may read, and in the
-body's members.
+Values that depend on the recorded broker's earlier state (the recording leaves out some exchanges) are
+skipped by name. All others must agree in code, in the arguments that a client may read, and in the body's
+members.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ NEEDS_HISTORY = {
     (208, "mqadmin consumerProgress"),
     (203, "mqadmin consumerConnection"),
 }
-#: Offered by 5.x for heartbeats without their subscriptions, which ours does not take.
+#: 5.x offers this for heartbeats without subscriptions, which our broker does not accept.
 NOT_OFFERED = {"IS_SUB_CHANGE", "IS_SUPPORT_HEART_BEAT_V2"}
-#: 5.3.2 and later name a bad argument by 29 where 4.9 answered 1; ours follows 5.3.
+#: For a bad argument, 5.3.2 and later answer 29 where 4.9 answered 1; ours follows 5.3.
 BAD_ARGUMENT = 29
 
 
@@ -85,7 +85,7 @@ def test_answers_agree_with_those_of_apache(start_broker: StartLike, recording: 
         assert ours.codec is request.codec, what
         assert set(ours.ext_fields) >= set(theirs.ext_fields) - NOT_OFFERED, what
         if request.code == 28:
-            continue  # figures differ from release to release; those that tools read have a test of their own
+            continue  # figures differ between releases; figures that tools read have a test of their own
         assert members_of(ours.body) >= members_of(theirs.body) - {"topicPutTps"}, what
         asked += 1
     assert asked >= 5, "the recording holds too little to tell"

@@ -1,4 +1,4 @@
-"""Lists of topics and of groups: one bounded request, all or nothing, while others have their turn."""
+"""Lists of topics and of groups: one bounded request, all or nothing, in steps with turns for others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOPIC, TOPICS, GROUPS = 17, 18, 225
 
 
 def topics(count: int) -> list[dict[str, Any]]:
-    """Return topics as RocketMQ 5.3's mqadmin spells them."""
+    """Return topics in the form of RocketMQ 5.3's mqadmin."""
     return [
         {
             "attributes": {},
@@ -44,7 +44,7 @@ def topics(count: int) -> list[dict[str, Any]]:
 
 
 def groups(count: int) -> list[dict[str, Any]]:
-    """Return groups as RocketMQ 5.3's mqadmin spells them."""
+    """Return groups in the form of RocketMQ 5.3's mqadmin."""
     return [
         {
             "attributes": {},
@@ -91,7 +91,7 @@ def test_ten_thousand_topics_and_groups_are_one_request_each_and_survive(
         line.format("SUBSCRIPTIONGROUP_LIST", "group", "group"),
     ):
         wait_until(lambda found=found: re.search(found, broker.log.read_text()) is not None, found)  # type: ignore[misc]
-    broker.kill()  # what was acknowledged is on disk
+    broker.kill()  # acknowledged changes are on disk
     again = start_broker(store=broker.store).wire()
     have = listed(again)
     assert have[0] >= {item["topicName"] for item in topics(COUNT)}
@@ -148,7 +148,7 @@ def test_topics_are_answered_once_they_are_registered(
     named: set[str] = set()
     while not named & wanted:  # the next one waits for the answer
         named |= announced(nameserver.expect(103))
-    same = wire.send(request)  # it changes nothing, so that its answer has nothing to wait for but the disk
+    same = wire.send(request)  # it changes nothing, so its answer waits only for the disk
     assert wire.receive().opaque == same, "the first one waits for the nameserver"
     nameserver.answering.set()
     answer = wire.receive()
@@ -181,7 +181,7 @@ def asked(state: BrokerState, code: int, items: list[dict[str, Any]]) -> Stepwis
 
 
 def run(outcome: Stepwise, between: Any = lambda: None) -> RemotingCommand | Later:
-    """Drive work as the broker does, with something of others' between its steps."""
+    """Drive work as the broker does, with other requests between its steps."""
     sent: object = None
     while True:
         try:
@@ -204,7 +204,7 @@ def test_others_have_their_turn_while_a_long_list_is_taken_over(tmp_path: Path, 
     assert isinstance(answer, Later)
     assert len(table) == before + 1000
     assert max(after - former for former, after in itertools.pairwise(sizes)) <= 100
-    assert len(sizes) >= 2 * 1000 // 100  # they are looked at in turns, too
+    assert len(sizes) >= 2 * 1000 // 100  # they are checked in steps, too
     known.store.log.close()
 
 
@@ -227,7 +227,7 @@ def test_two_lists_at_a_time_share_the_room_that_there_is(tmp_path: Path, code: 
     assert isinstance(run(asked(known, code, make(600)), other), Later)
     assert isinstance(answers[0], RemotingCommand)
     assert "allowed is" in (answers[0].remark or "")
-    # what the first one had reserved is free again
+    # the room that the first one had reserved is free again
     third = [item | {name: f"{item[name]}-c"} for item in make(400)]
     assert isinstance(run(asked(known, code, third)), Later)
     known.store.log.close()

@@ -235,7 +235,7 @@ def test_queue_entries_are_listed(shared_broker: Any, wire: Wire) -> None:
     body = read(wire.call(321, ext))
     assert (body["minQueueIndex"], body["maxQueueIndex"]) == (0, 2)
     assert [entry["tagsCode"] for entry in body["queueData"]] == [2598919, 2598920]
-    assert [entry["eval"] for entry in body["queueData"]] == [False, False]  # by nobody's subscription
+    assert [entry["eval"] for entry in body["queueData"]] == [False, False]  # without any subscription
     join(shared_broker.wire(), "OfTagA", "Cq", expression="TagA")
     body = read(wire.call(321, ext | {"consumerGroup": "OfTagA"}))
     assert [entry["eval"] for entry in body["queueData"]] == [True, False]
@@ -249,7 +249,7 @@ def test_queue_entries_are_listed(shared_broker: Any, wire: Wire) -> None:
 
 
 def test_cleaning_unused_topics_is_accepted_and_keeps_every_topic(wire: Wire) -> None:
-    """306 and 329 are tested where files become old: test_retention.py."""
+    """test_retention.py, where files become old, tests 306 and 329."""
     create(wire, "Unused")
     assert wire.call(316).code == 0
     assert wire.call(202, {"topic": "Unused"}).code == 0

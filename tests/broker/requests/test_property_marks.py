@@ -1,4 +1,4 @@
-"""Property values that hold 0x01, as agents that trace applications send them: stored as they came."""
+"""Property values that contain 0x01, as tracing agents send them, are stored unchanged."""
 
 from __future__ import annotations
 

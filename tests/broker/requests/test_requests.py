@@ -328,7 +328,7 @@ def test_waiting_pull_is_woken_by_a_message(wire: WireLike, shared_broker: Broke
     create_topic(wire, "Wake")
     other = shared_broker.wire()
     waiting = wire.pull("Wake", 0, sys_flag=6, suspend_ms=15_000)
-    # The connection is not held up meanwhile.
+    # The connection is not blocked meanwhile.
     assert other.send_message("Wake", b"other queue", queue_id=1).code == 0
     assert other.send_message("Wake", b"here").code == 0
     answer = wire.answer(waiting, 5.0)
@@ -359,7 +359,7 @@ def test_waiting_pull_ends_on_time(wire: WireLike) -> None:
 def test_pulls_whose_time_is_over_when_they_are_parked_are_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a timer of less than half a millisecond uvloop gives a handle that knows no instant."""
+    """For a timer of less than half a millisecond, uvloop returns a handle without its instant."""
 
     def slow(state: BrokerState, call: Call) -> Outcome:
         time.sleep(0.002)  # as a busy machine does
@@ -399,7 +399,7 @@ def test_waiting_pull_steps_over_other_tags(wire: WireLike, shared_broker: Broke
     for _ in range(3):
         other.send_message("Tags", b"b", properties="TAGS\x01B")
     answer = wire.answer(waiting)
-    # Nothing matched in time, but the consumer need not look at those three again.
+    # No message matched in time, but the consumer need not read those three again.
     assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (20, "3")
     waiting = wire.pull("Tags", 3, sys_flag=6, suspend_ms=15_000, expression="A")
     other.send_message("Tags", b"b", properties="TAGS\x01B")
@@ -629,7 +629,7 @@ def test_send_to_retry_topic_after_too_many_times_is_dead(wire: WireLike) -> Non
 
 
 def test_message_given_up_by_a_group_that_consumes_in_order_is_dead_at_once(wire: WireLike) -> None:
-    # Its client sends it with as many tries as are allowed, which alone would be tried once more.
+    # Its client sends it with the allowed number of tries, which by itself would permit one more.
     queue = {"topic": "Ordered", "brokerName": "broker-a", "queueId": 0}
     body = json.dumps({"consumerGroup": "GOrder", "clientId": "c", "mqSet": [queue]}).encode()
     assert wire.call(41, body=body).code == 0
@@ -653,7 +653,8 @@ def test_delayed_message_appears_later_in_its_own_queue(wire: WireLike) -> None:
     started = time.monotonic()
     answer = wire.send_message("Delayed", b"x", queue_id=2, properties="DELAY\x012\x02TAGS\x01A\x02")
     assert (answer.code, answer.ext_fields["queueId"]) == (0, "2")
-    assert wire.call(30, {"topic": "Delayed", "queueId": "2"}).ext_fields == {"offset": "0"}
+    (offset,) = wire.call(30, {"topic": "Delayed", "queueId": "2"}).ext_fields.values()
+    assert offset == "0" or time.monotonic() - started > 1.8
     found = wire.answer(
         wire.pull("Delayed", 0, queue_id=2, sys_flag=6, suspend_ms=10_000, expression="A"), 12.0
     )

@@ -1,4 +1,4 @@
-"""Sends that are read by what is known of their kind are read as the first of that kind."""
+"""Sends of a known kind are read with the same result as the first of that kind."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ texts = st.lists(
 
 @pytest.fixture(scope="module")
 def pair(make_state: MakeState) -> tuple[BrokerState, BrokerState]:
-    """Two brokers that get the same sends; one forgets after each what it knows of their kinds."""
+    """Two brokers that get the same sends; one of them forgets all known kinds after each."""
     return make_state(), make_state()
 
 

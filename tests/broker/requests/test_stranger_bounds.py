@@ -1,4 +1,4 @@
-"""One request of a stranger holds the loop, or memory, no longer than its bound allows."""
+"""One request of a stranger blocks the loop, or uses memory, only within its bound."""
 
 from __future__ import annotations
 

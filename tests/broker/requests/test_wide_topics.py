@@ -35,8 +35,11 @@ def test_progress_in_more_queues_than_fit_is_asked_for_topic_by_topic(wire: Wire
 
 def test_queues_that_requests_under_way_list_have_a_bound(wire: Wire) -> None:
     create(wire, "Wide", QUEUE_NUMS_MAX)
-    for _ in range(8):
-        wire.send(RemotingCommand.request(202, {"topic": "Wide"}))
+    # In one piece: were this process held up amid them, the first would be done before the last comes.
+    asked = [
+        RemotingCommand.request(202, {"topic": "Wide"}).with_opaque(1000 + number) for number in range(8)
+    ]
+    wire.socket.sendall(b"".join(each.encode() for each in asked))
     codes = [wire.receive().code for _ in range(8)]
     assert codes.count(0) < 6
     assert set(codes) == {0, SYSTEM_BUSY}

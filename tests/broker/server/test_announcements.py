@@ -1,4 +1,4 @@
-"""Announcements of changed topics: however many requests change some, a bounded number is under way."""
+"""Announcements of changed topics: with any number of changes, a bounded number is under way."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ REQUESTS = 300
 
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
-    """Return a listener that answers nobody."""
+    """Return a listener that never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(WAIT_S)
         yield listener
 
 
 def registrations(accepted: socket.socket, *, quiet_s: float) -> int:
-    """Return how many registrations have come once nothing comes for so long."""
+    """Return the number of registrations once none has come for some time."""
     decoder, count = FrameDecoder(), 0
     accepted.settimeout(quiet_s)
     while True:

@@ -18,7 +18,7 @@ from routekeeper.remoting.transport.aio import RemotingClient
 
 
 class Listed:
-    """Notes what it is told."""
+    """Records its calls."""
 
     def __init__(self, state: BrokerState, broker_addr: str, said: list[str]) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""Delayed messages: when they come, where to, and what a restart repeats."""
+"""Delayed messages: their time and target, and repeats after a restart."""
 
 from __future__ import annotations
 
@@ -99,7 +99,10 @@ def test_message_of_a_deleted_topic_is_dropped(state: BrokerState) -> None:
 def test_message_that_no_longer_fits_the_log_is_dropped_and_those_behind_it_come(
     state: BrokerState, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The broker would end each time it is due: the record grows with the name of its real topic."""
+    """Otherwise the broker would end each time the message is due.
+
+    The record grows with its real topic's name.
+    """
     topic = "T" * 127
     state.topics.put(TopicConfig(topic_name=topic), now_ms=NOW)
     room = (1 << 20) - 8 - 91 - len(SCHEDULE_TOPIC) - len(topic) - 100
@@ -111,7 +114,7 @@ def test_message_that_no_longer_fits_the_log_is_dropped_and_those_behind_it_come
 
 
 class BadPlace:
-    """The log cannot be read where a level's first message lies, until it is healed."""
+    """The log cannot be read at a level's first message, until the fault is removed."""
 
     def __init__(self, state: BrokerState, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
         (entry,) = state.store.entries(SCHEDULE_TOPIC, level - 1, 0, 1)

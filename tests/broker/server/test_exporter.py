@@ -1,4 +1,4 @@
-"""Request 28 as RocketMQ's exporter for Prometheus reads it, and beside recorded answers of Apache's brokers.
+"""Request 28 for RocketMQ's exporter for Prometheus, compared with recorded answers of Apache's brokers.
 
 Source of keys and number formats: BrokerRuntimeStats and Utils of rocketmq-exporter.
 """
@@ -53,7 +53,7 @@ def bytes_of(number: str, unit: str) -> float:
 
 
 def exported(table: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the exporter reads of an answer; fails where it would throw."""
+    """Return the exporter's values from an answer; fail where the exporter would throw."""
     found: dict[str, Any] = {key: long(table[key]) for key in LONGS}
     found |= {key: float(table[key]) for key in DOUBLES}
     found |= {key: float(table.get(key, "-1")) for key in OPTIONAL_DOUBLES}

@@ -1,4 +1,4 @@
-"""Pulls that wait hold no more memory than they need, no matter what came with them."""
+"""Waiting pulls use only the memory that they need, and not that of their requests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_held_pull_is_held_without_what_its_answer_does_not_need(start_broker: S
     for number in range(150):
         wire.send(RemotingCommand.request(11, pull_ext("*", more=f"{number}" + "x" * 900_000)))
         wire.send(RemotingCommand.request(11, pull_ext("*"), b"y" * 900_000))
-    assert wire.call(31, {"topic": "T", "queueId": "0"}).code == 0  # all were looked at
+    assert wire.call(31, {"topic": "T", "queueId": "0"}).code == 0  # all were checked
     assert resident_mib(broker) - before < 100  # of 270 MB
 
 

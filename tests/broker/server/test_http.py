@@ -1,4 +1,4 @@
-"""HTTP of a broker: figures under the names of RocketMQ's exporter, its health, what strangers get."""
+"""HTTP of a broker: figures under the names of RocketMQ's exporter, its health, answers to strangers."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_who_asks_for_health_is_answered_and_nobody_for_more(start_broker: Start
     assert get(addr, "/readyz", host="LOCALHOST:1") == (200, "ready\n")
     assert get(addr, "/")[0] == 404
     assert get(addr, "/metrics", method="POST")[0] == 405
-    assert get(addr, "/metrics", host="evil.example:80")[0] == 421  # a page of that name reads nothing
+    assert get(addr, "/metrics", host="evil.example:80")[0] == 421  # a page of that name cannot read anything
     assert broker.stop() == 0
 
 

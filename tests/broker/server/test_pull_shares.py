@@ -1,4 +1,4 @@
-"""Places of pulls that wait: one host fills its share of them, and the pulls of others are still held."""
+"""Room for waiting pulls: one host fills its share, and other hosts' pulls are still held."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def pull_from(state: BrokerState, host: str, *, connection: int = 1) -> Pull:
 
 
 def held(pulls: WaitingPulls, pull: Pull, count: int) -> int:
-    """Return how many of so many equal pulls are held."""
+    """Send equal pulls; return how many are held."""
     deadline = asyncio.get_running_loop().time() + 3600
     return sum(pulls.park(pull, deadline=deadline) for _ in range(count))
 

@@ -1,4 +1,4 @@
-"""Members of groups are told to rebalance: once for what happens at one time, however many others leave."""
+"""Members of groups are notified to rebalance: once for simultaneous changes, however many members leave."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_member_is_told_once_of_many_that_leave_together(start_broker: StartBrok
     deadline = time.monotonic() + 40
     while any(members(stays, group) != ["stays"] for group in GROUPS):
         assert time.monotonic() < deadline
-    for _ in range(10):  # what is on its way comes before these answers
+    for _ in range(10):  # notices under way arrive before these answers
         members(stays, "G0")
     notices = [request.ext_fields["consumerGroup"] for request in stays.requests if request.code == NOTICE]
     assert set(notices) == set(GROUPS)

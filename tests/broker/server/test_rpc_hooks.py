@@ -1,4 +1,7 @@
-"""Hooks that an operator gives a broker: they see what is served at once, later, and after a long wait."""
+"""Hooks of an operator in a broker.
+
+They see requests that are served at once, later, and after a long wait.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures that show a broker to be slow, to refuse, or its consumers to lag; they are bounded."""
+"""Figures that show slowness, refusals, or lag of consumers at a broker; their number is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promise of SYNC_FLUSH: no acknowledgement before the disk has confirmed. Here it is slow, or broken."""
+"""SYNC_FLUSH: no acknowledgement before the disk has confirmed, even if the disk is slow or broken."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from routekeeper.broker.server.process import BrokerServer
 from routekeeper.remoting.bodies import SubscriptionGroupConfig
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.aio import RemotingClient
+from tests.waiting import WITHIN_S, until
 
 
 class Broker:
-    """A running broker, asked over one connection."""
+    """A running broker, and one connection to it."""
 
     def __init__(self, client: RemotingClient, addr: str) -> None:
         self._client = client
@@ -144,7 +145,7 @@ def test_topic_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> Non
         assert "cannot write topics.json" in (refused.remark or "")
         assert (await broker.send(b"x")).code == 14
         obstacle.rmdir()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WITHIN_S):
             while (await broker.send(b"x")).code != 0:
                 pass
 
@@ -183,10 +184,7 @@ def test_offsets_that_cannot_be_written_are_not_acknowledged_and_are_written_lat
         refused = await broker.call(314, clone)
         assert (refused.code, refused.remark) == (14, "cannot write consumerOffset.json: Is a directory")
         obstacle.rmdir()
-        for _ in range(200):
-            if file.exists():
-                break
-            await asyncio.sleep(0.05)
+        await until(file.exists, "the offsets are written later")
         # nothing has changed since, so it was not taken for saved
         assert b'"T@G":{0:1}' in file.read_bytes()
         assert (await broker.call(314, clone | {"destGroup": "I"})).code == 0
@@ -217,7 +215,7 @@ def test_sender_that_does_not_want_to_wait_does_not(tmp_path: Path, monkeypatch:
 
 
 def test_all_whose_answers_may_wait_are_asked_before_they_take_effect() -> None:
-    """Or a request would be done and then answered as one that is not: its kind says so, for each code."""
+    """Otherwise a request would be done, but its answer would say that it is not. Each code has its kind."""
     at_once = {RemotingCommand, Park}
     waiting = set()
     for code, handler in HANDLERS.items():
@@ -254,6 +252,6 @@ def test_message_that_is_answered_with_overload_is_not_stored(
         assert int(stored.ext_fields["offset"]) == 1 + 4096
 
     monkeypatch.setattr(os, "fdatasync", slow)
-    # On a busy machine 4500 sends take longer than the default; who gets code 10 is not unanswered any more.
+    # On a busy machine, 4500 sends take longer than the default; a send that got code 10 counts as answered.
     config = BrokerConfig(listen_port=0, flush_disk_type="SYNC_FLUSH", sync_flush_timeout_ms=60_000)
     asyncio.run(with_broker(tmp_path, config, act))

@@ -1,4 +1,7 @@
-"""Parked pulls on a disk that does not give what one of them wants: it is told so, the others get theirs."""
+"""Parked pulls on a disk that cannot read one pull's messages.
+
+This pull gets an error, the others their messages.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One broker's handlers, tables and store on a simulated disk, played from a seed, and judged.
+"""One broker's handlers, tables and store on a simulated disk, run from a seed, and checked.
 
-What runs is the broker's own: handlers, store, recovery, the steps of its work with the disk. Only sockets,
-the event loop and threads are missing. The driver below takes their place: while a step that belongs to a
-thread is in a call to the disk, requests are served and other work goes on.
+All code is the broker's own: handlers, store, recovery, the steps of its work with the disk. Only sockets,
+the event loop and threads are missing. The driver below replaces them: while a thread's step is in a call to
+the disk, it serves requests and does other work.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CONFIG = BrokerConfig(
 
 
 def result_of(work: Work) -> RemotingCommand:
-    """Do all steps of a query here."""
+    """Run all steps of a query here."""
     try:
         step = next(work)
         while True:
@@ -60,7 +60,7 @@ def result_of(work: Work) -> RemotingCommand:
 
 
 class Broken(AssertionError):
-    """A promise was broken."""
+    """A guarantee of the broker was broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Stored:
     """A message that was acknowledged.
 
     Attributes:
-        life: Number of its topic's life; a topic that is deleted and made again begins another one.
+        life: Number of its topic's incarnation; deleting and creating a topic begins another one.
     """
 
     topic: str
@@ -81,19 +81,19 @@ class Stored:
 
 @dataclass(slots=True)
 class Truth:
-    """Promises of the broker.
+    """Guarantees of the broker. A "life" is one incarnation of a topic.
 
     Attributes:
         lives: Topic to the number of its last life.
-        births: Topic and where the log ended when a life of it began, to the number of that life.
+        births: Topic and end of the log when a life began, to the number of that life.
         dead: Lives whose end was acknowledged, or followed from a later acknowledgement.
-        doubtful: Lives whose end was asked for.
-        joined: Lives that go on in a later one, as their topic was found in the log.
+        doubtful: Lives whose end was requested.
+        joined: Lives that continue in a later one, because their topic was found in the log.
         delayed: Bodies to be delivered, with their topic and its life.
-        retried: Bodies sent back, each with the number of times that was acknowledged.
-        groups: Settings asked for, in order.
+        retried: Bodies sent back, each with its number of acknowledgements.
+        groups: Requested settings, in order.
         group_from: The last of them that was acknowledged.
-        log_min: Where the log may begin: below it messages were removed for their age.
+        log_min: Least offset at which the log may begin: messages below it were removed for their age.
     """
 
     lives: dict[str, int] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Truth:
 
 
 class Simulation:
-    """One life of a store, with its ends and returns.
+    """One simulation of a store, with its stops and restarts.
 
     Args:
         forgets: See :class:`SimulatedDisk`.
@@ -147,10 +147,10 @@ class Simulation:
     # The course ----------------------------------------------------------------------------------
 
     def run(self, steps: int = 120) -> None:
-        """Play.
+        """Run the simulation.
 
         Raises:
-            Broken: If a promise was broken.
+            Broken: If a guarantee was broken.
         """
         self._start()
         for _ in range(self.rng.randint(1, 5)):
@@ -163,7 +163,7 @@ class Simulation:
         self._judge_deliveries()
 
     def _live(self, steps: int) -> None:
-        """Serve, until the power goes, the process is killed, or it ends."""
+        """Serve, until a power cut, a kill, or an orderly end."""
         if self.rng.random() < 0.7:
             self.disk.cut_at = self.disk.calls + self.rng.randint(1, steps * 3)
         self.disk.fault_rate = self.rng.choice((0.0, 0.01, 0.05)) if self._faulty else 0.0
@@ -196,7 +196,7 @@ class Simulation:
         self.boot += 1
 
     def _return(self) -> None:
-        """Start again, perhaps not at the first try, and look at what is there."""
+        """Start again, perhaps after failed tries, and check the content."""
         self.disk.is_full = False
         self.disk.fault_rate = 0.0
         self._damaged = False
@@ -215,7 +215,7 @@ class Simulation:
         self._judge()
 
     def _damage_table(self) -> None:
-        """Cut the topic table in half, if a backup of it can be checked."""
+        """Cut the topic table in half, if there is a backup with a checksum."""
         path = ROOT / "config" / TOPIC_TABLE
         backup, sums = (path.with_name(path.name + suffix) for suffix in (".bak", ".sha256"))
         if not all(map(self.disk.is_there, (path, backup, sums))):
@@ -223,7 +223,7 @@ class Simulation:
         if sha256(read_whole(self.disk, backup)).hexdigest() not in read_whole(self.disk, sums).decode():
             return  # the last write ended before it kept the backup
         if self.disk.is_same(path, backup):
-            return  # or just behind that: both names are one file's until the next write
+            return  # or just after that: both are names of one file until the next write
         self.disk.sync_directory(path.parent)
         fd = self.disk.open(path)
         self.disk.cut(fd, self.disk.size(fd) // 2)
@@ -234,7 +234,7 @@ class Simulation:
 
     def _start(self) -> None:
         self._busy.clear()
-        self._depth = 1  # nobody is served yet
+        self._depth = 1  # no request is served yet
         self.disk.now = self.now_ms / 1000
         self.state, self.files = load_broker(
             self.disk, ROOT, CONFIG, store_host=HOST, boot=f"boot {self.boot}", now_ms=self.now_ms
@@ -296,13 +296,13 @@ class Simulation:
             pass
 
     def _between(self) -> None:
-        """A thread waits for the disk: the loop goes on, and so may another thread."""
+        """A thread waits for the disk; the loop goes on, and so may another thread."""
         if self._busy and self._depth == 1 and self.rng.random() < 0.15:
             before, self._depth = self._depth, 0
             busy = set(self._busy)
             try:
                 if self.rng.random() < 0.7:
-                    self._depth = 2  # what is served itself is not interrupted
+                    self._depth = 2  # a request that is being served is not interrupted
                     self._request()
                 elif len(self._busy) < 2:
                     self._depth = 1
@@ -372,7 +372,7 @@ class Simulation:
             self.flush.when_flushed(outcome.log_offset, done)
 
     def _life(self, topic: str) -> int:
-        """Return the number of a topic's present life; one begins if it does not exist."""
+        """Return the number of a topic's present life; begin one if it does not exist."""
         if topic not in self.state.topics:
             self._last_life += 1
             self.truth.lives[topic] = self._last_life
@@ -432,7 +432,7 @@ class Simulation:
         self._lives_now(topic, life)
 
     def _lives_now(self, topic: str, life: int) -> None:
-        """A topic's life was acknowledged in some way: those before it are over."""
+        """Note that a topic's life was acknowledged in some way, so earlier lives are over."""
         self.truth.dead |= {(topic, earlier) for earlier in range(life)}
 
     def _delay(self) -> None:
@@ -516,7 +516,7 @@ class Simulation:
             pass  # tried again
 
     def _query(self) -> None:
-        """Ask for an acknowledged message by its key; others have their turn meanwhile."""
+        """Query an acknowledged message by its key; other work has its turn meanwhile."""
         try:
             self._judge_query(self.truth.stored[-self.rng.randint(1, 40) :][:1])
         except OSError:
@@ -525,7 +525,7 @@ class Simulation:
     # Judging -------------------------------------------------------------------------------------
 
     def _judge(self) -> None:
-        """Compare what is there with what was promised."""
+        """Compare the content with the guarantees."""
         found = {topic: list(self._messages(topic)) for topic in TOPICS}
         for topic in TOPICS:
             lives = {int(body.split()[1]) for _, _, body, _ in found[topic]}
@@ -534,7 +534,7 @@ class Simulation:
                 self.truth.lives[topic] = self._life_born_at(topic, born, lives)
                 self.truth.births[topic, born] = self.truth.lives[topic]
             now = None if born is None else self.truth.lives[topic]
-            # Messages to a life that did not come about may be found in the one before.
+            # Messages to a life that did not begin may be found in the one before.
             dead = self.truth.dead - self.truth.joined
             if any((topic, life) in dead for life in {now, *lives}):
                 raise Broken(f"messages of a deleted topic are back: {topic} lives {sorted(lives)} now {now}")
@@ -560,7 +560,7 @@ class Simulation:
             raise Broken(f"an acknowledged group is lost, found {times}")
 
     def _judge_query(self, messages: list[Stored]) -> None:
-        """Ask for messages by their keys; what belongs to the topic's present life has to be found."""
+        """Query messages by their keys; messages of the topic's present life must be found."""
         for message in messages:
             life = message.topic, message.life
             if not self._lives(*life) or life in self.truth.doubtful:
@@ -587,17 +587,17 @@ class Simulation:
             self.count["queries judged"] += 1
 
     def _life_born_at(self, topic: str, born: int, lives: set[int]) -> int:
-        """Return the last life that may have begun there.
+        """Return the last life that may have begun at this offset.
 
-        Births behind a lost end of the log come to it, those of topics found in the log to where the table
-        that lacked them said that it ended.
+        Births behind a lost end of the log move to the end. Births of topics found in the log move to the end
+        of the log in the table that lacked them.
         """
         end = self.state.store.log.max_offset
         births = [(life, at) for (name, at), life in self.truth.births.items() if name == topic]
         exact = [life for life, at in births if min(at, end) == born]
         if not exact or (self._damaged and born == self.state.topics.known_until):
             later = [life for life, at in births if at >= born]
-            # A deletion that came into no table did not happen: the lives on both sides of it are one.
+            # A deletion that is in no table did not happen: the lives before and after it are one.
             self.truth.joined |= {(topic, life) for life in lives} - self.truth.dead
             return max(lives.intersection(exact + later) or exact or later)
         return max(exact)

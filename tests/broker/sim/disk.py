@@ -1,8 +1,9 @@
-"""A disk in memory that forgets what it may: bytes and names are unsure until they are synced.
+"""A disk in memory that may lose everything that is not synced: bytes and names.
 
-What a power cut leaves: of a file every sector as it was at some instant since its last sync, and its size of
-some such instant; of a directory any part of the changes since its last sync, in their order. A sync that
-fails leaves its bytes unsure for good, though they can still be read and later syncs succeed, as Linux does.
+After a power cut, each sector of a file has its content of some instant since the last sync, and the file has
+its size of some such instant. A directory has any first part of the changes since its last sync. After a
+failed sync the bytes may be lost for good, although they can still be read and later syncs succeed, as on
+Linux.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SECTOR = 64  # small, so that records of a simulation span several
 
 
 class PowerCut(BaseException):
-    """The machine ends within a call; no handler of the broker may catch it."""
+    """The machine's power goes during a call; no handler of the broker may catch this."""
 
 
 class _File:
@@ -40,7 +41,7 @@ class _File:
         self.pending.clear()
 
     def lose(self, rng: random.Random) -> None:
-        """Become what a power cut leaves."""
+        """Take a state that a power cut may leave."""
         if self.pending:
             instants = sorted({0, len(self.pending), rng.randint(0, len(self.pending))})
             images = []
@@ -109,15 +110,15 @@ class SimulatedDisk(Disk):
     """The disk of one machine.
 
     Args:
-        forgets: Asked at each sync (kind, path): True makes it do nothing, to plant a missing sync.
+        forgets: Called at each sync (kind, path): True makes the sync do nothing, to plant a missing sync.
 
     Attributes:
-        calls: Changes and syncs so far.
-        cut_at: The call within which the power goes.
-        fault_rate: How probable it is that a change or sync fails.
-        read_fault_rate: How probable it is that a read does, with EIO.
+        calls: Number of changes and syncs so far.
+        cut_at: The call during which the power goes.
+        fault_rate: Probability that a change or sync fails.
+        read_fault_rate: Probability that a read fails, with EIO.
         is_full: No file grows any more.
-        between: Called before each change or sync: others may do something now.
+        between: Called before each change or sync, so that other work can run.
         now: Unix seconds.
     """
 
@@ -138,7 +139,7 @@ class SimulatedDisk(Disk):
         self.now = 0.0
 
     def lose_power(self) -> None:
-        """Forget what is not synced, and what is open."""
+        """Lose everything that is not synced, and all open files."""
         self._root.lose(self._rng)
         self.end_process()
 
@@ -147,7 +148,7 @@ class SimulatedDisk(Disk):
         self.cut_at = None
 
     def is_same(self, path: Path, other: Path) -> bool:
-        """Say whether two names are one file's."""
+        """Return whether two names belong to one file."""
         return self._node(path) is self._node(other)
 
     # Calls of the broker -------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Syncs and other precautions taken out, one at a time: each must be found by a seed."""
+"""Syncs and other precautions, each removed alone: a seed must find each removal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SYNCS: dict[str, Forgets] = {
     "names of checkpoint and directories": lambda kind, path: kind == "names" and path == ROOT,
 }
 
-#: Of files that are made again from the log if a start finds their checksum wrong: this one loses nothing.
+#: Files that are made again from the log if their checksum is wrong: without this sync, nothing is lost.
 INDEX_CONTENT: Forgets = lambda kind, path: kind == "whole" and INDEX in path.parents  # noqa: E731
 
 
@@ -41,7 +41,7 @@ def _deletions_before_the_table(simulation: Simulation) -> None:
 
 
 def _rewrite(simulation: Simulation, *, backup_too: bool, journal_first: bool) -> None:
-    """Have the topic table rewritten in another way."""
+    """Let the topic table be rewritten in another way."""
     file, disk = simulation.files.topics, simulation.disk
 
     def rewrite(encode: Callable[[], bytes], counter: int | None) -> None:
@@ -97,7 +97,7 @@ class _Nothing(dict[str, int]):
         pass
 
 
-#: Done to each simulation after each start of its broker.
+#: Changes of each simulation after each start of its broker.
 SPOILS: dict[str, Callable[[Simulation], None]] = {
     "delays are saved before what was delivered": _delays_before_the_log,
     "files of a deleted topic go before the table says so": _deletions_before_the_table,

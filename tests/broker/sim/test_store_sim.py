@@ -1,4 +1,4 @@
-"""The store under power cuts, kills and disk faults: seeds are clean, and find each precaution taken out."""
+"""The store under power cuts, kills and disk faults: seeds are clean, and find each removed precaution."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LIKELY: Final = {"names of index files": 116, "a journal goes before the file ha
 
 
 def is_found(name: str, **planted: object) -> bool:
-    """Return whether a seed finds a plant; the one that did so last comes first."""
+    """Return whether a seed finds a plant; try the last successful seed first."""
     for seed in (LIKELY.get(name, 0), *range(300)):
         try:
             Simulation(seed, **planted).run()  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ def put(store: MessageStore, count: int, topic: str = "T") -> None:
 
 
 def is_built_anew(disk: SimulatedDisk, caplog: pytest.LogCaptureFixture) -> bool:
-    """Say whether queues are built anew after a power cut behind a checkpoint."""
+    """Return whether queues are built anew after a power cut behind a checkpoint."""
     store = open_store(disk, "1")
     put(store, 11)
     put(store, 3, "U")

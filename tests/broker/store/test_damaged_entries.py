@@ -1,4 +1,4 @@
-"""Damaged entries of queue files: no message of another topic is served, and none that is there is missed."""
+"""Damaged entries of queue files: no message of another topic is served, and no stored one is skipped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHERS = "U"
 
 
 def filled(open_store: OpenStore) -> None:
-    """Store messages of two topics in turn, which differ in nothing but topic and body."""
+    """Store messages of two topics in turn, which differ only in topic and body."""
     store = open_store(queue_file=QUEUE_FILE)
     for number in range(COUNT):
         for topic in ("T", OTHERS):
@@ -45,7 +45,7 @@ def damage(path: Path, index: int, entry: tuple[int, int, int]) -> None:
 
 
 Damages = Callable[[Entry, Entry], tuple[int, int, int]]
-#: Of a good entry and that of the other topic with the same queue offset.
+#: A good entry, and the other topic's entry with the same queue offset.
 DAMAGES: dict[str, Damages] = {
     "of another topic": lambda good, other: other,
     "beyond the log": lambda good, other: (1 << 40, good.size, good.tags_code),

@@ -1,4 +1,4 @@
-"""Messages by key: the index that follows the log, and request 12."""
+"""Messages by key: the index of the log, and request 12."""
 
 from __future__ import annotations
 

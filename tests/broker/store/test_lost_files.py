@@ -1,4 +1,7 @@
-"""Files of a store that are missing or cut although they were durable: no message goes in silence."""
+"""Files of a store that are missing or cut although they were durable.
+
+No message is lost without an error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A log file that is missing between others, or cut: a start names it, and goes on only if it is told to."""
+"""A log file that is missing between others, or cut.
+
+A start names it, and goes on only by an operator's order.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log files go by age in the hours for it, earlier when the disk fills, however young when it is full."""
+"""Log files are removed by age in given hours, earlier when the disk fills, at any age when it is full."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ DEFAULTS = {
 
 
 def with_files(directory: Path, hours: str, act: Callable[[Broker, list[Path]], object]) -> None:
-    """Run a broker with three full log files and one begun; ``act`` is given the files, oldest first."""
+    """Run a broker with three full log files and a new one; pass the files to ``act``, the oldest first."""
     values = {"maxMessageSize": "1024", "mappedFileSizeCommitLog": str(65 * 1024 + 512), "deleteWhen": hours}
     config = apply_properties(settings(), values)[0]
 

@@ -1,4 +1,4 @@
-"""The store in one process: what it holds, and what it makes of files that a crash left behind."""
+"""The store in one process: its content, and recovery from files after a crash."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_batch_gets_consecutive_offsets(open_store: OpenStore) -> None:
 
 @pytest.mark.parametrize("count_max", [1, 7, 32])
 def test_readers_behind_get_every_message_once(open_store: OpenStore, count_max: int) -> None:
-    """Their entries come from files, which end in between, and then from memory."""
+    """Their entries are read from files, which end in between, and then from memory."""
     store = open_store()
     for number in range(700):
         store.put(draft(b"%d" % number, queue_id=number % 2), now_ms=NOW)
@@ -204,7 +204,7 @@ def test_readers_behind_get_every_message_once(open_store: OpenStore, count_max:
 
 
 def calls_of(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[str]:
-    """Return the names of these calls to the system as they happen."""
+    """Record the names of these system calls in order."""
     calls: list[str] = []
 
     def note(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -306,7 +306,7 @@ def test_clean_end_needs_no_reading_of_the_log(open_store: OpenStore, tmp_path: 
     store = open_store()
     put(store, 20)
     store.close()
-    # A damage below the checkpoint would be met by a reading start.
+    # A start that reads the log would find damage below the checkpoint.
     with log_files(tmp_path)[0].open("r+b") as file:
         file.seek(4)
         file.write(b"XXXX")
@@ -514,7 +514,8 @@ def test_entries_above_the_checkpoint_do_not_come_back(open_store: OpenStore, tm
     put(again, 1, first=100)
     put(again, 9, queue_id=1)
     checkpoint(again)
-    # They would be found out by their number, and everything read anew; damage shows that it is not.
+    # Otherwise their number would show them, and everything would be read anew; the damage shows that it is
+    # not.
     with log_files(tmp_path)[0].open("r+b") as file:
         file.seek(4)
         file.write(b"XXXX")
@@ -528,8 +529,8 @@ def test_holes_that_a_power_cut_left_behind_the_entries_hide_none(
     put(store, 1)
     put(store, 1, queue_id=1)
     checkpoint(store)
-    # Entries were written behind a checkpoint that did not come about, and not all sectors reached the disk;
-    # the files of a topic that this checkpoint counts may be gone by then.
+    # Entries were written for a checkpoint that was not finished, and not all sectors reached the disk; files
+    # of a topic that this checkpoint counts may be gone already.
     (tmp_path / "consumequeue" / "T" / "1" / f"{0:020d}").unlink()
     with (tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}").open("ab") as file:
         file.write(bytes(20))
@@ -591,7 +592,7 @@ def test_old_files_go_and_queues_begin_later(open_store: OpenStore, tmp_path: Pa
     put(store, 1, first=100)
     again = open_store()
     assert again.bounds("T", 0) == (low, 101)
-    # Without any queue file the first record found sets where the queue begins.
+    # Without any queue file, the first record decides where the queue begins.
     store.close()
     for file in (tmp_path / "consumequeue" / "T" / "0").iterdir():
         file.unlink()
@@ -679,7 +680,7 @@ def test_closed_store_takes_nothing(open_store: OpenStore) -> None:
 def test_store_equals_a_list_per_queue(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
 ) -> None:
-    """A crash keeps every whole record; what it leaves half-written behind them disappears."""
+    """A crash keeps every complete record; half-written bytes after them disappear."""
     directory = tmp_path_factory.mktemp("store")
     model: dict[int, list[bytes]] = {}
     opened: list[MessageStore] = []

@@ -1,4 +1,4 @@
-"""Room for what heartbeats and locks name: one host fills its share, and clients of others are taken."""
+"""Room for names in heartbeats and locks: one host fills its share, and other hosts' clients are accepted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def beat(state: BrokerState, host: str, *groups: str, connection: int = 1) -> Re
 
 
 def fill(state: BrokerState, host: str) -> int:
-    """Return how many groups of a host are taken."""
+    """Return how many groups of a host are accepted."""
     taken = 0
     while beat(state, host, f"G{taken}").code == 0:
         taken += 1
@@ -69,7 +69,7 @@ def test_loopback_may_take_all_room_of_clients(state: BrokerState) -> None:
 
 
 def lock(state: BrokerState, host: str, group: str, first: int, count: int) -> int:
-    """Return how many of so many queues a client of a host has locked."""
+    """Return how many of some queues a client of a host has locked."""
     queues = [
         {"topic": "T", "brokerName": "b", "queueId": queue_id} for queue_id in range(first, first + count)
     ]

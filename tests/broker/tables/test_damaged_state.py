@@ -47,7 +47,7 @@ def empty(content: bytes) -> bytes:
 
 
 def flip(inside: bytes) -> Callable[[bytes], bytes]:
-    """Return what flips the lowest bit of the first byte of ``inside``; a name stays a valid name."""
+    """Return a function that flips the lowest bit of the first byte of ``inside``; a name stays valid."""
 
     def flipped(content: bytes) -> bytes:
         at = content.index(inside)
@@ -57,7 +57,7 @@ def flip(inside: bytes) -> Callable[[bytes], bytes]:
 
 
 def damage(path: Path, how: Callable[[bytes], bytes]) -> bytes:
-    """Damage a file; return what it held."""
+    """Damage a file; return its former content."""
     good = path.read_bytes()
     path.write_bytes(how(good))
     assert path.read_bytes() != good
@@ -88,7 +88,7 @@ def assert_all_there(broker: BrokerLike, *topics: str) -> None:
 
 
 def refusal(store: Path) -> str:
-    """Start a broker that must not start; return its only line besides the log's."""
+    """Start a broker that must refuse to start; return its only line besides the log."""
     with subprocess.Popen(
         [
             sys.executable,
@@ -135,7 +135,7 @@ def test_damaged_topic_table_is_named_and_no_message_is_lost(
     assert str(table) in error
     assert "topics.json.bak" in error
     assert_all_there(second, "Early", "Late")
-    # A topic that is created again goes on where it was.
+    # A topic that is created again continues with its old messages.
     assert second.wire().send_message("Late", b"more").ext_fields["queueOffset"] == "2"
     assert second.wire().send_message("New", b"x").code == 0
     assert second.stop() == 0
@@ -167,7 +167,7 @@ def test_flipped_bit_in_a_topics_name_refuses_the_start_until_somebody_decides(
     second = start_broker()
     assert_all_there(second, "Early", "Late")
     assert second.stop() == 0
-    # An operator who takes the damaged file for an edited one loses no message either.
+    # Even if the operator accepts the damaged file as edited, no message is lost.
     table.write_bytes(damaged)
     table.with_name("topics.json.sha256").unlink()
     third = start_broker()
@@ -241,7 +241,7 @@ def test_other_damaged_tables_are_named_and_the_backup_is_used(
     start_broker: StartLike, name: str, how: Callable[[bytes], bytes]
 ) -> None:
     store: Path | None = None
-    for life in (1, 2):  # each table is written in both lives
+    for life in (1, 2):  # each table is written before and after the restart
         broker = start_broker(store=store)
         store = broker.store
         fill(broker, "Early") if life == 1 else None
@@ -278,7 +278,7 @@ def send_delayed(wire: WireLike, life: int) -> int:
 
 
 def not_delivered(wire: WireLike, life: int) -> bool:
-    """Say whether the delayed message of a life still waits; the first queue had two messages before."""
+    """Return whether a broker's delayed message still waits; the first queue had two messages before."""
     answer = wire.call(30, {"topic": "Early", "queueId": "0"})
     return int(answer.ext_fields["offset"]) < 2 + life
 

@@ -128,7 +128,10 @@ def test_locks_have_a_bound_and_those_held_are_renewed(monkeypatch: pytest.Monke
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_size_of_the_table_is_that_of_what_is_in_it(data: st.DataObject) -> None:
-    """Also after any course of heartbeats and farewells; a heartbeat grows it by no more than was said."""
+    """This holds after any sequence of heartbeats and unregistrations.
+
+    A heartbeat adds at most the predicted size.
+    """
     table, names = ClientTable(), st.sampled_from(("A", "B", "Long" * 20))
     versions = st.integers(0, 2)
     subscription = st.builds(SubscriptionData, topic=names, sub_string=names, sub_version=versions)

@@ -1,4 +1,4 @@
-"""Changes of topics and groups are appended: what they cost, and what is found after a kill or damage."""
+"""Changes of topics and groups are appended: their cost, and the content after a kill or damage."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Final, Protocol
 import pytest
 
 from routekeeper.remoting.command import RemotingCommand
+from tests.cost import TRIES
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -64,7 +65,7 @@ def update(wire: WireLike, topic: str, queues: int) -> int:
 
 
 def line_in(broker: BrokerLike, level: str, words: str) -> str:
-    """Return the only line of the log with these words; it is written by a thread."""
+    """Wait for and return the only line of the log with these words, which a thread writes."""
     deadline = time.monotonic() + WAIT_S
     while not (found := [line for line in broker.log.read_text().splitlines() if words in line]):
         assert time.monotonic() < deadline, broker.log.read_text()
@@ -131,7 +132,7 @@ def test_kill_at_any_moment_loses_no_acknowledged_change(start_broker: StartLike
     def judge(broker: BrokerLike) -> None:
         found = topics(broker)
         for topic, queues in acknowledged.items():
-            # A change whose answer did not arrive may have come about.
+            # A change whose answer did not arrive may have been made.
             assert topic in found
             assert found[topic]["readQueueNums"] in (queues, queues + 1)
             acknowledged[topic] = found[topic]["readQueueNums"]
@@ -190,7 +191,7 @@ def test_torn_end_of_a_journal_is_dropped_with_a_warning(start_broker: StartLike
 
 
 def test_journal_cut_in_half_loses_no_message(start_broker: StartLike) -> None:
-    """It looks like a torn end: the topics behind are found in the log."""
+    """The damage looks like a torn end: topics after it are found in the log."""
     broker = killed_with_changes(start_broker)
     journal = journal_of(broker)
     os.truncate(journal, journal.stat().st_size // 2)
@@ -261,8 +262,13 @@ def test_cost_of_a_new_topic_does_not_grow_with_the_table(start_broker: StartLik
         names = [{"topicName": f"topic-{number}"} for number in range(first, first + 5000)]
         assert wire.call(18, body=json.dumps({"topicConfigList": names}).encode()).code == 0
     assert len(topics(broker)) > 40_000
-    before = cpu_s(broker)
-    for number in range(40):
-        assert wire.send_message(f"New{number}", b"x").code == 0
+    least_s = float("inf")
+    for attempt in range(TRIES):
+        before = cpu_s(broker)
+        for number in range(40):
+            assert wire.send_message(f"New{attempt}-{number}", b"x").code == 0
+        least_s = min(least_s, cpu_s(broker) - before)
+        if least_s < 1.0:
+            break
     # Once the whole table may have been written. 40 times takes 4 s and more.
-    assert cpu_s(broker) - before < 1.0
+    assert least_s < 1.0

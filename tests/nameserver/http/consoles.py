@@ -65,7 +65,7 @@ class Server:
 
 @contextlib.contextmanager
 def servers(*started: Server) -> Iterator[None]:
-    """End them all."""
+    """End all of them."""
     try:
         yield
     finally:
@@ -101,6 +101,6 @@ def registered(
         "haServerAddr": f"{name if name.replace('-', '').isalnum() else 'odd'}.test:10912",
         "brokerId": str(broker_id),
         "bodyCrc32": str(body_crc32(body)),
-        "heartbeatTimeoutMillis": "3600000",  # nobody repeats it
+        "heartbeatTimeoutMillis": "3600000",  # it is not repeated
     }
     return RemotingCommand.request(103, fields, body)

@@ -1,4 +1,4 @@
-"""Loaded by schemathesis: requests name things that are there, and none of them waits for long."""
+"""Loaded by schemathesis: requests name existing things, and none of them waits for long."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import schemathesis
 
-#: A topic, a namespace and a key that the test has made, and a member.
+#: A topic, a namespace and a key that the test has created, and a member.
 THERE = {"topic": "T", "namespace": "N", "key": "k"}
 
 

@@ -1,4 +1,4 @@
-"""Administration over HTTP: what is refused and how, and changes of a real group of three in one process."""
+"""Administration over HTTP: refusals, and changes of a real group of three in one process."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Node:
     async def ask(
         self, method: str, path: str, document: object = None, *, token: str | None = TOKEN, data: Any = None
     ) -> Answer:
-        """Ask, and hold the answer to the OpenAPI document."""
+        """Send a request, and check the answer against the OpenAPI document."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         async with self.web.request(
             method, f"http://{self.addr}{path}", json=document, data=data, headers=headers
@@ -121,7 +121,8 @@ async def group_of(root: Path, size: int) -> AsyncIterator[list[Node]]:
     addresses = tuple(free_addresses(size))
     async with contextlib.AsyncExitStack() as stack:
         nodes = [
-            # Three members on one loop of a busy machine: leadership must stay where a test saw it.
+            # Three members share one loop on a busy machine, so use a long timeout: the leader must not
+            # change.
             await stack.enter_async_context(
                 node(root / str(number), address, addresses, raftElectionTimeoutMs="2000")
             )
@@ -132,7 +133,7 @@ async def group_of(root: Path, size: int) -> AsyncIterator[list[Node]]:
 
 
 def leader(nodes: list[Node]) -> Node:
-    """Return who leads; the group must be ready."""
+    """Return the leader; the group must be ready."""
     name = nodes[0].mode.status().leader
     return next(n for n in nodes if n.raft == name)
 
@@ -297,7 +298,7 @@ def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def process(root: Path, raft: str, peers: tuple[str, ...]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a member as a process of its own: one that is removed ends."""
+    """Run a member as a process of its own, because a removed member's process ends."""
     found = await asyncio.create_subprocess_exec(
         *(
             sys.executable,
@@ -330,7 +331,7 @@ def test_member_is_added_catches_up_and_ends_when_it_is_removed(tmp_path: Path) 
             (address,) = free_addresses(1)
             peers = (*(n.raft for n in nodes), address)
             async with process(tmp_path / "new", address, peers) as newcomer:
-                for _ in range(2):  # asking again changes nothing
+                for _ in range(2):  # a repeated request changes nothing
                     answer = await leader(nodes).ask(
                         "POST", "/v1/raft/members?timeout=20s", {"address": address}
                     )
@@ -383,7 +384,7 @@ def test_downloads_from_a_disk_that_stands_still_hold_up_neither_others_nor_the_
             downloads = [
                 asyncio.create_task(one.web.post(url, headers=headers).__aenter__()) for _ in range(40)
             ]
-            for _ in downloads:  # all of them, and not as many as a shared executor has threads
+            for _ in downloads:  # all of them, and not only as many as a shared executor has threads
                 await until(lambda: standing.acquire(blocking=False), "the disk was asked")
             async with asyncio.timeout(CONDITION_S):
                 await asyncio.to_thread(lambda: None)

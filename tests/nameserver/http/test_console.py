@@ -89,7 +89,7 @@ def test_cells_that_differ_between_two_nameservers_say_by_what(
     assert there["broker"]["data_version"]["counter"] == 1
     _, there = cells(picture, "renamed")
     assert (there["state"], there["differs"]) == ("differs", ["broker name", "HA address"])
-    # The other one sees the same from its side.
+    # The other nameserver shows the same from its side.
     seen = wait_until(lambda: (found := other.get("/v1/console/cluster"))["differing"] == 3 and found, "it")
     assert [cell["state"] for cell in cells(seen, "only-here")] == ["missing", "listed"]
 
@@ -280,7 +280,7 @@ async def broker_at(
 
 
 async def rounds(ns: Running, count: int) -> None:
-    """Have a page open until so many more rounds have ended."""
+    """Keep a page open until a number of further rounds have ended."""
     peers = ns.web_server.console.peers
     wanted = peers.rounds + count
     with peers.watched():
@@ -332,7 +332,7 @@ def test_addresses_that_no_machine_has_are_not_asked(
 
     async def watched(self: RemotingClient, addr: str, *arguments: Any, **more: Any) -> RemotingCommand:
         asked.append(addr)
-        if not addr.startswith("127.0.0.1:"):  # also without the guard nothing leaves this machine
+        if not addr.startswith("127.0.0.1:"):  # even without the check, no packet leaves this machine
             raise ConnectionLost("not dialled", sent=False)
         return await invoke(self, addr, *arguments, **more)
 
@@ -365,7 +365,7 @@ def test_broker_that_registers_from_elsewhere_is_not_asked(tmp_path: Path) -> No
 
 
 def test_many_addresses_are_asked_in_bounds_and_ever_less_often(tmp_path: Path) -> None:
-    """One broker names a thousand ports at which nobody answers."""
+    """One broker names a thousand ports without a server."""
     ports = ";".join(f"127.0.0.1:{port}" for port in range(1, 1001))
 
     async def main() -> None:
@@ -373,7 +373,7 @@ def test_many_addresses_are_asked_in_bounds_and_ever_less_often(tmp_path: Path) 
             peers = ns.web_server.console.peers
             await rounds(ns, 6)
             assert len(peers.told) == 8
-            # One question to the broker, then five rounds: the pause doubles, so eight are due in some.
+            # One request to the broker, then five rounds: the pause doubles, so eight are due in some.
             assert peers.questions <= 1 + 4 * 8
 
     asyncio.run(main())
@@ -418,7 +418,8 @@ def test_pages_share_one_round_and_without_a_page_nobody_is_asked(
                 await ns.get(f"/v1/console/topics/T{peers.rounds}")
             passed_s = loop.time() - begun
             assert passed_s >= 2 * asking.EVERY_S * 0.95
-            # The broker once, and in three rounds the other one and a topic or two.
+            # One request to the broker, and in three rounds requests to the other nameserver, and for one or
+            # two topics.
             assert peers.questions <= 1 + 3 + 2 * 3 + 2
             await until(lambda: peers._task is None)
             before = peers.questions

@@ -1,4 +1,4 @@
-"""Decisions of the console: which addresses are asked and when, members that a group needs, the timeline."""
+"""Decisions of the console: addresses and times of its requests, members that a group needs, the timeline."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_brokers_are_asked_a_few_at_a_time_and_again_after_a_minute() -> None:
     assert sorted(asked) == sorted(brokers)
     assert named.due(brokers, 59.0) == []
     assert len(named.due(brokers, 60.0)) == BROKERS_PER_ROUND
-    named.take(brokers[0], None, host="10.0.0.1", now=61.0)  # no answer: what it said stays
+    named.take(brokers[0], None, host="10.0.0.1", now=61.0)  # no answer: its former answer stays
     assert [each.named_by for each in named.chosen()] == [10]
     named.due(brokers[:1], 62.0)  # the others are gone
     assert [each.named_by for each in named.chosen()] == [1]
@@ -163,7 +163,7 @@ def test_group_notes_what_differs() -> None:
     def look(at_ms: int, leader: str | None, term: int, in_contact: bool, refused: int = 0) -> None:
         notes.look(at_ms=at_ms, leader=leader, term=term, in_contact=in_contact, refused=(refused, 0))
 
-    look(0, None, 0, in_contact=False)  # a start is no loss
+    look(0, None, 0, in_contact=False)  # the start is not a loss of contact
     look(1, "a", 1, in_contact=True)
     look(2, "a", 1, in_contact=True)
     look(3, "a", 1, in_contact=False)

@@ -1,4 +1,4 @@
-"""The console's questions to peers by TLS: a private authority, and wrong certificates."""
+"""The console's requests to peers over TLS: a private authority, and wrong certificates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def flags(certificate: str, *, authority: bool = True) -> tuple[str, ...]:
 
 
 def peers_of(server: Server, certificate: str | None) -> dict[str, dict[str, Any]]:
-    """Return what the console shows of each nameserver but this one, by address."""
+    """Return the console's entries of all other nameservers, by address."""
     url = f"https://{server.http}/v1/console/cluster"
     with urllib.request.urlopen(url, timeout=WITHIN_S, context=client_context(certificate)) as answer:
         found = json.load(answer)["nameservers"]

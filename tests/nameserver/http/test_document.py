@@ -1,4 +1,4 @@
-"""``/openapi.json`` holds: schemathesis asks for all of it, and a client that is made of it works."""
+"""``/openapi.json`` is correct: schemathesis tests all of it, and a client generated from it works."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-the-operators"
 WAIT_S = 60.0
 BIN = Path(sys.executable).parent
-#: Checks of each answer; which of the requests are valid is said better by tests of our own.
+#: Checks of each answer; our own tests check better which requests are valid.
 CHECKS = (
     *("not_a_server_error", "status_code_conformance", "content_type_conformance"),
     *("response_schema_conformance", "response_headers_conformance"),
     *("unsupported_method", "allow_header_conformance", "ignored_auth"),
 )
-#: The answers of 500 and more that the document has, and that are no defect.
+#: The statuses of 500 and more that the document has, and that are no defect.
 CONFIG = """
 hooks = "{hooks}"
 [checks]
@@ -80,9 +80,9 @@ def serving(root: Path, mode: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("mode", ["independent", "raft"])
 def test_every_answer_is_documented_and_none_is_a_500(mode: str, tmp_path: Path) -> None:
-    """The same requests every time: a limit in seconds would make requests until it is over.
+    """It sends the same requests every time, without a limit in seconds.
 
-    ``/v1/watch`` never ends, so it is asked by tests of its own.
+    ``/v1/watch`` never ends, so it has tests of its own.
     """
     config = tmp_path / "schemathesis.toml"
     config.write_text(CONFIG.format(hooks=schemathesis_hooks.__file__))
@@ -109,7 +109,7 @@ def test_every_answer_is_documented_and_none_is_a_500(mode: str, tmp_path: Path)
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    """A client that openapi-python-client makes of the document."""
+    """A client that openapi-python-client generates from the document."""
     root = tmp_path_factory.mktemp("generated")
     with (
         serving(root, "independent") as http,
@@ -141,7 +141,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
 @pytest.mark.parametrize("mode", ["independent", "raft"])
 def test_generated_client_lists_reads_and_changes(mode: str, generated: ModuleType, tmp_path: Path) -> None:
     def call(operation: str, **arguments: Any) -> Any:
-        """Call an operation as its generated module does, with what it made of the answer."""
+        """Call an operation by its generated module; return the decoded answer."""
         module = importlib.import_module(f"{generated.__name__}.api.default.{operation}")
         return module.sync_detailed(client=client, **arguments)
 

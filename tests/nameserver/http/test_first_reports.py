@@ -1,4 +1,4 @@
-"""``/readyz`` of a nameserver that waits for the first reports of brokers, as its wire does."""
+"""``/readyz`` of a nameserver that refuses route queries until brokers have registered."""
 
 from __future__ import annotations
 

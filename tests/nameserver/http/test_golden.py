@@ -1,9 +1,8 @@
 """Every answer over HTTP and every metric, in both modes, as they were recorded: ``golden/`` beside this.
 
-A file is the record of one session: request, status, headers, body, in the order in which they were asked.
-What differs from run to run (times, ports, folders, random numbers) is masked, and nothing else. A change
-that is meant to be seen is recorded again by ``python -m tests.nameserver.http.test_golden`` and looked at as
-a difference of these files.
+A file is the record of one session: requests in order, each with status, headers and body. Only values that
+differ between runs (times, ports, folders, random numbers) are masked. To accept an intended change, record
+it again by ``python -m tests.nameserver.http.test_golden`` and review the difference of these files.
 """
 
 from __future__ import annotations
@@ -76,14 +75,14 @@ VOLATILE_INDEX: Final = re.compile(r'(?<="index":)\d+(?=,"term"|\}$)')
 VOLATILE_NAME: Final = re.compile(r'(?<=/snapshot-)\d+|(?<="cluster":")[0-9a-f]{32}')
 #: Stands for a group in an entity tag.
 VOLATILE_TAG: Final = re.compile(r'(?<=Etag: ")\d+|(?<=Etag: W/")\d+')
-#: Metrics of which the same is true.
+#: Metrics whose values differ from run to run.
 VOLATILE_METRICS: Final = re.compile(
     r"(process_|mqnamesrv_http_request_seconds_(bucket|sum)|mqnamesrv_connections|mqnamesrv_request_seconds"
     r"|mqnamesrv_loop_late|mqnamesrv_answers|mqnamesrv_broker_last_seen|mqnamesrv_raft_(commit|fsync|apply)_s"
     r"|mqnamesrv_route_cache_bytes|mqnamesrv_raft_(last_contact|snapshot_age|apply_lag|leader_changes|elections"
     r"|storage_stalls|journal_bytes|log_bytes|snapshot_bytes|term|barrier|refused|\w+_index))"
 )
-#: Buckets of one path, of one group of requests and of one step are enough.
+#: Record only the buckets of one path, of one group of requests and of one step.
 ALIKE: Final = re.compile(
     r'mqnamesrv_http_request_seconds_bucket\{.*path="(?!/healthz")|mqnamesrv_raft_(fsync|apply)_seconds_bucket'
     r'|mqnamesrv_loop_late_seconds_bucket|mqnamesrv_request_seconds_bucket\{group="(?!route)'
@@ -92,7 +91,7 @@ ALIKE: Final = re.compile(
 
 @dataclass
 class Session:
-    """One nameserver that is asked, and the record of it."""
+    """One nameserver, and the record of its answers."""
 
     mode: Replicated | Independent
     server: NameServer
@@ -119,7 +118,7 @@ class Session:
         token: str | None = TOKEN,
         headers: dict[str, str] | None = None,
     ) -> bytes:
-        """Ask, record request and answer, and return the answer's body."""
+        """Send a request, record it with its answer, and return the answer's body."""
         given = dict(headers or {})
         if token is not None and method != "GET":
             given.setdefault("Authorization", f"Bearer {token}")
@@ -283,7 +282,7 @@ READS: Final = (
 
 
 async def ask_reads(of: Session) -> None:
-    """Fill the table, ask for all there is to read, and fail in the ways that every mode has."""
+    """Fill the table, read all resources, and cause the errors of every mode."""
     await of.register("b", "T", "deleted", "static")
     await of.register("b", "T", "static", broker_id=1)
     await of.register("c", "wiped", cluster="D")
@@ -351,7 +350,7 @@ async def independent(root: Path) -> str:
 
 
 async def raft_without_token(root: Path) -> str:
-    """A member that waits for its group and takes no changes."""
+    """A member that waits for its group and refuses changes."""
     peers = free_addresses(3)
     async with session(root, *peers, token=None) as of:
         of.masks |= {peers[1]: "OTHER1", peers[2]: "OTHER2"}
@@ -399,7 +398,7 @@ async def raft_of_one(root: Path) -> str:
 
 
 async def restore_twice(of: Session) -> None:
-    """Ask for a second restore while the body of the first one is still on its way."""
+    """Request a second restore while the body of the first one is still under way."""
     over = asyncio.Event()
 
     async def never() -> AsyncIterator[bytes]:
@@ -468,7 +467,7 @@ def group(of: Session) -> Operations:
 
 
 async def figures(root: Path) -> str:
-    """Each figure of a member's status as a number of its own, as metrics."""
+    """Give each figure of a member's status a different number, and record the metrics."""
     given: dict[str, Any] = {"role": "leader", "me": "a:1", "leader": "a:1", "storage_stalled": True}
     given |= {"members": ["a:1", "b:1", "c:1"], "learners": ["c:1"], "linked": ["b:1"]}
     numbers = (

@@ -1,4 +1,4 @@
-"""Limits of HTTP connections, over real sockets: who is closed, and who is answered all the same."""
+"""Limits of HTTP connections, over real sockets: which are closed, and which are still answered."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def served(connections: HttpConnections) -> int:
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
-    """Return what came until the other side closed."""
+    """Return the bytes received until the other side closed."""
     async with asyncio.timeout(20):
         try:
             return await reader.read()
@@ -213,7 +213,7 @@ def test_page_of_another_site_gets_nothing_and_is_told_why(tmp_path: Any) -> Non
 
 @pytest.mark.slow
 def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
-    """It says nothing while it reads; what it takes makes room, until it takes nothing any more."""
+    """The peer sends nothing while it reads. Its reads free room, until it stops reading."""
 
     class Transport(asyncio.Transport):
         aborted = False
@@ -227,7 +227,8 @@ def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
         def get_write_buffer_size(self) -> int:
             return 100_000
 
-    async def main() -> None:
+    async def main() -> bool:
+        """Return whether it was aborted while it took something, though this loop was let run."""
         loop = asyncio.get_running_loop()
         runner, transport = web.AppRunner(web.Application()), Transport()
         await runner.setup()
@@ -238,23 +239,27 @@ def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
         connection.data_received(b"G")
         connections.serve(connection)
         connections.start()
-        end = loop.time() + 2.0
-        while loop.time() < end:
+        now = loop.time()
+        end, longest_s = now + 2.0, 0.0
+        while now < end and not transport.aborted:
             connection.pause_writing()
             connection.resume_writing()
             await asyncio.sleep(0.02)  # the peer's pace
-            assert not transport.aborted
+            longest_s, now = max(longest_s, loop.time() - now), loop.time()
+        too_soon = transport.aborted
         await until(lambda: transport.aborted)
         await connections.close()
         await runner.cleanup()
+        assert not too_soon or longest_s > 0.5, "the machine did not hold it up"
+        return too_soon
 
-    asyncio.run(main())
+    assert not all(asyncio.run(main()) for _ in range(5))  # until the first one that was let run
 
 
 def test_bytes_that_are_no_text_are_refused_and_leave_no_traceback(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """aiohttp keeps them as lone surrogates, which no UTF-8 answer can hold as they are."""
+    """aiohttp keeps such bytes as lone surrogates, which a UTF-8 answer cannot contain unchanged."""
 
     async def main() -> None:
         async with limited(tmp_path, monkeypatch) as web:
@@ -291,10 +296,10 @@ def test_client_that_leaves_while_it_sends_a_snapshot_is_no_failed_request(
             writer.close()
             await until(lambda: bool(told()))
             again = await one.ask("POST", "/v1/raft/restore", data=b"")
-            assert again.status == 400  # and not 409: the one that ended is over
+            assert again.status == 400  # and not 409, because the earlier one has ended
             assert "empty" in again.body["detail"]
 
     asyncio.run(main())
     assert "result=refused(400)" in told()[0]
-    assert "peer=127.0.0.1:" in told()[0]  # it is known although it has left
+    assert "peer=127.0.0.1:" in told()[0]  # the request is recorded although its client has left
     assert not [record for record in caplog.records if record.exc_info]

@@ -1,4 +1,4 @@
-"""Lists over HTTP: pages, filters, waiting for a change, 304, gzip; and what they cost at their bounds."""
+"""Lists over HTTP: pages, filters, waiting for a change, 304, gzip; and their cost at their bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of a raft group; alert rules and operations.md name nothing that does not exist."""
+"""Metrics of a raft group; alert rules and operations.md name only existing ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ METRIC = re.compile(r"\b(?:mqnamesrv|process)_[a-z_]+\b")
 
 @pytest.fixture(scope="module")
 def exposition(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """/metrics of a real group of one that leads, has a snapshot, and proves itself by a certificate."""
+    """/metrics of a real group of one member, which leads, and has a snapshot and a certificate."""
     root = tmp_path_factory.mktemp("metrics")
 
     async def main() -> str:
@@ -78,7 +78,7 @@ def exposition(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def families(text: str) -> dict[str, str]:
-    """Return kind by name, after checking that each sample stands below its own description."""
+    """Return kind by name, after a check that each sample follows its own description."""
     kinds: dict[str, str] = {}
     current = ""
     for line in text.splitlines():
@@ -152,13 +152,13 @@ def test_where_there_is_no_proc_everything_else_is_told(
 
 
 def test_no_series_is_told_twice(exposition: str) -> None:
-    """Prometheus refuses the second sample of a series."""
+    """Check that there is no second sample of a series, because Prometheus would refuse it."""
     series = [line.rpartition(" ")[0] for line in exposition.splitlines() if not line.startswith("#")]
     assert [name for name in series if series.count(name) > 1] == []
 
 
 def status_of(**figures: object) -> GroupStatus:
-    """A member's status with these figures, and what is always there."""
+    """Return a member's status with these figures, and the ones that are always present."""
     counted = ("refused_reads", "refused_writes", "unknown_outcomes", "proposals", "apply_lag")
     barriers = ("barriers", "barriers_confirmed", "barrier_rounds")
     given = {"role": "follower", "me": "a:1"} | dict.fromkeys(counted + barriers, 0) | figures

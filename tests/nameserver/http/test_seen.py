@@ -1,4 +1,4 @@
-"""Figures that show a nameserver to be slow, to refuse, or to lose its brokers; in both modes."""
+"""Figures that show slowness, refusals and lost brokers of a nameserver, in both modes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Nameserver:
             return json.load(answer)
 
     def figures(self) -> Mapping[str, float]:
-        """Return the samples of /metrics, each by its name and labels as they stand there."""
+        """Return the samples of /metrics by name and labels."""
         with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=WITHIN_S) as answer:
             text = answer.read().decode()
         return {
@@ -178,7 +178,7 @@ def test_answers_are_counted_by_their_codes(nameserver: Nameserver, client: Bloc
 
 
 def test_misses_are_counted_once_however_they_arrive(nameserver: Nameserver) -> None:
-    """Many in one read, known and new ones mixed: those are looked up twice."""
+    """Send many in one segment, known and new ones mixed: these are looked up twice."""
     before = nameserver.figure("mqnamesrv_answers_total code=17")
     host, _, port = nameserver.addr.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=WITHIN_S) as plain:

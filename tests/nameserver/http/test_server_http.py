@@ -40,7 +40,7 @@ from tests.waiting import until
 
 
 class LeaderLost(Independent):
-    """A mode that can be told to have lost its group, and answers as such a mode must."""
+    """A mode that a test can set to "without a group", and that then answers accordingly."""
 
     lost = False
 
@@ -212,7 +212,7 @@ def test_refused_route_query_turns_the_client_away_but_keeps_a_brokers_connectio
                 assert (await broker.invoke(ns.wire, request)).code == 1
             assert broker.connected(ns.wire)
             assert (await ns.ask(206)).code == 1
-            assert ns.client.connected(ns.wire)  # only a route query sends its asker away
+            assert ns.client.connected(ns.wire)  # only after a route query, the connection is closed
             status, problem = await ns.get("/v1/topics/T/route")
             assert (status, problem["status"]) == (503, 503)
             status, body = await ns.get("/v1/topics/T/route?consistency=stale")

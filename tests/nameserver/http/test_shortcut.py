@@ -1,4 +1,4 @@
-"""Blocking route queries that are known by their bytes, over real sockets: answers as from aiohttp."""
+"""Blocking route queries that are recognised by their bytes, over real sockets: answers as from aiohttp."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Got(NamedTuple):
 
 
 class Watcher:
-    """A client that asks again for one topic, over one connection."""
+    """A client that repeats queries for one topic, over one connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
         self.reader, self.writer, self._host = reader, writer, host
@@ -61,7 +61,7 @@ class Watcher:
         return Got(int(lines[0].split()[1]), headers, body)
 
     async def known(self, more: str = "&wait=20s", *, topic: str = "T", headers: str = "") -> Got:
-        """Ask a first time, so that the next query of this kind is known."""
+        """Send a first query, so that the next one of this kind is recognised."""
         self.ask(0, more, topic=topic, headers=headers)
         return await self.answer()
 
@@ -314,7 +314,7 @@ def test_connection_is_closed_when_it_is_kept_for_too_long_but_not_while_its_que
 def test_a_client_that_reads_its_answer_slowly_is_held_to_its_limits_when_it_was_kept_for_long(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection that only waits for its answer to be read was forgotten, and so had no limit."""
+    """A connection with an unread answer was once forgotten, so that no limit applied to it."""
 
     async def main() -> None:
         async with limited(

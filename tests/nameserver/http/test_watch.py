@@ -1,4 +1,4 @@
-"""``/v1/watch`` over real sockets: what arrives, who goes on where, who is refused and who is closed."""
+"""``/v1/watch`` over real sockets: events, continued watches, refusals and closed connections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVENT_S = 30.0
 
 
 class Stream:
-    """The events of one watch, as they come."""
+    """The events of one watch, in order."""
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
         self.answer = answer
@@ -51,7 +51,7 @@ class Stream:
         return fields["event"], json.loads(fields["data"])
 
     async def ended(self) -> bool:
-        """Return whether it ends, after anything that comes."""
+        """Return whether it ends, after any further events."""
         async with asyncio.timeout(EVENT_S):
             with contextlib.suppress(aiohttp.ClientError):
                 while await self.answer.content.readline():

@@ -27,7 +27,7 @@ MEMBERS = GroupMembers(mode="independent", role="independent", term=0, leader=No
 
 
 class Followed:
-    """A table whose changes are noted, and the topics in order."""
+    """A table with a log of its changes, and the sorted topics."""
 
     def __init__(self, **limits: int) -> None:
         self.table = RouteTable()
@@ -51,7 +51,7 @@ class Followed:
         )
 
     def restart(self) -> None:
-        """Replace the table by its image, as a restored snapshot does."""
+        """Replace the table by its snapshot, as a restore does."""
         other = RouteTable()
         other.epoch = self.table.epoch + 1
         self.table.adopt(other)
@@ -72,7 +72,7 @@ def told(events: bytes) -> list[tuple[str | None, str, Any]]:
 
 
 def look(of: Followed, watch: Watch, members: GroupMembers = MEMBERS) -> list[tuple[str | None, str, Any]]:
-    """Return all that is told now."""
+    """Return all events that are ready now."""
     events = finish(watch.look(of.table.view, members))
     while watch.is_telling:
         events += finish(watch.look(of.table.view, members))
@@ -84,7 +84,7 @@ def names(events: list[tuple[str | None, str, Any]]) -> list[str]:
 
 
 class Knower:
-    """The knowledge of a watcher that has only the events."""
+    """The state of a watcher that only has the events."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
@@ -300,7 +300,7 @@ def test_who_follows_the_events_knows_the_table_whatever_happens(seed: int, forg
                 name = rng.choice("abc")
                 if of.table.view.name(name) is not None:
                     of.apply(eviction(of.table, name))
-            case 4:  # it loses its connection and comes again
+            case 4:  # it loses its connection and reconnects
                 one = of.watch(None if knower.id is None else Place.read(knower.id))
             case _:
                 if not rng.randrange(10):

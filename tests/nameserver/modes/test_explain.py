@@ -17,7 +17,7 @@ A = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.1:10911"))
 
 
 def broker(name: str, *, broker_id: int = 0, **topics: int) -> RegisterBroker:
-    """A broker with these topics, each with its permission; ``TBW102`` says that it creates topics."""
+    """A broker with these topics, each with its permission; ``TBW102`` means that it creates topics."""
     return RegisterBroker(
         cluster_name=ClusterName("c"),
         broker_name=BrokerName(name),
@@ -47,7 +47,7 @@ def explain(
     started_ms_ago: int = 3_600_000,
     keeps_routes: bool = False,
 ) -> Explanation:
-    """Explain topic T where these brokers are registered."""
+    """Explain topic T with these brokers registered."""
     table = RouteTable()
     for command in brokers:
         assert isinstance(table.apply(command), Applied)

@@ -1,4 +1,4 @@
-"""Independent mode: liveness judged at once, KV and settings kept in files, waits per topic."""
+"""Independent mode: liveness judged at once, KV and settings stored in files, waits for topics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def never(answer: Answer) -> None:
 
 
 class Recorder:
-    """Keeps what a mode asks the server for."""
+    """Records the actions that a mode requests from the server."""
 
     def __init__(self) -> None:
         self.closed: list[ConnectionId] = []
@@ -58,7 +58,7 @@ class Recorder:
 
 
 class Bench:
-    """One nameserver whose clock the test turns."""
+    """One nameserver whose clock the test moves."""
 
     def __init__(self, folder: Path, **changes: Any) -> None:
         self.effects = Recorder()
@@ -373,7 +373,7 @@ def test_kv_configuration_has_a_bound_below_what_is_read_at_a_start(tmp_path: Pa
         assert f"{KV_ENTRY_BYTES_MAX + 2} bytes together, at most {KV_ENTRY_BYTES_MAX}" in (
             answer.remark or ""
         )
-        assert (await put("k", "\ud800")).code == 1  # no text that a file could keep
+        assert (await put("k", "\ud800")).code == 1  # no text that a file could store
         kept = {}
         for number in range(7):
             value = "\x01" * 900_000
@@ -382,7 +382,7 @@ def test_kv_configuration_has_a_bound_below_what_is_read_at_a_start(tmp_path: Pa
                 kept[str(number)] = value
         assert f"at most {KV_BYTES_MAX} are allowed; it has" in (answer.remark or "")
         assert len(kept) == 3
-        assert (await put("0", "small")).code == 0  # what makes it smaller is always taken
+        assert (await put("0", "small")).code == 0  # a change that makes it smaller is always accepted
         assert (await put("3", "v" * 800_000)).code == 0
         await bench.server.close()
         again = Bench(tmp_path)
@@ -444,7 +444,7 @@ def test_kv_configuration_that_a_full_disk_refused_is_written_once_there_is_room
         bench = Bench(tmp_path)
         assert (await put(bench, "before")).code == 0
         in_the_way.mkdir()  # refuses the write, as a full disk does
-        for _ in range(2):  # also when it is repeated, though by then it changes nothing
+        for _ in range(2):  # even when it is repeated, although it then changes nothing
             answer = await put(bench, "refused")
             assert answer.code == 1
             assert (answer.remark or "").endswith("tried again every 0.02 s")
@@ -521,7 +521,8 @@ def test_wait_for_a_topic_ends_with_its_change_and_no_other(tmp_path: Path) -> N
         await bench.register()
         assert await waiting == 1
         assert not other.done()
-        # A change that shows in a topic's route without touching the topic wakes, too: a slave's address.
+        # A change that shows in a topic's route without changing the topic wakes requests, too: a slave's
+        # address.
         waiting = asyncio.ensure_future(bench.server.changed("t1", 1, deadline=deadline))
         await asyncio.sleep(0)
         await bench.register(BrokerKey(ClusterName("c"), BrokerAddr("a:2")), over=2, brokerId="1")

@@ -1,4 +1,4 @@
-"""A file that follows what is in force: a failed write is logged, reported and tried again."""
+"""A file that follows the state in force: a failed write is logged, reported and tried again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from routekeeper.nameserver.modes.kept_file import KeptFile
 
 
 class Kept:
-    """A file whose writes fail, or take long, as the test says."""
+    """A file whose writes fail or take long, as the test decides."""
 
     def __init__(self) -> None:
         self.content = 0
@@ -63,7 +63,7 @@ def test_an_error_nobody_expected_is_logged_told_and_tried_again(
             "in force, but not kept in a file: planted; tried again every 0.01 s"
         )
         kept.change()
-        kept.file.keep_soon()  # nobody waits for this one
+        kept.file.keep_soon()  # no caller waits for this one
         await asyncio.sleep(0.1)
         assert caplog.text.count("content not kept file=a/file error=planted") == 1, "each try is no news"
         assert "Traceback" in caplog.text

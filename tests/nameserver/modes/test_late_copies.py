@@ -1,4 +1,4 @@
-"""Registrations that were held up on their way to one nameserver, and brokers that went back."""
+"""Registrations that were delayed on their way to one nameserver, and brokers whose versions went back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST, SECOND = register(counter=1, queues=4), register(counter=2, queues=8)
 
 
 class OneNameserver:
-    """A nameserver whose clock the test turns."""
+    """A nameserver whose clock the test moves."""
 
     def __init__(self, folder: Path) -> None:
         settings = LiveSettings(NamesrvSettings(data_dir=str(folder)))
@@ -34,7 +34,7 @@ class OneNameserver:
             self.server.tick(self.now)
 
     def take(self, *requests: Request, over: int = 1) -> None:
-        """Take registrations, all of which succeed."""
+        """Apply registrations, all of which succeed."""
         for request in requests:
             answer = self.server.register(request, ConnectionId(over), deadline=9.0, answered=never)
             assert answer == Answer()
@@ -155,7 +155,7 @@ def test_the_current_version_makes_the_next_repeat_a_first_one(tmp_path: Path) -
 
 
 def test_a_question_with_an_older_version_is_answered_changed(tmp_path: Path) -> None:
-    """A broker that asks first registers then, so that its repeat comes."""
+    """A broker that queries its version first registers afterwards, so that its repeat comes."""
 
     async def main() -> None:
         one = await at_the_second_version(tmp_path)

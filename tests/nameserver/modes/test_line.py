@@ -1,4 +1,4 @@
-"""The line of a process's work: lone short pieces cost no callback, and many of them end at the slice."""
+"""The line of a process's work: lone short tasks cost no callback, and many of them end at the slice."""
 
 from __future__ import annotations
 

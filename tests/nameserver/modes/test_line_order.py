@@ -1,4 +1,4 @@
-"""The order of a process's work: senders take turns, and one that sends much waits for itself alone."""
+"""The order of a process's work: senders take turns, so one that sends much delays only itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STRANGER, BROKER, OTHER = ConnectionId(1), ConnectionId(2), ConnectionId(3)
 
 
 class Clock:
-    """Seconds that each look at it moves on: a slice of work ends after five looks on any machine."""
+    """A clock that moves at each reading, so that a slice of work ends after five readings on any machine."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -64,7 +64,7 @@ def test_one_who_sends_many_large_registrations_holds_nobody_up_for_more_than_on
 
 
 def test_work_of_one_connection_keeps_its_order(tmp_path: Path) -> None:
-    """The last of its registrations counts, and its end comes behind all of them."""
+    """Its last registration counts, and the end of its connection comes after all of them."""
 
     async def main() -> None:
         server = Server(tmp_path)

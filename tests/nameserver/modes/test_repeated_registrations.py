@@ -1,4 +1,4 @@
-"""Registrations that come again unchanged: not decoded again, and answered as if they were."""
+"""Repeated unchanged registrations: not decoded again, with the same answers as if they were."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _T = TypeVar("_T")
 
 
 class Effects:
-    """A server that does nothing of what the mode asks for."""
+    """A server that performs no action of the mode."""
 
     def close_connection(self, origin: ConnectionId) -> None:
-        """Leave it open."""
+        """Do nothing: leave the connection open."""
 
     def notify_min_broker(self, change: MinBrokerChange) -> None:
-        """Tell nobody."""
+        """Do nothing: send no notice."""
 
 
 def never(answer: Answer) -> None:
@@ -42,7 +42,7 @@ def never(answer: Answer) -> None:
 
 
 def on_a_loop(call: Callable[[], _T]) -> _T:
-    """Call something on an event loop, which never comes round."""
+    """Do nothing: the event loop never has another turn."""
 
     async def main() -> _T:
         return call()
@@ -158,7 +158,7 @@ def test_the_same_registration_over_another_connection_is_decoded(
 
 
 def change(server: Independent, code: int, **ext: str) -> None:
-    """Have a request served that is no registration."""
+    """Serve a request that is no registration."""
     answer = asyncio.run(
         server.execute(Request(code=code, ext_fields=ext, body=b""), ConnectionId(9), deadline=1e9)
     )
@@ -169,7 +169,7 @@ Step = tuple[str, Request | None, int]
 
 
 def play(folder: Path, script: Sequence[Step]) -> None:
-    """Hold a server to another one that forgets what registrations it has seen."""
+    """Compare a server with another one that forgets the registrations that it has seen."""
     remembers, forgets = server_in(folder / "a"), server_in(folder / "b")
     last: dict[int, Request] = {}
     for at, (kind, request, over) in enumerate(script):

@@ -35,7 +35,7 @@ HEADER = {
 
 
 class Delayed:
-    """A mode in which something else may happen between a decision and its verdict."""
+    """A mode in which another change may come between a decision and its verdict."""
 
     def __init__(self, meanwhile: Callable[[RouteTable], None] = lambda table: None) -> None:
         self.table = RouteTable()

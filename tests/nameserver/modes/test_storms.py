@@ -1,4 +1,7 @@
-"""Large registrations and many departures: others are served meanwhile, and nobody sees half of one."""
+"""Large registrations and many evictions.
+
+Other requests are served meanwhile, and no read sees half of one.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ class Answers:
 
 
 async def rounds_until(condition: Callable[[], bool], look: Callable[[], None] = lambda: None) -> int:
-    """Look each time the loop comes round, until a condition holds; return how many times it did not."""
+    """Check a condition in each turn of the loop until it holds; return the number of turns."""
     rounds = 0
     async with asyncio.timeout(60):
         while not condition():

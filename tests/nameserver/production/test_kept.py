@@ -1,4 +1,4 @@
-"""Limits of what strangers can have asked and kept, and where an environment's nameservers are asked for."""
+"""Limits of strangers' questions and kept answers, and the URL of an environment's address server."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Scripts of events of a raft group, with the expected output beside them: ``testdata/*.txt``.
 
-A block is a list of events; the lines below ``----`` are their output. In the group of a script ``a`` leads
-in term 1 from the start. Numbers may name a figure of the member: ``last-1``, ``term+1``. Where the
-environment has ``ROUTEKEEPER_REWRITE``, a script gets the output of its events now: read the difference.
+A block is a list of events; the lines below ``----`` are their output. In a script's group, ``a`` leads in
+term 1 from the start. Numbers may name a figure of the member: ``last-1``, ``term+1``. If the environment has
+``ROUTEKEEPER_REWRITE``, the script's file gets the present output: review the difference.
 """
 
 from __future__ import annotations
@@ -129,14 +129,14 @@ class Group:
         self._w.start(name)
 
     def disk(self, name: str, state: str) -> None:
-        """Have the disk of a member hang, or work again."""
+        """Make the disk of a member hang, or work again."""
         if state == "hangs":
             self._w[name].write_delay = float("inf")
         else:
             self._w[name].resume_disk()
 
     def link(self, name: str, peer: str) -> None:
-        """Have a link begin, on one side; one that is there ends."""
+        """Begin a link on one side; an existing one ends."""
         engine = self._w.engine(name)
         engine.link_down(f"{peer}:1")
         engine.link_up(f"{peer}:1")
@@ -147,7 +147,7 @@ class Group:
         yield from self._receive(self._w.engine(name), peer, greeting)
 
     def change(self, name: str, how: str, member: str) -> Iterator[str]:
-        """Have a leader add or remove a member."""
+        """Make a leader add or remove a member."""
         membership = self._w.engine(name).membership
         try:
             (membership.add_member if how == "add" else membership.remove_member)(f"{member}:1")
@@ -206,7 +206,7 @@ class Group:
         return int(known[name]) + int(f"{sign}{number or 0}")
 
     def watch(self) -> None:
-        """Note what is sent from here on."""
+        """Record messages from here on."""
         self._w.logging = True
         self._w.log.clear()
 
@@ -227,7 +227,7 @@ class Group:
     # -- what is so
 
     def show(self, *names: str) -> Iterator[str]:
-        """Say of members what they are and have: ``last`` is the last index and its term."""
+        """Print roles and figures of members: ``last`` is the last index and its term."""
         for name in names:
             member = self._w[name]
             if member.engine is None:
@@ -255,10 +255,10 @@ class Group:
         return [" ".join(member[0] for member in self._w.engine(name).members)]
 
     def contact(self, name: str) -> list[str]:
-        """Say whether a majority has answered within an election timeout."""
+        """Print whether a majority has answered within an election timeout."""
         return ["in contact" if self._w.engine(name).in_contact() else "not in contact"]
 
     def equal(self, *names: str) -> list[str]:
-        """Compare what members have applied."""
+        """Compare the applied entries of members."""
         applied = [self._w[name].machine.applied for name in names]
         return ["equal" if all(one == applied[0] for one in applied) else "different"]

@@ -24,7 +24,7 @@ from routekeeper.nameserver.types import ConnectionId, MinBrokerChange
 from routekeeper.nameserver.verdicts import Applied, Moved
 from routekeeper.remoting.steps import finish
 
-#: Nobody listens there: nothing is started, so nothing is bound and nobody answers.
+#: These addresses have no listener, because no server is started.
 PEERS = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
 
 
@@ -114,7 +114,7 @@ def test_d23_what_a_former_life_proposed_answers_nobody_of_this_one(
 
 def test_d27_a_late_command_is_not_applied_over_what_is_newer() -> None:
     table = RouteTable()
-    late, newer = _put("v1"), _put("v2")  # decided on the same state, one waits somewhere
+    late, newer = _put("v1"), _put("v2")  # both are decided on the same state, and one waits somewhere
     assert isinstance(table.apply(newer), Applied)
     assert isinstance(table.apply(late), Moved)
     held = table.view.kv_value("n", "k")

@@ -23,7 +23,7 @@ def test_applying_ends_after_five_milliseconds_and_goes_on_when_the_loop_has_com
 
     def apply(payload: bytes, *, index: int, term: int, live: bool) -> Iterator[None]:
         for _ in range(STEPS // entries):
-            w.clock.skip(STEP_S)  # as long as a step takes
+            w.clock.skip(STEP_S)  # the time of a step
             yield
         applied.append(index)
 

@@ -1,4 +1,4 @@
-"""The certificate of a member as time goes on: how long it lasts is said, and a new one is read again."""
+"""The certificate of a member over time: warnings before its expiry, and reading of a new one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Files:
         )
 
     def issue(self, days: int) -> None:
-        """Put a certificate that lasts so long in the place of the one before, and its key."""
+        """Replace the certificate and its key by new ones with this lifetime."""
         (self.root / "names").write_text("subjectAltName=IP:127.0.0.1\n")
         self.openssl(
             *("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=member"),

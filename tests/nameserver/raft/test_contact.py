@@ -1,4 +1,4 @@
-"""Contact is dated by echoed clocks, counts with its commit index, and only from voters of the own term."""
+"""Contact is dated by echoed clocks, counts with its commit index, and only from voters of the same term."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_yes_is_kept_until_the_date_is_too_old_the_limit_falls_or_the_term_end
     contact = QuorumContact(3)
     contact.accepted_by("b", clock=1.0, echo=90.0, voter=True)
     contact.led(90.5, 1, 1)
-    assert not contact.in_time(91.0, 2.0)  # nobody asked so far
+    assert not contact.in_time(91.0, 2.0)  # no member has asked so far
     assert contact.younger(91.0, 2.0)
     assert contact.in_time(91.9, 2.0)
     assert not contact.in_time(92.0, 2.0)

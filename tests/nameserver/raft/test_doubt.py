@@ -1,4 +1,7 @@
-"""Durability ``journal`` and power: who may have lost what it acknowledged does not count (rule 9)."""
+"""Durability ``journal`` and power cuts.
+
+A member that may have lost acknowledged entries does not count (rule 9).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tests.waiting import until
 
 
 def cut_power(cluster: Cluster, name: str) -> None:
-    """As if its machine had restarted since, without a clean stop; the last page of its journal is gone."""
+    """Simulate a restart of its machine without a clean stop: the last page of its journal is gone."""
     directory = DataDirectory(cluster.config(name))
     directory.state = replace(directory.state, boot="another", synced=False)
     directory.standing_to_save()()
@@ -45,7 +48,7 @@ def test_one_that_lost_power_returns_as_a_learner_and_catches_up(
             cut_power(cluster, one)
             await cluster.start(one)
             assert cluster.up[one].role is Role.LEARNER
-            assert len(cluster.machines[one].applied) < len(payloads)  # what is left of its log is used
+            assert len(cluster.machines[one].applied) < len(payloads)  # the remaining part of its log is used
             await cluster.start(*others)
             await until(lambda: cluster.up[one].votes)
             await cluster.put(b"more")

@@ -1,4 +1,4 @@
-"""A follower: entries that fit and that do not, from whom, and what it answers."""
+"""A follower: entries that fit or do not, their senders, and its answers."""
 
 from __future__ import annotations
 

