@@ -133,6 +133,9 @@ class Arm(Protocol):
 
     def client(self, side: Side, user: int) -> ClientSession: ...
 
+    def starting_client(self, side: Side, first: int) -> ClientSession:
+        """Return a client that asks this server first, as one that starts may."""
+
     def newcomer(self, side: Side, target: int, topic: str) -> Looked:
         """Ask one server for one topic as a new client, and disconnect."""
 

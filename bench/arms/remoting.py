@@ -91,6 +91,11 @@ class RemotingArm:
         first = user % len(side.servers)
         return RemotingClientSession(self.config, side, side.servers[first:] + side.servers[:first])
 
+    def starting_client(self, side: Side, first: int) -> RemotingClientSession:
+        session = RemotingClientSession(self.config, side, side.servers)
+        session.begin_with(first)
+        return session
+
     def newcomer(self, side: Side, target: int, topic: str) -> Looked:
         session = RemotingClientSession(self.config, side, [side.servers[target]])
         try:
@@ -176,6 +181,10 @@ class RemotingClientSession:
         self._servers = side.servers
         self._asked = LastAsked()
         self._client = Client(client_config(config, order), hooks=(self._asked,))
+
+    def begin_with(self, target: int) -> None:
+        """Ask this server first; without that it is one by chance, as for RocketMQ's clients."""
+        self._client.core.directory.nameservers.answered(self._servers[target])
 
     def look_up(self, topic: str) -> Looked:
         self._asked.count = 0

@@ -323,6 +323,9 @@ class ZooKeeperArm:
     def client(self, side: Side, user: int) -> ZooKeeperClientSession:
         return ZooKeeperClientSession(self, side, user)
 
+    def starting_client(self, side: Side, first: int) -> ZooKeeperClientSession:
+        return ZooKeeperClientSession(self, side, first)
+
     def newcomer(self, side: Side, target: int, topic: str) -> Looked:
         client = connect([side.servers[target]], session_s=self.config.lease_ms / 1000, waits=self.waits)
         started = client.start_async()

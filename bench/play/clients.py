@@ -3,7 +3,8 @@
 Each client asks for the route of a topic at fixed intervals, over its own connections, and changes to the
 next server by itself. It also keeps a route, as clients of its design do: it reads the route again each
 period, or when a watch fires. Each answer and each change of a kept route is one line on stdout. A line on
-stdin names the topic for later requests; the process ends when stdin ends.
+stdin names the topic for later requests, or a client that connects anew and its first server; the process
+ends when stdin ends.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from routekeeper.bench.arms.interface import Arm, ArmConfig, ClientSession, Side
 from routekeeper.bench.arms.remoting import LastAsked, RemotingArm
 from routekeeper.bench.chance import stream
 from routekeeper.bench.events import Operation, View
-from routekeeper.bench.play.heard import ClientsConfig, Heard
+from routekeeper.bench.play.heard import ClientsConfig, Heard, reconnecting
 from routekeeper.remoting.output import set_up_logging
 
 READY: Final = "clients ready"
@@ -67,6 +68,7 @@ class Asker(threading.Thread):
         self._config = config
         self._teller = teller
         self._session: ClientSession = arm.client(side, number)
+        self._first: int | None = None
         self._shown: tuple[str, list[int] | None] | None = None
         self._kept = arm.producer_client(
             side, number, seed=stream(config.seed, f"client {number}").getrandbits(63), hooks=(LastAsked(),)
@@ -82,6 +84,11 @@ class Asker(threading.Thread):
         threading.Thread(target=self._keep, daemon=True).start()
         while True:
             time.sleep(max(0, due_ns - time.monotonic_ns()) / _NS)
+            first, self._first = self._first, None
+            if first is not None:
+                # A session behind a cut takes seconds to close.
+                threading.Thread(target=self._session.close, daemon=True).start()
+                self._session = self._arm.starting_client(self._side, first)
             self._teller.tell(Heard(operation=self._ask(due_ns)))
             due_ns = max(due_ns + every_ns, time.monotonic_ns())
 
@@ -97,6 +104,10 @@ class Asker(threading.Thread):
         self.topic = topic
         self._kept.core.directory.routes.use(topic)
         self._kept.run(self._kept.core.directory.refresh_quietly(topic))
+
+    def reconnect(self, first: int) -> None:
+        """Ask over a new connection from the next question on, this server first."""
+        self._first = first
 
     def _ask(self, due_ns: int) -> Operation:
         topic = self.topic
@@ -148,8 +159,12 @@ def serve(config: ClientsConfig) -> None:
         asker.start()
     print(READY, flush=True)
     for line in sys.stdin:
+        anew = reconnecting(line)
         for asker in askers:
-            threading.Thread(target=asker.use, args=(line.strip(),), daemon=True).start()
+            if anew is None:
+                threading.Thread(target=asker.use, args=(line.strip(),), daemon=True).start()
+            elif asker.name == anew[0]:
+                asker.reconnect(anew[1])
     os._exit(0)  # threads wait for answers that are not needed any more
 
 

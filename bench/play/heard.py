@@ -1,6 +1,8 @@
-"""Settings of a design's clients, and the lines by which they report answers (pure)."""
+"""Settings of a design's clients, and the lines that they read and write (pure)."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import msgspec
 
@@ -23,3 +25,19 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     operation: Operation | None = None
     view: View | None = None
+
+
+_RECONNECT: Final = "reconnect"
+
+
+def reconnect_line(client: str, first: int) -> str:
+    """Return the line that tells a client to connect anew and to ask this server first."""
+    return f"{_RECONNECT} {client} {first}"
+
+
+def reconnecting(line: str) -> tuple[str, int] | None:
+    """Return the client that a line tells to connect anew, and its first server; None if it names a topic."""
+    match line.split():  # a topic has no blank
+        case [word, client, first] if word == _RECONNECT:
+            return client, int(first)
+    return None

@@ -228,6 +228,7 @@ Do = Literal[
     "slow",
     "part",
     "heal",
+    "reconnect",
     "make-topic",
     "timers",
 ]
@@ -239,6 +240,8 @@ Do = Literal[
   what the target sends if ``oneway``; ``slow`` adds ``delay_ms`` to each direction (0 ends it);
 - ``part``: a server is left alone with ``client-0`` and ``broker-0``, apart from all others;
 - ``heal``: all cuts and delays end, and what is paused goes on; what is down stays down;
+- ``reconnect``: a client drops its connection for questions and asks the server ``to`` first, as a client
+  that starts may;
 - ``make-topic``: ``topic`` is made on every broker that runs;
 - ``timers``: the designs start again with RocketMQ's timers divided by ``divisor``.
 """

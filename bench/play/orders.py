@@ -35,6 +35,7 @@ FAULTS: Final[Mapping[str, str]] = {
 HEALING: Final = ("heal", "start", "resume")
 _OF_PROCESSES: Final = ("kill", "pause", "resume", "start", "stop")
 _OF_SERVERS: Final = ("restart-empty", "part")
+_OF_CLIENTS: Final = ("reconnect",)
 _OF_LINKS: Final = ("cut", "slow")
 
 
@@ -43,13 +44,17 @@ def problem_of(order: Order) -> str | None:
     known = f"allowed are {', '.join(NAMES)} and {LEADER}"
     if twice := [name for name in DESIGNS if order.designs.count(name) > 1]:
         return f"designs has {twice[0]} twice"
-    if order.do in (*_OF_PROCESSES, *_OF_SERVERS, *_OF_LINKS):
+    if order.do in (*_OF_PROCESSES, *_OF_SERVERS, *_OF_CLIENTS, *_OF_LINKS):
         if order.target not in (*NAMES, LEADER):
             return f"target={order.target[:40]!r} is no name; {known}"
         if order.do in _OF_PROCESSES and order.target in CLIENTS:
             return f"target={order.target!r} is a client; {order.do} is for servers and brokers"
         if order.do in _OF_SERVERS and order.target not in (*SERVERS, LEADER):
             return f"target={order.target!r} is no server; {order.do} is for servers"
+        if order.do in _OF_CLIENTS and order.target not in CLIENTS:
+            return f"target={order.target!r} is no client; {order.do} is for clients"
+        if order.do in _OF_CLIENTS and order.to not in (*SERVERS, LEADER):
+            return f"to={order.to[:40]!r} is no server; allowed are {', '.join(SERVERS)} and {LEADER}"
     elif order.target:
         return f"target={order.target[:40]!r} is not used by {order.do}; leave it out"
     if order.do in _OF_LINKS:
@@ -57,7 +62,7 @@ def problem_of(order: Order) -> str | None:
             return f"to={order.to[:40]!r} is no name; {known}"
         if order.to == order.target:
             return f"to={order.to!r} is the target itself"
-    elif order.to or order.oneway:
+    elif (order.to and order.do not in _OF_CLIENTS) or order.oneway:
         return f"to and oneway are not used by {order.do}; leave them out"
     if not 0 <= order.delay_ms <= DELAY_MAX_MS:
         return f"delay_ms={order.delay_ms} is out of range, allowed are 0 to {DELAY_MAX_MS}"
@@ -113,6 +118,8 @@ def in_words(order: Order, target: str = "") -> str:
             return f"make topic {order.topic}"
         case "timers":
             return f"timers divided by {order.divisor:g}"
+        case "reconnect":
+            return f"reconnect {name} to {order.to}"
         case "heal":
             return "heal"
         case _:

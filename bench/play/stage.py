@@ -25,7 +25,7 @@ from routekeeper.bench.events import Event, Fault, LinkSample, ProcessSample, Vi
 from routekeeper.bench.links import Direction, Passes
 from routekeeper.bench.plan import Load, Plan, Scenario, SeriesPlan
 from routekeeper.bench.play.clients import READY
-from routekeeper.bench.play.heard import ClientsConfig, Heard
+from routekeeper.bench.play.heard import ClientsConfig, Heard, reconnect_line
 from routekeeper.bench.play.model import DesignName, Life, Order, Outcome, Result, Usage
 from routekeeper.bench.play.orders import BROKERS, CLIENTS, FAULTS, HEALING, SERVERS, directions, in_words
 from routekeeper.bench.play.readers import NameserverReader, Reader, ZooKeeperReader
@@ -500,7 +500,7 @@ class Stage:
         self.look()
         begin_ns = time.monotonic_ns()
         try:
-            result, reason = self._do(order, target, cut)
+            result, reason = self._do(order, target, to, cut)
         except ClusterError as error:
             result, reason = "unknown", str(error).partition("\n")[0]
         self.look()
@@ -511,7 +511,7 @@ class Stage:
             self.life.heals(order, target, time.monotonic_ns())
         return Outcome(design=self.name, result=result, reason=reason, target=target)
 
-    def _do(self, order: Order, target: str, cut: Sequence[Direction]) -> tuple[Result, str]:
+    def _do(self, order: Order, target: str, to: str, cut: Sequence[Direction]) -> tuple[Result, str]:
         network = self.cluster.network
         match order.do:
             case "cut" | "part":
@@ -522,6 +522,10 @@ class Stage:
                 return "applied", ""
             case "heal":
                 return self._heal()
+            case "reconnect":
+                if self._tell_clients(reconnect_line(target, SERVERS.index(to))):
+                    return "applied", ""
+                return "unknown", "the clients have ended"
             case "make-topic":
                 return self._make_topic(order.topic)
             case "timers":
@@ -624,16 +628,19 @@ class Stage:
             return failures[0]
         if topic not in self.topics:
             self.topics.append(topic)
-        self._ask_for(topic)
+        self._tell_clients(topic)  # if they have ended, that is shown
         if failures:
             return "unknown", "; ".join(reason for _, reason in failures)
         return "applied", ""
 
-    def _ask_for(self, topic: str) -> None:
+    def _tell_clients(self, line: str) -> bool:
+        """Write a line to the clients' process; return whether it could be written."""
         child = self.cluster.clients.child
-        if child is not None and child.stdin is not None:
-            try:
-                child.stdin.write(f"{topic}\n")
-                child.stdin.flush()
-            except OSError:
-                pass  # the clients have ended, which is shown
+        if child is None or child.stdin is None:
+            return False
+        try:
+            child.stdin.write(f"{line}\n")
+            child.stdin.flush()
+        except OSError:
+            return False
+        return True

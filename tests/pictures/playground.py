@@ -12,7 +12,7 @@ from tests.bench.play_page.shown import Shown
 from tests.browser import chromium, page_of
 
 FILE: Final = Path(__file__).resolve().parents[2] / "docs" / "playground.png"
-WIDTH, HEIGHT = 1440, 1060
+WIDTH, HEIGHT = 1440, 1220
 QUIET_MS = 12_000
 """Right answers that are seen on the strip before something breaks."""
 SEEN_MS = 5_000

@@ -121,7 +121,11 @@ export class Faults {
       [{ do: "cut", target: id }, "Cut off", `All links of ${title} are cut, both ways.`],
       [{ do: "slow", target: id, delay_ms: 1000 }, "Slow down", `All links of ${title} take 1 s longer, both ways.`],
     ];
-    if (kind === "client") return [title, cuts];
+    if (kind === "client") {
+      const moves = SERVERS.map((server) => [{ do: "reconnect", target: id, to: server }, `Go to ${named(server)}`,
+        `${title} connects anew and asks ${named(server)} first, as a client that starts may.`]);
+      return [title, [...moves, ...cuts]];
+    }
     const { life } = [...design.servers, ...design.brokers].find(({ name }) => name === id);
     if (life === "down") return [title, [[{ do: "start", target: id }, "Start", "The process starts with the disk that it had."]]];
     const faults = OF_PROCESS[kind].map(([verb, text, meaning]) => [{ do: verb, target: id }, text, meaning]);

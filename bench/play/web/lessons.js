@@ -1,15 +1,19 @@
 /**
  * The five lessons: data for the engine in teacher.js.
  *
- * A lesson asks, acts and tells. `steps` are done in order: an `order` for the program, an `until` that every design
+ * A lesson asks, acts and tells. `steps` are done in order: `orders` for the program, an `until` that every design
  * must reach, or a `wait`. Its time limit is `limit[0]` seconds, and `limit[1]` seconds more divided as the timers are.
- * `measure` reads the events, `happened` names the choice that came true (null: none of them did), and `seen` makes two
- * sentences of the measures. No figure stands in a text.
+ * Orders beside an `until` are given again, every `again` seconds, to the designs that have not reached it.
+ *
+ * `measure` reads the events. `verdict` says of one design in one word (`is`) and in a sentence (`text`) how it did and
+ * why, `happened` names the choice that came true by these words (null: none of them did), and `seen` makes two sentences
+ * of the measures. So choice and sentences cannot contradict each other. No figure stands in a text.
  */
 
 import { duration } from "/drawings/states.js";
+import { badOf, isNoise } from "./calm.js";
 import { isWhole, knownBy } from "./picture.js";
-import { DESIGNS, list, troubles } from "./words.js";
+import { DESIGNS, counted, list, named, troubles } from "./words.js";
 
 /** Everything is up, listed everywhere and answered rightly. */
 const WHOLE = { tell: "Wait until everything is as before.", until: isWhole, limit: [60, 120] };
@@ -19,17 +23,25 @@ const said = (measures, text) => list(Object.entries(measures).map(([name, value
 const time = (ms) => ms === null ? "not until the end" : `after ${duration(ms)}`;
 const span = (ms, name) => ms ? `for ${duration(ms)} in ${name}` : `at no time in ${name}`;
 const answers = (counters, name) => `${name} gave ${troubles(counters)}`;
-const bad = ({ wrong, stale, refused, none }) => wrong + stale + refused + none;
 const upper = (text) => text[0].toUpperCase() + text.slice(1);
-/** Whether a test holds in just these of the designs that ran. */
-const only = (measures, test, names) => Object.entries(measures).every(([name, value]) => test(value) === names.includes(name));
+/** Whether the verdict on just these of the designs that ran is this word, and the other word on all others. */
+const only = (verdicts, [word, other], names) =>
+  Object.entries(verdicts).every(([name, { is }]) => is === (names.includes(name) ? word : other));
+const notRight = (counts) => `${counted(badOf(counts), "answer")} ${badOf(counts) === 1 ? "was" : "were"} not right (${troubles(counts)})`;
 
+const BROKERS = [0, 1, 2].map((n) => `broker-${n}`);
 const serverOf = (design, name) => design.servers.find((server) => server.name === name);
 const isLacking = (server, design) => server.life === "up" && server.answers && server.serves
   && design.brokers.some(({ name, life }) => life === "up" && !server.brokers.includes(name));
 const hasLeader = (design) => design.servers.some(({ life, answers: isHeard, role }) => life === "up" && isHeard && role === "leader");
 const contradict = (design) => new Set(design.servers.filter(({ life, answers: isHeard, serves }) => life === "up" && isHeard && serves)
   .map(({ brokers }) => [...brokers].sort().join())).size > 1;
+const isServing = ({ life, answers: isHeard, serves }) => life === "up" && isHeard && serves;
+/** Whether server 1 has answered client 1 since it started again. */
+const isAsked = (design, acts) => {
+  const { last } = design.clients.find(({ name }) => name === "client-1");
+  return last?.server === "nameserver-1" && isAnswered(last.verdict) && last.done_ms > acts.get("restart").at_ms;
+};
 const isForgotten = (broker) => (design) => design.clients.every(({ last }) => last?.brokers && !last.brokers.includes(broker));
 const verdictOf = (design, client) => design.clients.find(({ name }) => name === client)?.last?.verdict ?? "none";
 const isAnswered = (verdict) => ["right", "stale", "wrong"].includes(verdict);
@@ -38,34 +50,73 @@ const isWithout = (client, design) => {
   return brokers !== null && !brokers.includes("broker-2");
 };
 
+/** Return answers of the restarted server in words; a right one may stand for many. */
+function costOf(given) {
+  const counts = { wrong: 0, stale: 0, refused: 0, none: 0 };
+  for (const { verdict } of given) if (verdict in counts) counts[verdict] += 1;
+  const bad = badOf(counts);
+  return bad ? `${troubles(counts)} ${bad === 1 ? "answer" : "answers"}` : given.length ? "only right answers" : "no answer";
+}
+
 export const LESSONS = [
   {
     id: "restart-empty",
     title: "One server restarts empty",
-    story: "Server 1 of each design will be killed. It loses its memory and its disk, and it starts again. "
-      + "Brokers report to the servers again and again, and each report names the broker's topics.",
-    question: "What will server 1 know when it answers its first question?",
+    story: "Server 1 of each design will be killed, lose its disk, and start again. Then client 1 will come to it, as a "
+      + "client that starts may. Brokers report to the servers again and again, and each report names the broker's "
+      + "topics. The next report may come at once or much later. So that the answer does not hang on that, the "
+      + "reports to server 1 are held back until client 1 has asked: in every design alike.",
+    question: "What will server 1 know when it answers client 1?",
     choices: [
       { id: "independent", text: "Independent: nothing, or not all brokers. Raft and ZooKeeper: all brokers." },
       { id: "all-know", text: "All brokers, in every design." },
       { id: "none-knows", text: "Not all brokers, in every design." },
     ],
     steps: [
-      { id: "restart", tell: "Server 1 restarts empty.", order: { do: "restart-empty", target: "nameserver-1" } },
+      { id: "kill", tell: "Server 1 is killed. Its clients go to another server.", orders: [{ do: "kill", target: "nameserver-1" }] },
+      {
+        id: "hold",
+        tell: "The brokers' reports to server 1 are held back.",
+        orders: BROKERS.map((broker) => ({ do: "cut", target: broker, to: "nameserver-1", oneway: true })),
+      },
+      { id: "restart", tell: "Server 1 starts again, empty.", orders: [{ do: "restart-empty", target: "nameserver-1" }] },
+      {
+        tell: "Wait until it answers.",
+        until: (design) => isServing(serverOf(design, "nameserver-1")),
+        limit: [60, 120],
+      },
+      {
+        id: "come",
+        tell: "Client 1 comes to server 1 and asks.",
+        orders: [{ do: "reconnect", target: "client-1", to: "nameserver-1" }],
+        until: isAsked,
+        again: 5,
+        limit: [60, 60],
+      },
+      { tell: "Watch a moment longer.", wait: [2, 0] },
+      { id: "heal", tell: "The reports come again.", orders: [{ do: "heal" }] },
       WHOLE,
     ],
     measure: (observed) => ({
       lacking: each(observed, (name) => observed.during(name, "restart",
         (design) => isLacking(serverOf(design, "nameserver-1"), design))),
-      back: each(observed, (name) => observed.settled(name, "restart", isWhole)),
-      counters: each(observed, (name) => observed.counters(name)),
+      answers: each(observed, (name) => observed.answers(name, "client-1", "nameserver-1", "restart")),
     }),
-    happened: ({ lacking }) => only(lacking, Boolean, ["independent"]) ? "independent"
-      : only(lacking, Boolean, []) ? "all-know"
-      : only(lacking, Boolean, Object.keys(lacking)) ? "none-knows" : null,
-    seen: ({ lacking, counters, back }) => [
-      `Server 1 served a table without all brokers ${said(lacking, span)}.`,
-      `${upper(said(counters, answers))}, and everything was as before ${said(back, (ms, name) => `${time(ms)} in ${name}`)}.`,
+    verdict: ({ answers: given }, name) => {
+      const [first] = given[name];
+      if (!first) return { is: "unclear", text: "unclear, because server 1 did not answer client 1" };
+      const brokers = BROKERS.filter((broker) => first.brokers?.includes(broker));
+      const listed = `its first answer to client 1 listed ${brokers.length ? list(brokers.map(named)) : "no broker"}`;
+      return brokers.length < BROKERS.length
+        ? { is: "lacking", text: `server 1 did not know all brokers, because ${listed}` }
+        : { is: "all", text: `server 1 knew all brokers, because ${listed}, although no report had reached it` };
+    },
+    happened: (verdicts) => only(verdicts, ["lacking", "all"], ["independent"]) ? "independent"
+      : only(verdicts, ["lacking", "all"], []) ? "all-know"
+      : only(verdicts, ["lacking", "all"], Object.keys(verdicts)) ? "none-knows" : null,
+    seen: ({ lacking, answers: given }) => [
+      `While its reports were held back, server 1 served a table without all brokers ${said(lacking, span)}.`,
+      `To client 1 it gave ${said(given, (all, name) => `${costOf(all)} in ${name}`)}.`,
     ],
     claim: "“A light metadata server is enough.” RocketMQ's servers do not talk to each other, so no server can give "
       + "another one its table. A server that restarts knows nothing until the brokers have reported to it again.",
@@ -79,11 +130,11 @@ export const LESSONS = [
     question: "Which clients will notice it?",
     choices: [
       { id: "nobody", text: "None: another server answers, with or without a leader." },
-      { id: "led", text: "Clients of Raft or ZooKeeper, until a new leader is elected. No client of Independent." },
+      { id: "led", text: "Only clients of Raft, of ZooKeeper or of both, until a new leader leads. No client of Independent." },
       { id: "all", text: "Some clients of every design: they asked the server that died." },
     ],
     steps: [
-      { id: "kill", tell: "The leader is killed.", order: { do: "kill", target: "leader" } },
+      { id: "kill", tell: "The leader is killed.", orders: [{ do: "kill", target: "leader" }] },
       {
         tell: "Wait for a new leader, and for right answers.",
         until: (design) => (design.name === "independent" || hasLeader(design))
@@ -93,13 +144,27 @@ export const LESSONS = [
       { tell: "Watch a moment longer.", wait: [2, 0] },
     ],
     measure: (observed) => ({
-      lost: each(observed, (name) => observed.target(name, "kill")),
       leader: each(observed, (name) => observed.settled(name, "kill", hasLeader)),
       counters: each(observed, (name) => observed.counters(name)),
+      compared: each(observed, (name) => observed.compared(name, "kill")),
     }),
-    happened: ({ counters }) => only(counters, (each) => bad(each) > 0, []) ? "nobody"
-      : only(counters, (each) => bad(each) > 0, Object.keys(counters)) ? "all"
-      : bad(counters.independent ?? { wrong: 0, stale: 0, refused: 0, none: 0 }) === 0 ? "led" : null,
+    verdict: ({ counters, compared }, name) => {
+      const since = counters[name];
+      if (!badOf(since)) return { is: "unnoticed", text: "no client noticed it, because every answer since then was right" };
+      const quiet = compared[name];
+      if (isNoise(quiet)) {
+        return { is: "unclear", text: `unclear, because ${notRight(since)}, but answers failed in as much time before it as well, `
+          + `although nothing was broken (${troubles(quiet.before)}): this machine is slow` };
+      }
+      const earlier = quiet ? `, and before it ${badOf(quiet.before) ? `fewer (${troubles(quiet.before)})` : "none"} in as much time` : "";
+      return { is: "noticed", text: `its clients noticed it, because ${notRight(since)}${earlier}` };
+    },
+    happened: (verdicts) => {
+      const noticed = Object.keys(verdicts).filter((name) => verdicts[name].is === "noticed");
+      if (Object.values(verdicts).some(({ is }) => is === "unclear")) return null;
+      return !noticed.length ? "nobody" : noticed.length === Object.keys(verdicts).length ? "all"
+        : noticed.includes("independent") ? null : "led";
+    },
     seen: ({ leader, counters }) => [
       `${upper(said(leader, (ms, text, name) => name === "independent" ? `${text} had no leader to lose`
         : ms === null ? `${text} had no new leader until the end` : `${text} had a new leader after ${duration(ms)}`))}.`,
@@ -116,14 +181,14 @@ export const LESSONS = [
       + "neither knows whether the other one does.",
     question: "What will client 0 be answered on the smaller side?",
     choices: [
-      { id: "both", text: "Independent answers on both sides, and the sides contradict each other. Raft and ZooKeeper give client 0 no answer." },
+      { id: "both", text: "Independent answers on both sides. Raft and ZooKeeper give client 0 no answer." },
       { id: "all-answer", text: "Every design answers client 0, because server 2 runs." },
       { id: "none", text: "No design answers client 0, because server 2 has lost the others." },
     ],
     steps: [
-      { id: "part", tell: "The network parts.", order: { do: "part", target: "nameserver-2" } },
+      { id: "part", tell: "The network parts.", orders: [{ do: "part", target: "nameserver-2" }] },
       { tell: "Wait until the silence is longer than the servers' patience.", wait: [3, 150] },
-      { id: "heal", tell: "The network is whole again.", order: { do: "heal" } },
+      { id: "heal", tell: "The network is whole again.", orders: [{ do: "heal" }] },
       WHOLE,
     ],
     measure: (observed) => ({
@@ -133,12 +198,14 @@ export const LESSONS = [
         (design) => !isAnswered(verdictOf(design, "client-0")), "heal")),
       back: each(observed, (name) => observed.settled(name, "heal", isWhole)),
     }),
-    happened: ({ refused, parted }) => {
-      const isServed = (ms) => ms < parted / 2;
-      return only(refused, isServed, ["independent"]) ? "both"
-        : only(refused, isServed, Object.keys(refused)) ? "all-answer"
-        : only(refused, isServed, []) ? "none" : null;
+    verdict: ({ refused, parted }, name) => {
+      const share = `was without an answer for ${duration(refused[name])} of the ${duration(parted)}`;
+      return refused[name] < parted / 2 ? { is: "served", text: `client 0 was answered, because it ${share}` }
+        : { is: "unserved", text: `client 0 was not answered, because it ${share}` };
     },
+    happened: (verdicts) => only(verdicts, ["served", "unserved"], ["independent"]) ? "both"
+      : only(verdicts, ["served", "unserved"], Object.keys(verdicts)) ? "all-answer"
+      : only(verdicts, ["served", "unserved"], []) ? "none" : null,
     seen: ({ contradiction, refused }) => [
       `The servers contradicted each other ${said(contradiction, span)}.`,
       `While the network was parted, client 0 was without an answer ${said(refused, span)}.`,
@@ -156,23 +223,29 @@ export const LESSONS = [
     choices: [
       { id: "killed-where-connected", text: "The killed one in Independent and Raft. ZooKeeper needs about as long for both." },
       { id: "killed", text: "The killed one, in every design." },
-      { id: "alike", text: "Both after the same time, in every design." },
+      { id: "alike", text: "Neither much sooner than the other, in every design." },
     ],
     steps: [
-      { id: "pause", tell: "Broker 1 falls silent.", order: { do: "pause", target: "broker-1" } },
+      { id: "pause", tell: "Broker 1 falls silent.", orders: [{ do: "pause", target: "broker-1" }] },
       { tell: "Wait until no client is answered with broker 1.", until: isForgotten("broker-1"), limit: [40, 240] },
-      { id: "kill", tell: "Broker 2 is killed.", order: { do: "kill", target: "broker-2" } },
+      { id: "kill", tell: "Broker 2 is killed.", orders: [{ do: "kill", target: "broker-2" }] },
       { tell: "Wait until no client is answered with broker 2.", until: isForgotten("broker-2"), limit: [40, 240] },
     ],
     measure: (observed) => ({
       silent: each(observed, (name) => observed.settled(name, "pause", isForgotten("broker-1"), "kill")),
       killed: each(observed, (name) => observed.settled(name, "kill", isForgotten("broker-2"))),
     }),
-    happened: ({ silent, killed }) => {
-      const sooner = Object.fromEntries(Object.keys(silent).map((name) => [name, killed[name] !== null && killed[name] < (silent[name] ?? Infinity) / 2]));
-      if (only(sooner, Boolean, ["independent", "raft"])) return "killed-where-connected";
-      return only(sooner, Boolean, Object.keys(sooner)) ? "killed" : only(sooner, Boolean, []) ? "alike" : null;
+    verdict: ({ silent, killed }, name) => {
+      if (silent[name] === null || killed[name] === null) {
+        return { is: "unclear", text: `unclear, because answers named the ${killed[name] === null ? "killed" : "silent"} broker until the end` };
+      }
+      const times = `answers named it for ${duration(killed[name])}, and the silent one for ${duration(silent[name])}`;
+      return killed[name] < silent[name] / 2 ? { is: "sooner", text: `the killed one was left out much sooner, because ${times}` }
+        : { is: "alike", text: `the killed one was not left out much sooner, because ${times}` };
     },
+    happened: (verdicts) => only(verdicts, ["sooner", "alike"], ["independent", "raft"]) ? "killed-where-connected"
+      : only(verdicts, ["sooner", "alike"], Object.keys(verdicts)) ? "killed"
+      : only(verdicts, ["sooner", "alike"], []) ? "alike" : null,
     seen: ({ silent, killed }) => [
       `Answers left out the silent broker ${said(silent, (ms, name) => `${time(ms)} in ${name}`)}.`,
       `They left out the killed one ${said(killed, (ms, name) => `${time(ms)} in ${name}`)}.`,
@@ -195,7 +268,7 @@ export const LESSONS = [
       { id: "poll", text: "Clients that poll drop it first." },
     ],
     steps: [
-      { id: "stop", tell: "Broker 2 is stopped kindly.", order: { do: "stop", target: "broker-2" } },
+      { id: "stop", tell: "Broker 2 is stopped kindly.", orders: [{ do: "stop", target: "broker-2" }] },
       {
         tell: "Wait until no client's copy lists it.",
         until: (design) => design.clients.every((client) => isWithout(client, design)),
@@ -207,10 +280,16 @@ export const LESSONS = [
       last: each(observed, (name) => observed.first(name, "stop", (design) => design.clients.every((client) => isWithout(client, design)))),
       by: each(observed, (name) => observed.now(name).clients[0]?.cached[0]?.by ?? "poll"),
     }),
-    happened: ({ last, by }) => {
-      const worst = (way) => Math.max(...Object.keys(last).filter((name) => by[name] === way).map((name) => last[name] ?? Infinity));
+    verdict: ({ last, by }, name) => {
+      if (last[name] === null) return { is: "unclear", text: "unclear, because a copy listed broker 2 until the end" };
+      const how = by[name] === "watch" ? "its clients watch, and the change answered their request" : "its clients poll, and each had to read the route again first";
+      return { is: by[name], ms: last[name], text: `the last client dropped broker 2 after ${duration(last[name])}, because ${how}` };
+    },
+    happened: (verdicts) => {
+      const all = Object.values(verdicts);
+      const worst = (way) => Math.max(...all.filter(({ is }) => is === way).map(({ ms }) => ms));
       const [polled, watched] = [worst("poll"), worst("watch")];
-      if (!Number.isFinite(polled) || !Number.isFinite(watched)) return null;
+      if (all.some(({ is }) => is === "unclear") || !Number.isFinite(polled) || !Number.isFinite(watched)) return null;
       return watched < polled / 2 ? "watch" : polled < watched / 2 ? "poll" : "alike";
     },
     seen: ({ first, last, by }) => [

@@ -5,6 +5,7 @@
  * answers with an error the page opens the stream anew. Readers learn of everything by `onChange`.
  */
 
+import { Calm } from "./calm.js";
 import { History, applyTick } from "./picture.js";
 
 const AGAIN_MS = 1000;
@@ -24,6 +25,8 @@ export class Program {
     /** The present picture, with the ages of the last tick; null before the first one. */
     this.state = null;
     this.history = null;
+    /** The quiet times of the session. */
+    this.calm = null;
     this.traffic = new Map();
     this.isThere = false;
     this.heardAt = 0;
@@ -64,9 +67,10 @@ export class Program {
     if (isOther) this.history = null;
     this.early = [];
     const log = await (await fetch("/v1/log", { cache: "no-store" })).json();
-    this.history = new History(log);
-    // Changes that came while the log was on its way.
-    for (const change of this.early) this.history.add(change);
+    this.history = new History({ base: log.base, changes: [] });
+    this.calm = new Calm(log.base);
+    // The last ones came while the log was on its way.
+    for (const change of [...log.changes, ...this.early]) this.#add(change);
     this.early = null;
     this.state = this.history.last;
     this.onBegin(this);
@@ -80,9 +84,15 @@ export class Program {
     }
     if (!this.history || change.id <= this.history.last.id) return;
     const before = this.history.last;
-    this.history.add(change);
+    this.#add(change);
     this.state = this.tick ? applyTick(this.history.last, this.tick) : this.history.last;
     this.onChange(change, before);
+  }
+
+  #add(change) {
+    if (change.id <= this.history.last.id) return;
+    this.history.add(change);
+    this.calm.add(change, this.history.last);
   }
 
   #tick(tick) {

@@ -1,7 +1,8 @@
 /** The page: connects the program's stream with the drawings, the strip of time, the faults and the lessons. */
 
-import { duration, icon, legend } from "/drawings/states.js";
-import { html, set, write } from "/drawings/svg.js";
+import { ANSWERS, duration, legend, sign } from "/drawings/states.js";
+import { html, set, svg, write } from "/drawings/svg.js";
+import { band } from "/drawings/timeline.js";
 import { Faults } from "./faults.js";
 import { Program } from "./link.js";
 import { LESSONS } from "./lessons.js";
@@ -11,6 +12,13 @@ import { Teacher } from "./teacher.js";
 import { DESIGNS, failures, named, orderText, troubles } from "./words.js";
 
 const byId = (id) => document.getElementById(id);
+const LINES = [
+  ["asks", "asks", "It leads from a client to the server that the client asks."],
+  ["talks", "talks", "Something passed in the last half second."],
+  ["idle", "open", "Nothing passed in the last half second."],
+  ["slow", "slow", "Everything arrives later."],
+  ["cut", "cut", "Nothing passes. An arrow shows the way that is still open."],
+];
 /** Screen readers hear of the answers at most this often. */
 const SPOKEN_EVERY_MS = 4000;
 
@@ -20,7 +28,7 @@ let isDrawn = true;
 
 const program = new Program({
   onBegin: () => {
-    strip.begin(program.history);
+    strip.begin(program.history, program.calm);
     showTimers();
     showMissing();
     back();
@@ -44,7 +52,7 @@ const strip = new Strip(byId("time"), (at) => {
   draw();
 });
 const faults = new Faults({ host: byId("faults"), menu: byId("menu"), order, present: () => program.state });
-const teacher = new Teacher(byId("lessons"), LESSONS, { program, order, back });
+const teacher = new Teacher(byId("lessons"), LESSONS, { program, order, back, learn });
 
 /** Order something, and say why if it cannot be done. */
 async function order(wanted) {
@@ -66,6 +74,12 @@ function notice(text, ...more) {
 
 function say(text) {
   write(byId("speaker"), text);
+}
+
+/** Make room for a lesson, or take it back. */
+function learn(isOpen) {
+  if (isOpen && !document.body.classList.contains("learning")) byId("reading").open = false;
+  document.body.classList.toggle("learning", isOpen);
 }
 
 function back() {
@@ -93,7 +107,7 @@ function paint() {
   document.body.classList.toggle("past", isPast);
   set(byId("past"), { hidden: !isPast });
   if (isPast) showPast(state);
-  panels.show(shown, isPast ? new Map() : traffic, isPast);
+  panels.show(shown, isPast ? new Map() : traffic, isPast, program.calm, isPast ? `${duration(state.at_ms - past)} ago` : "");
   strip.show(state);
   faults.show(state, isPast);
   speakOf(state);
@@ -113,7 +127,7 @@ function showPast(state) {
     button.addEventListener("click", back);
     byId("past").append(html("strong"), button);
   }
-  write(byId("past").firstChild, `You see the past: ${duration(state.at_ms - past)} ago. The processes go on meanwhile.`);
+  write(byId("past").firstChild, `You see the past: ${duration(state.at_ms - past)} ago.`);
 }
 
 function speakOf(state) {
@@ -154,6 +168,11 @@ byId("save").addEventListener("click", async () => {
   }
 });
 
+function wire(css) {
+  return svg("svg", { class: `band cl-link cl-${css}`, width: 20, height: 13, "aria-hidden": "true", focusable: "false" },
+    svg("path", { class: "cl-wire", pathLength: 100, d: "M1 6.5H19", "stroke-dasharray": css === "cut" ? "35 30 35" : null }));
+}
+
 byId("signs").addEventListener("click", () => {
   const close = html("button", { type: "button", autofocus: true }, "Close");
   close.addEventListener("click", () => byId("legend").close());
@@ -162,6 +181,10 @@ byId("signs").addEventListener("click", () => {
   byId("legend").replaceChildren(
     html("div", { class: "title" }, html("h2", { id: "legend-title" }, "Signs and colours"), close),
     html("h3", {}, "Answers that a client gets"), legend("answer"),
+    html("h3", {}, "The same answers as bands of the strip of time"),
+    html("ul", { class: "bands" }, ...Object.keys(ANSWERS).map((name) => html("li", {}, band("answer", name), sign("answer", name).word))),
+    html("h3", {}, "Lines"),
+    html("ul", { class: "legend" }, ...LINES.map(([css, word, meaning]) => html("li", {}, wire(css), html("strong", {}, word), html("span", {}, meaning)))),
     html("h3", {}, "Servers and brokers"), legend("server"),
     html("h3", {}, "Squares in a server or a client: one for each broker"),
     html("ul", { class: "legend" },

@@ -4,7 +4,7 @@ import { Cluster } from "/drawings/cluster.js";
 import { icon } from "/drawings/states.js";
 import { html, set, write } from "/drawings/svg.js";
 import { knownBy, serverState, total } from "./picture.js";
-import { DESIGNS, counted, named } from "./words.js";
+import { DESIGNS, before, counted, named } from "./words.js";
 
 const COUNTED = ["wrong", "stale", "refused", "none"];
 
@@ -23,15 +23,17 @@ export class Panels {
    * @param {object} state
    * @param {Map<string, object[]>} traffic Design to the links that something passed; empty for the past.
    * @param {boolean} isPast Ages are not known of the past: nothing is kept of answers that changed nothing.
+   * @param {import("./calm.js").Calm} calm
+   * @param {string} ago How long ago the picture was, in words; empty for the present.
    */
-  show(state, traffic, isPast) {
+  show(state, traffic, isPast, calm, ago) {
     const names = state.designs.map(({ name }) => name);
     for (const [name, { panel }] of this.panels) {
       if (names.includes(name)) continue;
       panel.remove();
       this.panels.delete(name);
     }
-    for (const design of state.designs) this.#show(design, state, traffic.get(design.name) ?? [], isPast);
+    for (const design of state.designs) this.#show(design, state, traffic.get(design.name) ?? [], isPast, calm, ago);
   }
 
   /** Return the drawing of a design. */
@@ -42,39 +44,43 @@ export class Panels {
   #panel(name) {
     if (!this.panels.has(name)) {
       const title = html("h3", { id: `design-${name}` }, DESIGNS[name].name);
+      const then = html("p", { class: "then", hidden: true });
       const phase = html("p", { class: "phase", hidden: true });
       const counts = html("ul", { class: "counts" });
       const usage = html("p", { class: "usage" });
       const drawing = html("div", { class: "drawing" });
       const panel = html("section", { class: "design", "data-design": name, "aria-labelledby": title.id },
-        title, html("p", { class: "about" }, DESIGNS[name].about), phase, counts, drawing, usage);
+        html("div", { class: "title" }, title, then), html("p", { class: "about" }, DESIGNS[name].about), phase, counts, drawing, usage);
       const cluster = new Cluster(drawing, {
         label: `Cluster of ${DESIGNS[name].name}. Arrow keys move between processes, Enter opens the list of faults.`,
         onPick: (id, element) => this.onPick(name, id, element),
       });
       this.host.append(panel);
-      this.panels.set(name, { panel, phase, counts, usage, cluster });
+      this.panels.set(name, { panel, then, phase, counts, usage, cluster });
     }
     return this.panels.get(name);
   }
 
-  #show(design, state, traffic, isPast) {
-    const { panel, phase, counts, usage, cluster } = this.#panel(design.name);
+  #show(design, state, traffic, isPast, calm, ago) {
+    const { panel, then, phase, counts, usage, cluster } = this.#panel(design.name);
+    set(then, { hidden: !ago });
+    write(then, ago);
     set(panel, { "data-phase": design.phase });
     set(phase, { hidden: design.phase === "running" });
     write(phase, design.phase === "starting" ? "It starts: three servers, three brokers and four clients."
       : design.phase === "running" ? "" : `It does not run: ${design.reason || design.phase}.`);
     write(usage, design.usage ? `${counted(design.usage.processes, "process", "processes")}, `
       + `${Math.round(design.usage.memory_bytes / 1e6)} MB, ${design.usage.cpu.toFixed(2)} cores` : "");
-    showCounts(counts, design.counters, state.mark !== null);
+    const compared = state.mark && calm.compare(design.name, state.mark.at_ms, state.at_ms);
+    showCounts(counts, design.counters, state.mark !== null, before(compared, state.mark && state.at_ms - state.mark.at_ms));
     cluster.show(drawn(design, state.at_ms, traffic, isPast));
   }
 }
 
-/** Show how many answers were not right; a count of none is left out. */
-export function showCounts(host, counters, isFault) {
+/** Show how many answers were not right, and how many of them before the fault; a count of none is left out. */
+function showCounts(host, counters, isFault, earlier) {
   const shown = COUNTED.filter((name) => counters[name] > 0);
-  const key = JSON.stringify([isFault, total(counters) > 0, shown.map((name) => counters[name])]);
+  const key = JSON.stringify([isFault, earlier, total(counters) > 0, shown.map((name) => counters[name])]);
   if (host.dataset.key === key) return;
   host.dataset.key = key;
   const since = isFault ? "Since the fault" : "Since the start";
@@ -84,6 +90,7 @@ export function showCounts(host, counters, isFault) {
     items.push(html("li", { "data-verdict": "right", class: "s-answer-right" }, icon("answer", "right"),
       total(counters) ? "only right answers" : "no question yet"));
   }
+  if (earlier) items.push(html("li", { class: "earlier" }, `before it: ${earlier}`));
   host.replaceChildren(html("li", { class: "since" }, `${since}:`), ...items);
 }
 
@@ -91,6 +98,8 @@ export function showCounts(host, counters, isFault) {
 function drawn(design, now, traffic, isPast) {
   const busy = new Set(traffic.map(({ dialler, acceptor }) => `${dialler}>${acceptor}`));
   return {
+    around: DESIGNS[design.name].around ?? null,
+    isForeign: design.name === "zookeeper",
     brokers: design.brokers.map(({ name, life }) => ({ id: name, name: named(name), state: life })),
     servers: design.servers.map((server) => ({
       id: server.name, name: named(server.name), state: serverState(server),

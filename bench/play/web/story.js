@@ -5,7 +5,7 @@ import { serverState } from "./picture.js";
 import { DESIGNS, failures, leaders, list, named, orderText } from "./words.js";
 
 const HEALS = new Set(["heal", "resume", "start"]);
-const QUIET = new Set(["make-topic", "timers"]);
+const QUIET = new Set(["make-topic", "timers", "reconnect"]);
 
 /**
  * Return the events that a change brought: what people read in the list of events.

@@ -1,11 +1,11 @@
 /** The strip of time: each client's state, every event, the past, and a comparison since the fault. */
 
-import { duration, icon } from "/drawings/states.js";
+import { ANSWERS, duration, icon, sign } from "/drawings/states.js";
 import { html, set, write } from "/drawings/svg.js";
-import { Timeline } from "/drawings/timeline.js";
+import { Timeline, band } from "/drawings/timeline.js";
 import { apply } from "./picture.js";
 import { Lanes, eventsOf } from "./story.js";
-import { DESIGNS, isTroubled, troubles } from "./words.js";
+import { DESIGNS, before, counted, isTroubled, troubles } from "./words.js";
 
 const WINDOWS = [[60, "1 minute"], [180, "3 minutes"], [600, "10 minutes"], [Infinity, "everything"]];
 /** The list shows so many events; the strip has all of them. */
@@ -18,7 +18,7 @@ export class Strip {
    * @param {(at: number | null) => void} onSeek Somebody chose an instant, null for now.
    */
   constructor(host, onSeek) {
-    Object.assign(this, { onSeek, lanes: null, events: [], window: 60, at: null, drawnAt: -Infinity, listed: null });
+    Object.assign(this, { onSeek, lanes: null, events: [], window: 60, at: null, chosen: [], drawnAt: -Infinity, listed: null });
     this.since = html("p", { id: "difference" });
     const choice = html("select", { id: "window" }, ...WINDOWS.map(([s, name]) => html("option", { value: s, selected: s === 60 }, name)));
     choice.addEventListener("change", () => {
@@ -39,15 +39,16 @@ export class Strip {
       html("div", { class: "title" }, html("h2", { id: "time-title" }, "Time"),
         html("div", { class: "tools" }, button("earlier", "Event before", () => this.#step(-1)),
           button("later", "Event after", () => this.#step(1)), this.now, html("label", {}, "Show ", choice))),
-      this.since, this.strip, this.fold);
+      this.since, this.strip, bands(), this.fold);
     this.timeline = new Timeline(this.strip, {
       label: "Instant that the drawings show. Left and right move by a second, Home to the start, End to now.",
-      onSeek: (at) => this.#choose(at),
+      lane: 13, heading: 15, onSeek: (at) => this.#choose(at),
     });
   }
 
   /** Begin anew with this session. */
-  begin(history) {
+  begin(history, calm) {
+    this.calm = calm;
     this.lanes = new Lanes(history.base);
     this.events = [];
     let before = history.base;
@@ -68,7 +69,8 @@ export class Strip {
   /** Show everything until now. */
   show(state) {
     this.state = state;
-    this.#showDifference();
+    if (this.at === null) this.#showDifference();
+    else this.#showPast();
     const now = performance.now();
     if (now - this.drawnAt < DRAWN_EVERY_MS) return;
     this.drawnAt = now;
@@ -81,14 +83,15 @@ export class Strip {
     this.timeline.seek(at);
   }
 
-  #choose(at) {
+  #choose(at, events = []) {
     this.seek(at);
+    this.chosen = events;
     this.onSeek(at);
   }
 
   #step(direction) {
     const found = this.timeline.neighbour(direction);
-    if (found) this.#choose(found.at);
+    if (found) this.#choose(found[0].at, found);
     else if (direction > 0) this.#choose(null);
   }
 
@@ -114,10 +117,17 @@ export class Strip {
     this.listed = key;
     this.list.replaceChildren(...shown.reverse().map((event) => {
       const look = html("button", { type: "button" }, html("time", {}, instant(event.at)), icon("event", event.kind), event.text);
-      look.addEventListener("click", () => this.#choose(event.at));
+      look.addEventListener("click", () => this.#choose(event.at, [event]));
       return html("li", { "data-kind": event.kind }, look);
     }));
     set(this.list, { start: this.events.length });
+  }
+
+  /** Say what happened at the instant that is shown. */
+  #showPast() {
+    const [first, ...others] = [...this.chosen].sort((one, other) => (other.kind === "fault") - (one.kind === "fault"));
+    const event = first ? `: ${first.text}${others.length ? `; and ${counted(others.length, "event")} close to it` : ""}` : "";
+    write(this.since, `${duration(this.state.at_ms - this.at)} ago${event}.`);
   }
 
   #showDifference() {
@@ -126,8 +136,18 @@ export class Strip {
     const parts = running.map(({ name, counters }) => `${DESIGNS[name].name} ${troubles(counters)}`);
     const text = running.some(({ counters }) => isTroubled(counters)) ? parts.join("; ") : "only right answers in every design";
     const since = mark ? `Since the fault ${duration(now - mark.at_ms)} ago` : "Since the start";
-    write(this.since, running.length ? `${since}: ${text}.` : "");
+    const earlier = mark ? running.map(({ name }) => [name, before(this.calm.compare(name, mark.at_ms, now), now - mark.at_ms)])
+      .filter(([, words]) => words).map(([name, words]) => `${DESIGNS[name].name} ${words}`) : [];
+    const also = earlier.length ? ` Before it, although nothing was broken: ${earlier.join("; ")}.` : "";
+    write(this.since, running.length ? `${since}: ${text}.${also}` : "");
   }
+}
+
+/** Return a line that explains the bands of the strip. */
+function bands() {
+  return html("ul", { class: "bands" }, html("li", {}, "A row is a client. Its answers:"),
+    ...Object.keys(ANSWERS).map((name) => html("li", {}, band("answer", name), sign("answer", name).word)),
+    html("li", {}, "A number counts events close together."));
 }
 
 function instant(ms) {

@@ -2,13 +2,17 @@
 
 import { duration, icon, sign } from "/drawings/states.js";
 import { html, set } from "/drawings/svg.js";
+import { badOf } from "./calm.js";
 import { starts } from "./faults.js";
 import { Observed } from "./observed.js";
 import { isWhole } from "./picture.js";
-import { DESIGNS, troubles } from "./words.js";
+import { DESIGNS, list, troubles } from "./words.js";
 
 /** Seconds in which everything must be whole again before a lesson: so many, and so many more divided as timers are. */
 const REPAIR_LIMIT = [60, 120];
+/** Before its first order a lesson watches for so long: the answers of this time show how slow the machine is. */
+const QUIET_MS = 5000;
+const QUIET_LIMIT = [60, 0];
 
 /** Return whether all that a picture of a design shows was read after an instant. */
 function isYounger(design, ms) {
@@ -24,15 +28,17 @@ export class Teacher {
    * @param {import("./link.js").Program} parts.program
    * @param {(order: object) => Promise<object | null>} parts.order
    * @param {() => void} parts.back Leaves the past.
+   * @param {(isOpen: boolean) => void} parts.learn Makes room for a lesson, or takes it back.
    */
-  constructor(host, lessons, { program, order, back }) {
-    Object.assign(this, { host, lessons, program, order, back, lesson: null, wake: () => {} });
+  constructor(host, lessons, { program, order, back, learn }) {
+    Object.assign(this, { host, lessons, program, order, back, learn, lesson: null, wake: () => {} });
     /** Counts the lessons that were begun: an older one that is still under way sees that it is over. */
     this.turn = 0;
     this.done = new Set();
     this.desk = html("div", { id: "desk", hidden: true });
     this.choices = html("ol", { class: "lessons" }, ...lessons.map((lesson) => {
-      const button = html("button", { type: "button", "data-lesson": lesson.id }, lesson.title);
+      const button = html("button", { type: "button", "data-lesson": lesson.id, title: lesson.title },
+        html("span", { class: "name" }, lesson.title));
       button.addEventListener("click", () => this.ask(lesson));
       return html("li", {}, button);
     }));
@@ -70,6 +76,7 @@ export class Teacher {
     const number = this.lessons.indexOf(this.lesson) + 1;
     const title = html("h3", { id: "desk-title", tabindex: -1 }, `Lesson ${number} of ${this.lessons.length}: ${this.lesson.title}`);
     this.table = null;
+    this.learn(true);
     set(this.desk, { hidden: false, "data-phase": phase, "data-lesson": this.lesson.id, "data-happened": null, "data-until": null });
     this.desk.replaceChildren(title, ...parts);
     title.focus();
@@ -80,6 +87,7 @@ export class Teacher {
     button.addEventListener("click", () => {
       this.turn += 1;
       this.wake();
+      this.learn(false);
       set(this.desk, { hidden: true, "data-phase": null });
       const item = this.choices.querySelector("[aria-current]");
       set(item, { "aria-current": null });
@@ -93,7 +101,9 @@ export class Teacher {
     const { turn } = this;
     const isOver = () => turn !== this.turn;
     this.back();
-    const steps = [{ tell: "First, everything that is broken is repaired." }, ...lesson.steps];
+    const steps = [{ tell: "First, everything that is broken is repaired." },
+      { tell: "Watch for a moment while nothing is broken.", until: ({ name }) => this.#quietMs(name) >= QUIET_MS, limit: QUIET_LIMIT },
+      ...lesson.steps];
     const items = steps.map(({ tell }) => html("li", { "data-step": "later" }, tell));
     const table = html("table", { class: "now" });
     this.#phase("watch", html("ol", { class: "steps", "aria-live": "polite" }, ...items), table, html("div", { class: "row" }, this.#closer()));
@@ -107,7 +117,8 @@ export class Teacher {
       if (isOver()) return;
       set(items[number], { "data-step": result === "late" ? "late" : "done", "aria-current": null });
       if (result === "late") {
-        isWithin = false;
+        // A machine on which something breaks by itself plays the lesson all the same.
+        isWithin &&= number === 1;
         items[number].append(" This took longer than the lesson waits.");
       }
       if (result === "failed" || (result === "late" && number === 0)) {
@@ -115,7 +126,7 @@ export class Teacher {
         return;
       }
     }
-    this.#tell(lesson, choice, new Observed(this.program.history, acts, this.#running()), isWithin);
+    this.#tell(lesson, choice, new Observed(this.program.history, this.program.calm, acts, this.#running()), isWithin);
   }
 
   #running() {
@@ -132,20 +143,41 @@ export class Teacher {
     return this.#wait(isWhole, REPAIR_LIMIT, isOver);
   }
 
-  async #step({ id, order, until, limit, wait }, acts, isOver) {
-    if (order) {
-      const wanted = typeof order === "function" ? order(this.program.state) : order;
-      const done = await this.order({ designs: this.#running(), ...wanted });
-      if (!done) return "failed";
-      acts.set(id, done);
-      // Measures begin with the order, so its change must have come.
-      return this.#wait(() => this.program.history.last.id >= done.id, [10, 0], isOver);
-    }
+  #quietMs(name) {
+    return this.program.calm.lasts(name, this.program.state.at_ms);
+  }
+
+  async #step({ id, orders, until, again, limit, wait }, acts, isOver) {
+    if (again) return this.#repeat(id, orders, (design) => until(design, acts), { again, limit }, acts, isOver);
+    if (orders) return this.#give(id, orders, this.#running(), acts, isOver);
     // The picture may be older than the last order: every client must have asked since, and every server been read.
-    const since = Math.max(...[...acts.values()].map(({ at_ms: at }) => at));
+    const since = Math.max(0, ...[...acts.values()].map(({ at_ms: at }) => at));
     if (until) return this.#wait((design) => isYounger(design, since) && until(design, acts), limit, isOver);
     await this.#wait(() => false, wait, isOver);
     return "done";
+  }
+
+  /** Give all orders of a step at once; returns "done" when the picture shows the last of them, or "failed". */
+  async #give(id, orders, designs, acts, isOver) {
+    const all = await Promise.all(orders.map((wanted) => this.order({ ...wanted, designs })));
+    if (all.includes(null)) return "failed";
+    const last = all.reduce((one, other) => other.id > one.id ? other : one);
+    acts.set(id, last);
+    // Measures begin with the order, so its change must have come.
+    return this.#wait(() => this.program.history.last.id >= last.id, [10, 0], isOver);
+  }
+
+  /** Give orders again and again to the designs in which the test does not hold. */
+  async #repeat(id, orders, test, { again, limit: [fixed, divided] }, acts, isOver) {
+    const end = performance.now() + 1000 * (fixed + divided / this.program.state.divisor);
+    let result = "late";
+    while (!isOver() && result === "late" && performance.now() < end) {
+      const designs = this.program.state.designs.filter((design) => design.phase === "running" && !test(design)).map(({ name }) => name);
+      if (!designs.length) return "done";
+      if (await this.#give(id, orders, designs, acts, isOver) === "failed") return "failed";
+      result = await this.#wait(test, [again, 0], isOver);
+    }
+    return result;
   }
 
   /** Return whether a test holds in every design that runs. */
@@ -181,8 +213,9 @@ export class Teacher {
 
   #tell(lesson, choice, observed, isWithin) {
     const measures = lesson.measure(observed);
+    const verdicts = Object.fromEntries(observed.names.map((name) => [name, lesson.verdict(measures, name)]));
     // A measure that has not ended decides nothing.
-    const happened = isWithin ? lesson.happened(measures) : null;
+    const happened = isWithin ? lesson.happened(verdicts) : null;
     const textOf = (id) => lesson.choices.find((one) => one.id === id)?.text;
     const expected = choice === "unsure" ? "You made no guess." : choice === happened ? "You expected this." : `You expected: ${textOf(choice)}`;
     const next = this.lessons[this.lessons.indexOf(lesson) + 1];
@@ -194,9 +227,12 @@ export class Teacher {
     if (go) go.className = "main";
     this.#phase("seen",
       html("p", { class: "outcome" }, html("strong", {}, happened ? textOf(happened)
-        : isWithin ? "Something else happened than the choices say."
+        : isWithin ? "None of the choices says what happened: see below, design by design."
         : "Not everything happened in the time that this lesson waits, so it decides nothing."), ` ${expected}`),
       html("h4", {}, "Seen just now"), html("p", { id: "sentences" }, lesson.seen(measures).join(" ")),
+      html("ul", { id: "verdicts" }, ...Object.entries(verdicts).map(([name, { is, text }]) =>
+        html("li", { "data-design": name, "data-verdict": is }, html("strong", {}, DESIGNS[name].name), `: ${text}.`))),
+      html("p", { id: "quiet" }, quietWords(observed)),
       html("h4", {}, "What the documents say"), html("p", { id: "claim" }, lesson.claim),
       html("p", {}, html("a", { href: lesson.link.href, target: "_blank" }, `${lesson.link.text} (new tab)`)),
       html("div", { class: "row" }, ...(go ? [go] : []), this.#again("Once more"), this.#closer()));
@@ -216,4 +252,15 @@ export class Teacher {
     this.table.replaceChildren(html("caption", {}, state.mark ? `Clients now, and their answers since ${duration(state.at_ms - state.mark.at_ms)} ago` : "Clients now"),
       html("tbody", {}, ...rows));
   }
+}
+
+/** Say how the designs answered before the lesson broke anything. */
+function quietWords(observed) {
+  const quiet = observed.quiet();
+  if (!quiet) return "Something was broken before the lesson began, so nobody knows how this machine answers undisturbed.";
+  const slow = Object.entries(quiet.bad).filter(([, counts]) => badOf(counts));
+  const time = `In the ${duration(quiet.ms)} before, nothing was broken`;
+  if (!slow.length) return `${time}, and every answer was right.`;
+  return `${time}, but ${list(slow.map(([name, counts]) => `${DESIGNS[name].name} gave ${troubles(counts)}`))}: `
+    + "this machine is slow, and such answers come without any fault.";
 }

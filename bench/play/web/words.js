@@ -1,17 +1,21 @@
 /** Words for what the program reports. */
 
+import { duration } from "/drawings/states.js";
+
 export const DESIGNS = {
   independent: {
     name: "Independent",
-    about: "The servers do not know each other. Every broker reports to each of them. This is RocketMQ's design.",
+    about: "The nameservers do not know each other. Every broker reports to each of them. This is RocketMQ's design.",
   },
   raft: {
     name: "Raft",
-    about: "The servers share one table. A leader puts the changes in order, and a majority must store each of them.",
+    about: "The nameservers share one table. A leader puts the changes in order, and a majority must store each of them.",
+    around: "nameservers, one group",
   },
   zookeeper: {
     name: "ZooKeeper",
-    about: "A separate system keeps the table. RocketMQ's predecessor did it this way.",
+    about: "No nameserver runs here: brokers and clients speak to an ensemble of ZooKeeper, a system of its own. RocketMQ's predecessor did it this way.",
+    around: "ensemble of ZooKeeper",
   },
 };
 
@@ -28,6 +32,7 @@ export function orderText({ do: verb, target, to, oneway, delay_ms: delay, topic
     case "slow": return delay ? `slow links of ${aim}${to ? ` to ${named(to)}` : ""} by ${delay} ms${oneway ? ", one way" : ""}`
       : `end the delay of ${aim}`;
     case "part": return `part ${aim}, client 0 and broker 0 from all others`;
+    case "reconnect": return `let ${aim} connect anew, to ${named(to)}`;
     case "heal": return "heal all links, and let paused processes go on";
     case "resume": return `let ${aim} go on`;
     case "restart-empty": return `restart ${aim} empty`;
@@ -71,4 +76,14 @@ export function isTroubled(counters) {
 export function troubles(counters) {
   const parts = Object.keys(COUNTED).filter((name) => counters[name] > 0).map((name) => `${counters[name]} ${COUNTED[name]}`);
   return parts.length ? parts.join(", ") : "only right answers";
+}
+
+/**
+ * Return answers that were not right before a fault, with the length of time: "2 refused in as much time".
+ *
+ * Empty if there were none, or if nobody knows.
+ */
+export function before(compared, sinceMs) {
+  if (!compared || !isTroubled(compared.before)) return "";
+  return `${troubles(compared.before)} in ${compared.ms < sinceMs ? duration(compared.ms) : "as much time"}`;
 }

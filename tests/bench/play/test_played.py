@@ -187,6 +187,21 @@ def test_a_cut_one_way_is_shown_one_way_and_what_waits_in_it(whole: Session) -> 
     whole.shows("raft", link_is("client-1", "nameserver-1", forward="open", back="open"), "it is open again")
 
 
+def test_a_client_that_connects_anew_asks_the_server_that_it_is_sent_to(whole: Session) -> None:
+    for number in (2, 0, 1):
+        server_name = f"nameserver-{number}"
+
+        def asked(server_name: str = server_name) -> bool:
+            last = [client(whole.design(name), "client-1").last for name in ("independent", "raft")]
+            if all(each is not None and each.server == server_name for each in last):
+                return True
+            # A server that is held up longer than a try lasts is left for the next one: send it there again.
+            whole.do(Order(do="reconnect", target="client-1", to=server_name))
+            return False
+
+        wait_until(asked, f"both clients are answered by {server_name}", every_s=3.0)
+
+
 def test_a_slow_link_is_shown_with_its_delay_and_answers_come_late_until_it_is_healed(whole: Session) -> None:
     done = whole.do(Order(do="slow", target="client-0", delay_ms=150, designs=["independent"]))
     assert [each.result for each in done.outcomes] == ["applied"]

@@ -16,6 +16,10 @@ const CHIP = 17;
 /** Names in a box narrower than this are smaller. */
 const NARROW = 80;
 const WIDTH_MAX = 560;
+/** Room of the frame around servers that belong together: above for their links, below for its name. */
+/** Width of a letter of that name at most. */
+const LETTER = 6.6;
+const AROUND = { above: 27, below: 18, beside: 3 };
 
 export class Cluster {
   /**
@@ -33,9 +37,11 @@ export class Cluster {
     this.nodes = new Map();
     this.links = new Map();
     this.order = [];
+    this.around = svg("rect", { class: "cl-around", rx: 9 });
+    this.aroundName = svg("g", { class: "cl-around-name" }, svg("rect", { height: 15, rx: 3 }), svg("text", { y: 11.5, "text-anchor": "middle" }));
     this.wires = svg("g", { class: "cl-wires" });
     this.boxes = svg("g");
-    this.svg = svg("svg", { class: "cl-svg", role: "group", "aria-label": label }, this.wires, this.boxes);
+    this.svg = svg("svg", { class: "cl-svg", role: "group", "aria-label": label }, this.around, this.wires, this.aroundName, this.boxes);
     this.frame = html("div", { class: "cl" }, this.svg);
     host.append(this.frame);
     this.svg.addEventListener("keydown", (event) => this.#key(event));
@@ -52,6 +58,8 @@ export class Cluster {
    *   `lists`: ids of the brokers in its table, null if nobody knows; `isOld` if that was some time ago.
    * @param {{id: string, name: string, answer: string | null, age: number | null, lists: string[] | null, why?: string}[]}
    *   data.clients `age` in ms since its last answer came; null if that is not known.
+   * @param {string | null} [data.around] Name of the whole that the servers are, drawn as a frame around them.
+   * @param {boolean} [data.isForeign] That whole is another system than the rest of the drawing.
    * @param {{from: string, to: string, state: string, way?: "both" | "forth" | "back"}[]} data.links
    *   `state`: "asks", "talks", "idle", "slow", "unknown" or "cut"; `way` says which direction of a cut link is blocked.
    */
@@ -115,6 +123,22 @@ export class Cluster {
       this.#rove(this.order[0]);
     }
     this.#drawLinks(links);
+    this.#drawAround();
+  }
+
+  #drawAround() {
+    const { around = null, isForeign = false } = this.data;
+    const { above, below, beside } = AROUND;
+    const name = around ?? "";
+    set(this.around, {
+      class: `cl-around${isForeign ? " cl-foreign" : ""}`, display: name ? null : "none",
+      x: -beside, y: SERVER.top - above, width: this.width + 2 * beside, height: SERVER.height + above + below,
+    });
+    const wide = name.length * LETTER + 8;
+    const [ground, text] = this.aroundName.childNodes;
+    set(this.aroundName, { transform: `translate(${this.width / 2} ${SERVER.top + SERVER.height + 2})`, display: name ? null : "none" });
+    set(ground, { x: -wide / 2, width: wide });
+    write(text, name);
   }
 
   #remove(map, id) {

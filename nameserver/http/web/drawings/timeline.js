@@ -10,8 +10,6 @@
 import { duration, mark, sign } from "./states.js";
 import { html, set, svg, write } from "./svg.js";
 
-const LANE = 15;
-const HEAD = 19;
 const EVENTS = 26;
 const AXIS = 20;
 const RIGHT = 10;
@@ -19,6 +17,8 @@ const RIGHT = 10;
 const WIDTH_MIN = 2;
 /** Marks of events closer than this many pixels are drawn as one with a number. */
 const CROWDED = 13;
+/** A step from one event to another moves the head by so many pixels at least. */
+const STEP_MIN = 6;
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600].map((s) => s * 1000);
 
 /** One piece of a band, from x to x + w in a lane around y, in the form that belongs to the state. */
@@ -44,6 +44,13 @@ function repeat(x, w, every, piece) {
   return path;
 }
 
+/** Return a piece of the band of a state, to stand in a line of text. */
+export function band(family, name) {
+  const { band: form, css } = sign(family, name);
+  return svg("svg", { class: "band", width: 26, height: 13, "aria-hidden": "true", focusable: "false" },
+    svg("path", { class: `tl-band ${css}`, "fill-rule": "evenodd", d: BANDS[form](1, 6.5, 24) }));
+}
+
 export class Timeline {
   /**
    * Build a timeline inside `host`, empty until `show`.
@@ -53,10 +60,12 @@ export class Timeline {
    * @param {string} choices.label Name of the slider, for screen readers.
    * @param {(at: number | null) => void} [choices.onSeek] Called when somebody chose an instant.
    * @param {number} [choices.step] How far an arrow key moves, in ms.
+   * @param {number} [choices.lane] Height of a lane in pixels, 13 at least.
+   * @param {number} [choices.heading] Height of the name above a group of lanes.
    * @param {(at: number, now: number) => string} [choices.instant] Text of an instant; by default its distance from now.
    */
-  constructor(host, { label, onSeek = () => {}, step = 1000, instant = (at, now) => `${duration(now - at)} ago` }) {
-    Object.assign(this, { onSeek, step, instant, at: null, width: 0 });
+  constructor(host, { label, onSeek = () => {}, step = 1000, lane = 15, heading = 19, instant = (at, now) => `${duration(now - at)} ago` }) {
+    Object.assign(this, { onSeek, step, lane, heading, instant, at: null, width: 0 });
     this.data = { from: 0, to: 1, groups: [], events: [] };
     this.lanes = new Map();
     this.grid = svg("g", { class: "tl-grid" });
@@ -64,8 +73,9 @@ export class Timeline {
     this.marks = svg("g");
     this.veil = svg("rect", { class: "tl-veil", y: 0 });
     this.head = svg("path", { class: "tl-head" });
+    this.flag = svg("text", { class: "tl-flag" });
     this.svg = svg("svg", { class: "tl-svg", "aria-hidden": "true", focusable: "false" },
-      this.grid, this.bands, this.marks, this.veil, this.head);
+      this.grid, this.bands, this.marks, this.veil, this.head, this.flag);
     this.slider = html("div", {
       class: "tl-slider", role: "slider", tabindex: 0, "aria-label": label, "aria-orientation": "horizontal",
     });
@@ -101,13 +111,18 @@ export class Timeline {
     this.#drawHead();
   }
 
-  /** Return the next event before (-1) or after (1) the head, or null. */
+  /**
+   * Return the events of the next mark before (-1) or after (1) the head, or null.
+   *
+   * Events so close that they share a mark are one step, to the instant of the first of them. A mark that is only a hair
+   * away from the head is passed over, unless the head comes from now.
+   */
   neighbour(direction) {
-    const here = this.at ?? this.data.to;
-    const seen = this.data.events.filter((event) => event.at >= this.data.from);
-    return direction < 0
-      ? seen.findLast((event) => event.at < here - 1) ?? null
-      : seen.find((event) => event.at > here + 1) ?? null;
+    const marks = this.#crowds();
+    if (this.at === null) return direction < 0 ? marks.at(-1)?.events ?? null : null;
+    const here = this.#x(this.at);
+    const found = direction < 0 ? marks.findLast(({ x }) => x <= here - STEP_MIN) : marks.find(({ x }) => x >= here + STEP_MIN);
+    return found?.events ?? null;
   }
 
   #choose(at) {
@@ -174,7 +189,7 @@ export class Timeline {
     const { from, to, groups } = this.data;
     this.left = this.width < 560 ? 70 : 112;
     this.scale = (this.width - this.left - RIGHT) / Math.max(1, to - from);
-    this.bottom = EVENTS + groups.reduce((sum, group) => sum + HEAD + group.lanes.length * LANE, 0);
+    this.bottom = EVENTS + groups.reduce((sum, group) => sum + this.heading + group.lanes.length * this.lane, 0);
     set(this.svg, { width: this.width, height: this.bottom + AXIS });
     this.#drawGrid();
     this.#drawLanes();
@@ -201,8 +216,8 @@ export class Timeline {
     for (const [number, group] of this.data.groups.entries()) {
       y = this.#drawHeading(`group ${number}`, group.name, y, used);
       for (const lane of group.lanes) {
-        this.#drawLane(lane, y + LANE / 2, used);
-        y += LANE;
+        this.#drawLane(lane, y + this.lane / 2, used);
+        y += this.lane;
       }
     }
     for (const [key, element] of this.lanes) {
@@ -223,9 +238,9 @@ export class Timeline {
 
   #drawHeading(key, name, y, used) {
     const text = this.#element(key, used, () => svg("text", { class: "tl-group" }));
-    set(text, { x: 0, y: y + 14 });
+    set(text, { x: 0, y: y + this.heading - 4 });
     write(text, name);
-    return y + HEAD;
+    return y + this.heading;
   }
 
   #drawLane(lane, y, used) {
@@ -246,7 +261,8 @@ export class Timeline {
     }
   }
 
-  #drawEvents() {
+  /** Return the events in view, those together that share a mark. */
+  #crowds() {
     const crowds = [];
     for (const event of this.data.events) {
       if (event.at < this.data.from) continue;
@@ -258,7 +274,11 @@ export class Timeline {
       }
       crowds.push({ x, events: [event] });
     }
-    this.marks.replaceChildren(...crowds.map(({ x, events }) => {
+    return crowds;
+  }
+
+  #drawEvents() {
+    this.marks.replaceChildren(...this.#crowds().map(({ x, events }) => {
       const first = events.find((event) => event.kind === "fault") ?? events.find((event) => event.kind === "heal") ?? events[0];
       const place = svg("g", { class: "tl-event", transform: `translate(${r(x)} 13)` }, mark("event", first.kind));
       const line = svg("path", { class: `tl-drop s-event-${first.kind}`, d: `M0 9V${this.bottom - 13}` });
@@ -277,6 +297,8 @@ export class Timeline {
       class: this.at === null ? "tl-head" : "tl-head past",
       d: `M${x - 5} 0h10l-4.5 7V${this.bottom}h-1V7Z`,
     });
+    const side = x < this.left + 40 ? "start" : x > this.width - 50 ? "end" : "middle";
+    set(write(this.flag, this.at === null ? "" : this.instant(here, now)), { x, y: this.bottom + 14, "text-anchor": side });
     set(this.veil, { x, width: Math.max(0, r(this.#x(to) - x)), height: this.bottom });
     set(this.slider, {
       "aria-valuemin": Math.round(from / 1000), "aria-valuemax": Math.round(to / 1000),

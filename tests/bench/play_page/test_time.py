@@ -1,0 +1,147 @@
+"""Time on the playground's page: steps from event to event, the past, a slow machine, room for a lesson."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from routekeeper.bench.play.model import Change, Life, Verdict
+from routekeeper.bench.play.orders import SERVERS
+from tests.bench.play.sessions import Session, session
+from tests.bench.play_page import written
+from tests.bench.play_page.shown import Shown, shown
+from tests.browser import WITHIN_MS
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
+
+MOVED_MIN = 6.0
+"""A step of the head that people see, in pixels."""
+EARLY_MS, FAULT_MS, END_MS = 1_500, 3_000, 6_000
+HEIGHT = 900
+
+
+def client(at_ms: int, verdict: Verdict, name: str = "client-0") -> Change:
+    return Change(id=0, at_ms=at_ms, design="raft", client=written.client(name, at_ms, verdict))
+
+
+@pytest.fixture(scope="module")
+def again(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """A session whose events come in bursts; an answer fails before the fault, and another one after it."""
+    bursts: list[tuple[int, Life]] = [(800, "paused"), (1_000, "up"), (FAULT_MS, "down")]
+    changes = [
+        *(
+            Change(
+                id=0,
+                at_ms=begin_ms + number,
+                design="independent",
+                server=written.server(name, "independent", life=life),
+            )
+            for begin_ms, life in bursts
+            for number, name in enumerate(SERVERS)
+        ),
+        client(EARLY_MS, "none"),
+        client(EARLY_MS + 300, "right"),
+        written.fault(FAULT_MS + 10, "kill", "nameserver-0"),
+        client(FAULT_MS + 200, "none"),
+        client(FAULT_MS + 500, "right"),
+        client(END_MS, "stale", "client-3"),  # no mark on the strip
+    ]
+    changes.sort(key=lambda change: change.at_ms)
+    out: Path = tmp_path_factory.mktemp("again")
+    folder = written.write(out / "session", changes)
+    with session("--replay", str(folder), out=out) as made:
+        yield made
+
+
+def whole(page: Shown) -> None:
+    """Wait until all of the session is shown."""
+    page.sees("client-3", "stale", "raft")
+    since = f"Since the fault {(END_MS - FAULT_MS - 10) / 1000:.1f} s ago"
+    expect(page.page.locator("#difference")).to_contain_text(since, timeout=WITHIN_MS)
+
+
+def head_of(page: Shown) -> float:
+    """Return the place of the head on the strip of time, in pixels."""
+    found = re.match(r"M([\d.]+) ", page.page.get_attribute(".tl-head", "d") or "")
+    assert found is not None
+    return float(found[1])
+
+
+def near(pixels: float) -> object:
+    """Return a place, as exactly as it is known: the strip may have been drawn a moment ago."""
+    return pytest.approx(pixels, abs=MOVED_MIN / 2)
+
+
+def test_a_step_to_the_event_before_or_after_moves_the_head_visibly(opened: Browser, again: Session) -> None:
+    with shown(opened, again) as page:
+        whole(page)
+        heads = [head_of(page)]
+        for _ in range(3):
+            page.page.click("#earlier")
+            heads.append(head_of(page))
+        # The events are close to three instants.
+        assert all(one - other >= MOVED_MIN for one, other in pairwise(heads)), heads
+        page.page.click("#earlier")
+        assert head_of(page) == near(heads[-1]), "there is no earlier event"
+        for wanted in (heads[2], heads[1], heads[0]):
+            page.page.click("#later")
+            assert head_of(page) == near(wanted)
+        expect(page.page.locator("#past")).to_be_hidden(timeout=WITHIN_MS)
+
+
+def test_the_past_is_marked_at_the_top_at_each_design_and_at_the_strip(
+    opened: Browser, again: Session
+) -> None:
+    with shown(opened, again, width=768) as page:
+        whole(page)
+        page.page.click("#earlier")
+        ago = f"{(END_MS - FAULT_MS) / 1000:.1f} s ago"
+        assert f"You see the past: {ago}." in page.see("#past").inner_text()
+        expect(page.page.locator(".design .then")).to_have_text([ago] * 3, timeout=WITHIN_MS)
+        expect(page.page.locator(".tl-flag")).to_have_text(ago, timeout=WITHIN_MS)
+        expect(page.page.locator("#difference")).to_contain_text("kill server 0", timeout=WITHIN_MS)
+        expect(page.page.locator("#difference")).to_contain_text("3 events close to it", timeout=WITHIN_MS)
+        page.page.mouse.wheel(0, 10_000)
+        page.page.locator("footer").scroll_into_view_if_needed()
+        box = page.see("#past").bounding_box()
+        assert box is not None
+        assert 0 <= box["y"] < HEIGHT / 4, "it stays in view at the top, however far the page is scrolled"
+        page.page.click("#past button")
+        expect(page.page.locator(".design .then").first).to_be_hidden(timeout=WITHIN_MS)
+        expect(page.page.locator(".tl-flag")).to_have_text("", timeout=WITHIN_MS)
+
+
+def test_answers_that_failed_before_the_fault_stand_beside_those_since(
+    opened: Browser, again: Session
+) -> None:
+    with shown(opened, again) as page:
+        whole(page)
+        said = page.page.inner_text("#difference")
+        quiet = "Before it, although nothing was broken: "
+        assert f"{quiet}Raft 1 without an answer in as much time." in said
+        assert said.count("in as much time") == 1
+        raft = page.page.inner_text('[data-design="raft"] .counts')
+        assert "before it: 1 without an answer in as much time" in raft
+        assert "before it" not in page.page.inner_text('[data-design="independent"] .counts')
+
+
+@pytest.mark.parametrize("width", [768, 1280])
+@pytest.mark.parametrize(
+    "lesson", ["restart-empty", "leader-dies", "network-parts", "silence", "poll-or-watch"]
+)
+def test_a_lesson_and_the_strip_of_time_fit_on_one_screen(
+    opened: Browser, again: Session, lesson: str, width: int
+) -> None:
+    with shown(opened, again, width=width) as page:
+        whole(page)
+        page.page.click(f'[data-lesson="{lesson}"]')
+        for selector in ("#desk", ".tl"):
+            box = page.see(selector).bounding_box()
+            assert box is not None
+            assert box["y"] >= 0, selector
+            assert box["y"] + box["height"] <= HEIGHT, selector
