@@ -267,7 +267,8 @@ class Directory:
         """Refresh all routes in use, every refresh period, until the client stops.
 
         Each period refreshes all of them, even one that was read a moment ago: so no route is older than a
-        period.
+        period. After a pause of the process it refreshes at once, and then at the instants as before: clients
+        of one process would otherwise ask together from then on.
 
         Source: MQClientInstance.startScheduledTask.
         """
@@ -277,8 +278,8 @@ class Directory:
         next_s = instant.now_s
         while not stopping():
             seen = stop.version
-            next_s = max(next_s + period_s, instant.now_s)
-            if (yield from wait(stop, seen, next_s - instant.now_s)):
+            next_s += period_s * max(1, (instant.now_s - next_s) // period_s)
+            if (yield from wait(stop, seen, max(0.0, next_s - instant.now_s))):
                 continue
             for topic in self.routes.topics():
                 yield from self.refresh_quietly(topic)

@@ -99,3 +99,8 @@ def test_no_route_in_use_gets_older_than_one_refresh_period() -> None:
     for times in asked.values():
         assert len(times) == 4
         assert max(later - earlier for earlier, later in itertools.pairwise(times)) <= 30.0
+        times.clear()
+    now_s = began_s + 195  # the process was held up for longer than a period
+    play(routes, began_s + 250)
+    for times in asked.values():
+        assert sorted({at_s - began_s for at_s in times}) == [195, 210, 240], "its own instants again"
