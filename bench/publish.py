@@ -46,10 +46,13 @@ def publish(result: Path, to: Path) -> Path:
         raise PublishError(f"{result}: no runs")
     to.mkdir(parents=True, exist_ok=True)
     part = to / f"{ARCHIVE}.part"
-    with tarfile.open(part, "w:xz", format=tarfile.GNU_FORMAT, preset=9) as archive:
-        for path in files:
-            archive.add(path, str(path.relative_to(result)), filter=_without_origin)
-    part.replace(to / ARCHIVE)
+    try:
+        with tarfile.open(part, "w:xz", format=tarfile.GNU_FORMAT, preset=9) as archive:
+            for path in files:
+                archive.add(path, str(path.relative_to(result)), filter=_without_origin)
+        part.replace(to / ARCHIVE)
+    finally:
+        part.unlink(missing_ok=True)  # an interrupt or a full disk leaves no half of an archive
     shutil.copyfile(result / PAGE, to / PAGE)
     for name in TABLES:
         shutil.copyfile(result / "marts" / name, to / name)
