@@ -123,7 +123,7 @@ async def broadcast(client: AsyncClient, other: AsyncClient, stage: Stage) -> No
 
 
 async def dead_letters(client: AsyncClient, stage: Stage) -> None:
-    """One that is always refused comes once more and is dead then; the others come."""
+    """A message that is always refused is redelivered once, then dead-lettered; the others arrive."""
     topic, group = await asyncio.to_thread(stage.topic, "Dead"), stage.group("dead")
     bodies = [b"%d" % number for number in range(20)]
     await fill(client, topic, bodies)

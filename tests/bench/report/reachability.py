@@ -23,9 +23,9 @@ def tenths(begin: float, end: float) -> list[float]:
 def parted(root: Path) -> None:
     """Side a, nameserver 0 and broker 0 are cut off from all others from 5 to 10 s.
 
-    Its answers list brokers 1 and 2, which it cannot reach, for 2 s, and a simulated one for 1 s; then no
-    more, which is right, until 0.5 s after the cut. Answers to side b list broker 0, which it cannot reach,
-    for 3 s; then for 1 s they lack broker 2, and one lacks the simulated broker, both in its reach.
+    Answers to side a list brokers 1 and 2, which it cannot reach, for 2 s, and a simulated one for 1 s; then
+    no more, which is right, until 0.5 s after the cut. Answers to side b list broker 0, which it cannot
+    reach, for 3 s; then for 1 s they lack broker 2, and one lacks the simulated broker, both in its reach.
     Brokers of side a register again when the cut is over, those of side b after 0.7 s.
     """
     with PlantedRun(root, scenario="parted") as run:

@@ -147,7 +147,7 @@ def test_requests_are_timed_by_group_and_the_groups_are_few(
             broker.invoke(nameserver.addr, RemotingCommand.request(104, nameserver.fields("timed"))).code == 0
         )
     for code in range(9_000, 9_020):
-        assert ask(nameserver, client, code) == 3  # strangers choose these
+        assert ask(nameserver, client, code) == 3  # any client can send unknown codes
     after = counts()
     grown = {group: after[group] - before[group] for group in GROUPS}
     # Of route queries from the cache one in 64 is timed, and counts for those before it.

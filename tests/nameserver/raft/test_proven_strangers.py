@@ -1,6 +1,7 @@
 """Peers that pass the handshake but are in no configuration; on loopback without a secret anybody can.
 
-It may have been added while this member was away. It is let in, and must cost nothing.
+Such a peer may have been added while this member was away, so its connection is accepted; it must cost
+nothing.
 """
 
 from __future__ import annotations
