@@ -46,9 +46,14 @@ class Teller:
         self._writing = threading.Lock()
 
     def tell(self, heard: Heard) -> None:
-        line = msgspec.json.encode(heard) + b"\n"
+        self._write(msgspec.json.encode(heard))
+
+    def ready(self) -> None:
+        self._write(READY.encode())  # print() would write the line's end separately if Python does not buffer
+
+    def _write(self, line: bytes) -> None:
         with self._writing:
-            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.write(line + b"\n")
             sys.stdout.buffer.flush()
 
 
@@ -157,7 +162,7 @@ def serve(config: ClientsConfig) -> None:
     askers = [Asker(number, arm, side, config, teller) for number, side in enumerate(config.arm.sides)]
     for asker in askers:
         asker.start()
-    print(READY, flush=True)
+    teller.ready()
     for line in sys.stdin:
         anew = reconnecting(line)
         for asker in askers:

@@ -122,6 +122,13 @@ class _Seen:
 
         self._post(take)
 
+    def lost(self, reason: str) -> None:
+        def take(running: _Running, scene: Scene) -> Iterable[Happened]:
+            self._playground.lost(running, reason)
+            return ()
+
+        self._post(take)
+
 
 class Playground:
     """A session: designs that run, and all that has happened to them.
@@ -287,6 +294,13 @@ class Playground:
         everybody = sorted([*others, design], key=lambda each: places(each.name))
         self.change(Change(id=0, at_ms=0, designs=everybody))
         await self._in_thread(stage.watch)
+
+    def lost(self, running: _Running, reason: str) -> None:
+        """End a design of which something is not read any more, and show it as failed."""
+        if running.phase == "running":
+            running.phase = "failed"
+            self.change(Change(id=0, at_ms=0, design=running.name, phase="failed", reason=reason))
+            self._threads.submit(running.stage.end)
 
     async def end(self) -> None:
         """End everything that was started."""

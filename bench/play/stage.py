@@ -6,6 +6,7 @@ loop.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import signal
 import sys
@@ -63,6 +64,7 @@ SPREAD_S: Final = 2.0
 #: Size of the recorded events of one design at which recording ends, bytes.
 RECORD_MAX: Final = 256 * 1024 * 1024
 ELECTION_MS: Final = 500
+_LOG = logging.getLogger(__name__)
 
 
 def plan_of(divisor: float) -> Plan:
@@ -311,6 +313,8 @@ class Sink(Protocol):
 
     def made(self, topic: str, broker: str, begun_ns: int, acked_ns: int) -> None: ...
 
+    def lost(self, reason: str) -> None: ...
+
 
 class Stage:
     """One design that runs, with everything that reads it.
@@ -353,14 +357,16 @@ class Stage:
             self.cluster.truth(index, "up", made_ns)
             self._sink.made(FIRST_TOPIC, name, made_ns, made_ns)
         work: list[tuple[str, Callable[[], None]]] = [
-            ("look", self._look_always),
-            ("listen", self._listen),
-            ("sample", self._sample_always),
+            ("look at processes and links", self._look_always),
+            ("listen to the clients", self._listen),
+            ("sample processes", self._sample_always),
         ]
-        for index in range(len(SERVERS)):
-            work.append((f"read {index}", lambda index=index: self._read_always(index)))  # type: ignore[misc]
+        for index, name in enumerate(SERVERS):
+            work.append((f"read {name}", lambda index=index: self._read_always(index)))  # type: ignore[misc]
         for each, target in work:
-            thread = threading.Thread(target=target, name=f"{self.name} {each}", daemon=True)
+            thread = threading.Thread(
+                target=self._read, args=(each, target), name=f"{self.name} {each}", daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 
@@ -372,6 +378,15 @@ class Stage:
             thread.join(OBEYS_S)
 
     # -- threads that read --------------------------------------------------------------------------------
+
+    def _read(self, what: str, read: Callable[[], None]) -> None:
+        try:
+            read()
+        except Exception as error:
+            if not self._over.is_set():
+                _LOG.exception("%s: the thread that should %s has ended", self.name, what)
+                why = f"{type(error).__name__}: {error}".partition("\n")[0]
+                self._sink.lost(f"the thread that should {what} has ended: {why}")
 
     def _look_always(self) -> None:
         while not self._over.wait(LOOK_EVERY_S):

@@ -140,14 +140,21 @@ class Session:
     def await_started(self) -> State:
         """Wait until every design is whole, by answers and readings that come from now on."""
         since_ms = self.state().at_ms
+        lacks: list[str] = []
 
         def started() -> bool:
             state = self.state()
             for design in state.designs:
                 assert design.phase != "failed", design.reason
-            return all(is_whole(design, since_ms=since_ms) for design in state.designs)
+            lacks[:] = [
+                f"{design.name}: {each}" for design in state.designs for each in lacking(design, since_ms)
+            ]
+            return not lacks
 
-        wait_until(started, "every design is whole", within_s=STARTED_S, every_s=0.1)
+        try:
+            wait_until(started, "every design is whole", within_s=STARTED_S, every_s=0.1)
+        except AssertionError as error:
+            raise AssertionError("\n".join([str(error), *lacks, self.errors()])) from None
         return self.state()
 
     def shows(
@@ -163,26 +170,29 @@ def is_whole(design: Design, *, since_ms: int = 0) -> bool:
     Args:
         since_ms: Answers and readings that are older prove nothing.
     """
-    return (
-        design.phase == "running"
-        and all(each.life == "up" for each in design.brokers)
-        and all(
-            each.life == "up"
-            and each.answers
-            and each.serves
-            and len(each.brokers) == len(design.brokers)
-            and (each.read_ms or 0) >= since_ms
-            for each in design.servers
-        )
-        and all(
-            each.last is not None and each.last.verdict == "right" and each.last.sent_ms >= since_ms
-            for each in design.clients
-        )
-        and all(
-            (each.forward, each.back, each.forward_ms, each.back_ms) == ("open", "open", 0, 0)
-            for each in design.links
-        )
-    )
+    return not lacking(design, since_ms)
+
+
+def lacking(design: Design, since_ms: int = 0) -> list[str]:
+    """Return why a design is not whole, an entry for each process or link that is to blame."""
+    if design.phase != "running":
+        return [f"it is {design.phase}"]
+    lacks = [f"{each.name} is {each.life}" for each in design.brokers if each.life != "up"]
+    for server in design.servers:
+        is_known = (server.read_ms or 0) >= since_ms and len(server.brokers) == len(design.brokers)
+        if not (server.life == "up" and server.answers and server.serves and is_known):
+            lacks.append(f"at {since_ms} ms and later: {server}")
+    lacks += [
+        f"at {since_ms} ms and later: {each}"
+        for each in design.clients
+        if each.last is None or each.last.verdict != "right" or each.last.sent_ms < since_ms
+    ]
+    lacks += [
+        str(each)
+        for each in design.links
+        if (each.forward, each.back, each.forward_ms, each.back_ms) != ("open", "open", 0, 0)
+    ]
+    return lacks
 
 
 def server(design: Design, name: str) -> Server:

@@ -121,6 +121,21 @@ def test_a_start_that_fails_half_way_is_said_and_leaves_no_process(tmp_path: Pat
         assert of_session(tmp_path) == []
 
 
+def test_a_design_that_is_not_read_any_more_is_shown_as_failed(tmp_path: Path) -> None:
+    """Its picture would stay as it is, and nobody would notice."""
+    with session("--designs", "independent", "--divisor", "60", out=tmp_path) as made:
+        made.await_started()
+        (clients,) = [each for each in made.children() if "routekeeper.bench.play.clients" in each.cmdline()]
+        Path(f"/proc/{clients.pid}/fd/1").write_bytes(b"no line of ours\n")
+        made.shows("independent", lambda design: design.phase == "failed", "it is shown as failed")
+        assert "listen to the clients has ended: DecodeError" in made.design("independent").reason
+        wait_until(lambda: not made.children(), "its processes are ended")
+        outcomes = made.do(Order(do="kill", target="broker-1")).outcomes
+        assert [(each.result, each.reason) for each in outcomes] == [("not applied", "independent is failed")]
+        made.do(Order(do="timers", divisor=30.0))
+        made.await_started()
+
+
 # -- orders ------------------------------------------------------------------------------------------------
 
 

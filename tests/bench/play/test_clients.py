@@ -1,0 +1,64 @@
+"""The process of the clients: its lines on stdout, which threads write at the same time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from routekeeper.bench.arms.interface import ArmConfig, Side
+from routekeeper.bench.play.clients import READY
+from routekeeper.bench.play.heard import ClientsConfig, Heard
+from routekeeper.bench.ports import HOST, free_ports
+
+LINE_MAX = 65_536
+
+
+@pytest.mark.bench
+@pytest.mark.parametrize("environment", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
+def test_each_line_is_one_write(tmp_path: Path, environment: dict[str, str]) -> None:
+    """A line written in two pieces may have another thread's line between them; then neither is understood.
+
+    Through a socket of datagrams, each write arrives by itself.
+    """
+    names = ["client-0", "client-1"]
+    nobody = [f"{HOST}:{port}" for port in free_ports(1)]
+    config = ClientsConfig(
+        arm=ArmConfig(
+            kind="remoting",
+            sides=[Side(name=name, servers=nobody) for name in names],
+            lease_ms=2_000,
+            refresh_ms=500,
+            heartbeat_ms=500,
+            divisor=60.0,
+            timeout_s=0.2,
+        ),
+        topic="Orders",
+        every_s=0.05,
+        seed=1,
+    )
+    path = tmp_path / "clients.json"
+    path.write_bytes(msgspec.json.encode(config))
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with here, there:
+        here.settimeout(60.0)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "routekeeper.bench.play.clients", str(path)],
+            stdin=subprocess.PIPE,
+            stdout=there.fileno(),
+            env={name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"} | environment,
+        )
+        with child:
+            lines = [here.recv(LINE_MAX) for _ in range(10)]
+            assert child.stdin is not None
+            child.stdin.close()
+    assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines), lines
+    assert lines.count(f"{READY}\n".encode()) == 1
+    lines.remove(f"{READY}\n".encode())
+    heard = [msgspec.json.decode(line, type=Heard) for line in lines]
+    assert {each.operation.client_side for each in heard if each.operation is not None} == set(names)
