@@ -14,6 +14,7 @@ import argparse
 import shutil
 import sys
 import tarfile
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -45,17 +46,17 @@ def publish(result: Path, to: Path) -> Path:
     if not files:
         raise PublishError(f"{result}: no runs")
     to.mkdir(parents=True, exist_ok=True)
-    part = to / f"{ARCHIVE}.part"
-    try:
-        with tarfile.open(part, "w:xz", format=tarfile.GNU_FORMAT, preset=9) as archive:
+    # An interrupt or a full disk leaves no half of an archive, and no page without its archive.
+    with tempfile.TemporaryDirectory(prefix=".publish-", dir=to) as folder:
+        made = Path(folder)
+        with tarfile.open(made / ARCHIVE, "w:xz", format=tarfile.GNU_FORMAT, preset=9) as archive:
             for path in files:
                 archive.add(path, str(path.relative_to(result)), filter=_without_origin)
-        part.replace(to / ARCHIVE)
-    finally:
-        part.unlink(missing_ok=True)  # an interrupt or a full disk leaves no half of an archive
-    shutil.copyfile(result / PAGE, to / PAGE)
-    for name in TABLES:
-        shutil.copyfile(result / "marts" / name, to / name)
+        shutil.copyfile(result / PAGE, made / PAGE)
+        for name in TABLES:
+            shutil.copyfile(result / "marts" / name, made / name)
+        for name in (ARCHIVE, PAGE, *TABLES):
+            (made / name).replace(to / name)
     return to / ARCHIVE
 
 

@@ -6,9 +6,11 @@ import itertools
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +217,19 @@ def test_result_with_a_damaged_event_file_is_not_published(
     with pytest.raises(PublishError, match=f"{re.escape(ops.name)} is not as recorded"):
         publish(result, tmp_path / "published")
     assert not (tmp_path / "published").exists()
+
+
+def test_publication_for_which_the_disk_is_too_small_leaves_what_was_published_before(
+    comparison: tuple[Path, str], tmp_path: Path
+) -> None:
+    page, _ = comparison
+    to = tmp_path / "published"
+    command = [sys.executable, "-m", "routekeeper.bench.publish", str(page.parent), str(to)]
+    subprocess.run(command, check=True)
+    before = {path.name: path.read_bytes() for path in to.iterdir()}
+    small = (resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+    done = subprocess.run(
+        command, preexec_fn=partial(resource.setrlimit, *small), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "publish: [Errno 27] File too large\n")
+    assert {path.name: path.read_bytes() for path in to.iterdir()} == before
