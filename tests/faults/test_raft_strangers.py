@@ -33,6 +33,9 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 MIB = 1 << 20
 #: The answer of an acceptor to a peer that begins like a member: one random number, with its size.
 CHALLENGE_SIZE = 4 + 32
+ELECTION_S = 4.0
+#: A follower has heard its leader within this time, if it is linked.
+HEARTBEAT_S = 1.0
 
 
 @dataclass
@@ -42,6 +45,27 @@ class Site:
     cluster: Cluster
     network: Network
     recordings: list[Recording]
+    longest_s: float = 0.0
+    """The longest time in which a test had links cut; after ELECTION_S without contact members may elect."""
+
+    @contextlib.contextmanager
+    def linked_again(self) -> Iterator[None]:
+        """Wait in the end until all members are linked; note how long that took from the begin."""
+        begun = time.monotonic()
+        yield
+        for member in self.cluster.members:
+            wait_until_linked(self, member)
+        self.longest_s = max(self.longest_s, time.monotonic() - begun)
+        assert elapsed(begun) < 10.0
+
+    def leads_undisturbed(self, since: list[int]) -> bool:
+        """Return whether no member's disk hung after these sizes of their logs, and links came back soon.
+
+        A leader with a hung disk steps down.
+        """
+        logs = zip(self.cluster.members, since, strict=True)
+        is_stalled = any("journal stalls" in member.log(size) for member, size in logs)
+        return not is_stalled and self.longest_s < ELECTION_S - HEARTBEAT_S
 
     def address(self, member: Member) -> tuple[str, int]:
         """The address of the member itself, behind the proxy."""
@@ -59,7 +83,14 @@ def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     settings = root / "namesrv.properties"
     settings.write_text("serverChannelMaxIdleTimeSeconds=3600\n")
     # These tests must not depend on elections or leases, however busy the machine is.
-    arguments = ("--raft-secret-file", str(secret), "--election-timeout-ms", "4000", "-c", str(settings))
+    arguments = (
+        "--raft-secret-file",
+        str(secret),
+        "--election-timeout-ms",
+        f"{ELECTION_S * 1000:.0f}",
+        "-c",
+        str(settings),
+    )
     with (
         running_behind_proxy(root, arguments=arguments, record=True) as (cluster, network),
         Writers(cluster, lease_ms=3_600_000) as writers,
@@ -94,11 +125,12 @@ def site(running_site: Site) -> Iterator[Site]:
     """The group; after the test, its state must be unchanged, and it must work."""
     cluster = running_site.cluster
     cluster.wait_ready()
+    running_site.longest_s = 0.0
     before, logs = snapshot(cluster), [member.log_size() for member in cluster.members]
     memory = [rss(member) for member in cluster.members]
     yield running_site
     cluster.wait_ready()
-    if leads_undisturbed(cluster, logs):
+    if running_site.leads_undisturbed(logs):
         assert snapshot(cluster) == before
     else:
         assert [state for state, *_ in snapshot(cluster)] == [state for state, *_ in before]
@@ -119,16 +151,6 @@ def snapshot(cluster: Cluster) -> list[tuple[object, ...]]:
         state = (digest["digest"], digest["state_digest"], digest["revision"], tuple(status["members"]))
         found.append((state, status["term"], status["role"], status["leader"]))
     return found
-
-
-def leads_undisturbed(cluster: Cluster, since: list[int]) -> bool:
-    """Return whether no member's disk hung after these sizes of their logs.
-
-    A leader with a hung disk steps down.
-    """
-    return not any(
-        "journal stalls" in member.log(size) for member, size in zip(cluster.members, since, strict=True)
-    )
 
 
 def rss(member: Member) -> int:
@@ -264,8 +286,9 @@ def test_floods_keep_no_member_out_and_cost_bounded_memory(site: Site) -> None:
     try:
         wait_until(lambda: sent[0] > 300, "the flood comes")
         # Meanwhile every link ends: members link again despite the flood.
-        site.network.cut_between(*2 * [[m.raft for m in site.cluster.members]])
-        site.network.heal(reset=True)
+        with site.linked_again():
+            site.network.cut_between(*2 * [[m.raft for m in site.cluster.members]])
+            site.network.heal(reset=True)
         enough = sent[0] + 300
         wait_until(lambda: sent[0] > enough, "the flood goes on")
         wait_until_linked(site, member)
@@ -316,15 +339,15 @@ def test_frames_put_into_a_live_session_end_it_and_change_nothing(site: Site) ->
     for recording in site.recordings[-3:]:
         pieces = frames(recording.sent_by(dialler=True))
         for data in (pieces[-2], pieces[len(pieces) // 2], framed(os.urandom(100)), pieces[0]):
-            begun = time.monotonic()
             # Do not use the log: a peer that links again and again soon has no more lines there.
             links = len(site.network.recordings)
-            assert site.network.inject(data) > 0
-            wait_until(lambda n=links: len(site.network.recordings) > n, "a session ends and another begins")  # type: ignore[misc]
-            for member in site.cluster.members:
-                wait_until_linked(site, member)
-            assert elapsed(begun) < 10.0
-    assert site.cluster.leader() is leader or not leads_undisturbed(site.cluster, logs)
+            with site.linked_again():
+                assert site.network.inject(data) > 0
+                wait_until(
+                    lambda n=links: len(site.network.recordings) > n,  # type: ignore[misc]
+                    "a session ends and another begins",
+                )
+    assert site.cluster.leader() is leader or not site.leads_undisturbed(logs)
     said = [member.log(size) for member, size in zip(site.cluster.members, logs, strict=True)]
     assert any("frame with a wrong MAC" in log for log in said)
 
