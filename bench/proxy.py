@@ -228,17 +228,20 @@ class Proxy:
         self._servers: dict[str, asyncio.Server] = {}
         self._doubt = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
         self._dialled: dict[Direction, None] = {}
         self._alarm = Alarm()
 
     async def start(self) -> None:
         await self._follow()
-        self._keep(self.watch())
+        self._watching = self._keep(self.watch())
 
     async def stop(self) -> None:
         """End every connection, and listen no more."""
         for task in self._tasks:
             task.cancel()
+        if self._watching is not None:  # it opens and closes listeners
+            await asyncio.gather(self._watching, return_exceptions=True)
         for server in self._servers.values():
             await stop_accepting(server)
         for passage in self.passages:
@@ -321,10 +324,11 @@ class Proxy:
 
         return accepted
 
-    def _keep(self, work: Coroutine[None, None, None]) -> None:
+    def _keep(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _serve(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         passage: Passage | None = None
@@ -433,7 +437,9 @@ class Proxy:
         while True:
             await self._follow()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._doubt.wait(), _LOOK_S)
+                # wait_for() of Python 3.11 loses a cancellation that comes together with a doubt.
+                async with asyncio.timeout(_LOOK_S):
+                    await self._doubt.wait()
             self._doubt.clear()
 
     async def _follow(self) -> None:
@@ -445,8 +451,8 @@ class Proxy:
             if wanted and server is None:
                 await self._listen(link)
             elif server is not None and not wanted:
-                del self._servers[link.listen]
                 await stop_accepting(server)
+                del self._servers[link.listen]
 
 
 def listening_here() -> set[int] | None:

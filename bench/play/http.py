@@ -164,12 +164,16 @@ class Pages:
             await response.prepare(request)
             while True:
                 try:
-                    message = await asyncio.wait_for(watcher.next(), COMMENT_S)
+                    async with asyncio.timeout(
+                        COMMENT_S
+                    ):  # wait_for() of Python 3.11 may lose a cancellation
+                        message = await watcher.next()
                 except TimeoutError:
                     message = b":\n\n"
                 if message is None:
                     break
-                await asyncio.wait_for(response.write(message), TAKES_S)
+                async with asyncio.timeout(TAKES_S):
+                    await response.write(message)
         except (TimeoutError, ConnectionError):
             if request.transport is not None:
                 request.transport.abort()  # the page does not read, so an orderly close would wait for it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import socket
@@ -17,6 +18,7 @@ import pytest
 
 from routekeeper.bench.links import Link, between_groups, both_ways
 from routekeeper.bench.processes import ClusterError, ProxyProcess, network_process
+from routekeeper.bench.proxy import Proxy
 from tests.ports import free_addresses
 
 pytestmark = pytest.mark.faults
@@ -236,3 +238,43 @@ def test_raft_member_is_known_by_its_first_frame(tmp_path: Path, dial: Dialler) 
 def test_directions_between_groups_lead_out_of_each_and_never_stay_inside() -> None:
     assert sorted(between_groups([["a", "b"], ["c"]])) == [("a", "c"), ("b", "c"), ("c", "a"), ("c", "b")]
     assert len(between_groups([["a"], ["b"], ["c"]])) == 6
+
+
+def test_it_ends_while_its_acceptors_end() -> None:
+    """A group's members and the proxy between them are ended at the same time."""
+
+    async def ends(turns: int) -> None:
+        """Let one of four acceptors end, and the proxy so many turns of the loop later."""
+        async with contextlib.AsyncExitStack() as stack:
+            accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+            targets = [
+                await asyncio.start_server(lambda _, writer: accepted.put_nowait(writer), "127.0.0.1")
+                for _ in range(4)
+            ]
+            ports = [target.sockets[0].getsockname()[1] for target in targets]
+            listens = free_addresses(len(ports))
+            proxy = Proxy(
+                [
+                    Link(dialler=f"d{port}", acceptor=f"a{port}", listen=listen, to=f"127.0.0.1:{port}")
+                    for listen, port in zip(listens, ports, strict=True)
+                ]
+            )
+            await proxy.start()
+            for listen in listens:
+                host, _, port = listen.rpartition(":")
+                stack.callback((await asyncio.open_connection(host, int(port)))[1].close)
+            writers = [await accepted.get() for _ in targets]
+            for writer, target in zip(writers, targets, strict=True):
+                stack.callback(writer.close)
+                target.close()
+            writers[0].close()  # so that the proxy looks who is still there
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            async with asyncio.timeout(WAIT_S):
+                await proxy.stop()
+            for listen in listens:
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection(("127.0.0.1", int(listen.rpartition(":")[2])))
+
+    for turns in range(60):
+        asyncio.run(ends(turns))
