@@ -89,8 +89,9 @@ def named(target: str, design: Design) -> str | None:
     leading = [server for server in running if server.role == "leader" and server.answers]
     # If two servers claim to lead, the one of the later term does.
     found: Server | None = max(leading, key=lambda each: each.term or 0) if leading else None
-    if found is None and running:
-        found = running[0]
+    if found is None and running:  # without a leader, the one whose end most clients notice
+        asked = [client.asks for client in design.clients]
+        found = max(running, key=lambda each: asked.count(each.name))
     return None if found is None else found.name
 
 

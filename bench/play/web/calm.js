@@ -7,6 +7,9 @@ const BAD = ["wrong", "stale", "refused", "none"];
 const KEPT_MAX = 5000;
 /** A shorter quiet time says nothing. */
 const QUIET_MIN_MS = 2000;
+/** An effect may be seen so much sooner than its cause. */
+const LOOK_MS = 1000;
+const NOISE_MS = 60000;
 
 /** Return whether every process of a design runs and every link is open, however late it answers. */
 function isIntact(design) {
@@ -75,6 +78,17 @@ export class Calm {
     if (quiet === null) return null;
     const ms = Math.min(now - fault, fault - quiet);
     return { ms, before: this.bad(name, fault - ms, fault), since: this.bad(name, fault, fault + ms) };
+  }
+
+  /** Return how many answers of all designs were not right in the last minute, at times when nothing was broken. */
+  noise(now) {
+    let sum = 0;
+    for (const [name, spans] of this.spans) {
+      const recent = spans.filter(({ to }) => to === null || to > now - NOISE_MS);
+      sum += this.bads.get(name).filter(({ at }) => at > now - NOISE_MS
+        && recent.some(({ from, to }) => from <= at && at < (to ?? now) - LOOK_MS)).length;
+    }
+    return sum;
   }
 
   #begin(design, at) {

@@ -1,6 +1,6 @@
 /** Faults that people can cause: a form for all of them, and a menu beside each process and link of a drawing. */
 
-import { html, set } from "/drawings/svg.js";
+import { html, set, write } from "/drawings/svg.js";
 import { DESIGNS, named } from "./words.js";
 
 const SERVERS = [0, 1, 2].map((n) => `nameserver-${n}`);
@@ -42,8 +42,12 @@ export class Faults {
       this.#topic(),
       this.#repair());
     host.append(html("h2", { id: "faults-title" }, "Break it"), this.form);
+    this.form.append(meaning());
     this.#close(false);
     menu.addEventListener("keydown", (event) => this.#key(event));
+    for (const place of [menu, this.form]) {
+      for (const kind of ["pointerover", "focusin"]) place.addEventListener(kind, (event) => tellMeaning(place, event.target));
+    }
     document.addEventListener("pointerdown", (event) => {
       if (!menu.contains(event.target)) this.#close(false);
     });
@@ -76,7 +80,7 @@ export class Faults {
     }));
     this.origin = element;
     this.menu.replaceChildren(html("h2", { id: "menu-title" }, `${title} of ${DESIGNS[design].name}`),
-      html("label", {}, everywhere, " in all designs"), ...buttons);
+      html("label", {}, everywhere, " in all designs"), ...buttons, meaning());
     set(this.menu, { hidden: false, role: "dialog", "aria-labelledby": "menu-title" });
     this.#beside(element);
     (buttons[0] ?? everywhere).focus();
@@ -178,6 +182,11 @@ export class Faults {
 
   #repair() {
     return group("Repair", html("div", { class: "row" },
+      this.#button("repair", "Repair everything", "All cuts and delays end, paused processes go on, and what is down starts.",
+        async () => {
+          await this.#send({ do: "heal" });
+          this.#startAll();
+        }, "repair"),
       this.#button("heal", "Heal links", "All cuts and delays end, and paused processes go on.", () => this.#send({ do: "heal" }), "repair"),
       this.#button("start", "Start what is down", "Servers and brokers that are down start with the disk that they had.", () => this.#startAll(), "repair")));
   }
@@ -209,6 +218,16 @@ export function starts(state, designs = []) {
     }
   }
   return [...down].map(([target, names]) => ({ do: "start", target, designs: names }));
+}
+
+/** Return the place for the meaning of a button; screen readers read it as the button's description. */
+function meaning() {
+  return html("p", { class: "meaning", "aria-hidden": "true" });
+}
+
+/** Show what the button means that has the pointer or the focus. */
+function tellMeaning(place, target) {
+  write(place.querySelector(".meaning"), target.closest("button")?.title ?? "");
 }
 
 function group(title, ...rows) {

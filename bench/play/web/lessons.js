@@ -64,8 +64,8 @@ export const LESSONS = [
     title: "One server restarts empty",
     story: "Server 1 of each design will be killed, lose its disk, and start again. Then client 1 will come to it, as a "
       + "client that starts may. Brokers report to the servers again and again, and each report names the broker's "
-      + "topics. The next report may come at once or much later. So that the answer does not hang on that, the "
-      + "reports to server 1 are held back until client 1 has asked: in every design alike.",
+      + "topics. The next report may come at once or much later. Here, in every design, no report reaches server 1 until "
+      + "client 1 has asked it.",
     question: "What will server 1 know when it answers client 1?",
     choices: [
       { id: "independent", text: "Independent: nothing, or not all brokers. Raft and ZooKeeper: all brokers." },
@@ -118,7 +118,7 @@ export const LESSONS = [
       `While its reports were held back, server 1 served a table without all brokers ${said(lacking, span)}.`,
       `To client 1 it gave ${said(given, (all, name) => `${costOf(all)} in ${name}`)}.`,
     ],
-    claim: "“A light metadata server is enough.” RocketMQ's servers do not talk to each other, so no server can give "
+    claim: "RocketMQ's documents say: “A light metadata server is enough.” RocketMQ's servers do not talk to each other, so no server can give "
       + "another one its table. A server that restarts knows nothing until the brokers have reported to it again.",
     link: { text: "Measured: nameservers restart", href: "/published/report.html#scenario-nameserver-restarts" },
   },
@@ -126,8 +126,9 @@ export const LESSONS = [
     id: "leader-dies",
     title: "The leader dies",
     story: "In Raft and ZooKeeper one server leads: it puts all changes in order. Its sign is a star. "
-      + "In Independent no server leads. The leader will be killed; in Independent any server will be.",
-    question: "Which clients will notice it?",
+      + "In Independent no server leads. The leader will be killed. In Independent, that server will be killed which "
+      + "most clients ask.",
+    question: "Which clients will notice it, by an answer that is not right?",
     choices: [
       { id: "nobody", text: "None: another server answers, with or without a leader." },
       { id: "led", text: "Only clients of Raft, of ZooKeeper or of both, until a new leader leads. No client of Independent." },
@@ -170,8 +171,9 @@ export const LESSONS = [
         : ms === null ? `${text} had no new leader until the end` : `${text} had a new leader after ${duration(ms)}`))}.`,
       `Since the leader's death ${said(counters, answers)}.`,
     ],
-    claim: "“No election of a master is needed.” RocketMQ's servers do not talk to each other: none leads, so none has "
-      + "to be elected, and each one answers as long as it runs. The first lesson showed the price.",
+    claim: "RocketMQ's documents say: “No election of a master is needed.” Its servers do not talk to each other, so "
+      + "none leads. Servers with a leader store no change during an election, however short it is, and a server that "
+      + "knows no leader for long stops answering. The first lesson showed what it costs to do without.",
     link: { text: "Measured: the leader fails", href: "/published/report.html#scenario-leader-fails" },
   },
   {

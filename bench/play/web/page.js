@@ -9,7 +9,7 @@ import { LESSONS } from "./lessons.js";
 import { Panels } from "./panels.js";
 import { Strip } from "./strip.js";
 import { Teacher } from "./teacher.js";
-import { DESIGNS, failures, named, orderText, troubles } from "./words.js";
+import { DESIGNS, counted, failures, named, orderText, troubles } from "./words.js";
 
 const byId = (id) => document.getElementById(id);
 const LINES = [
@@ -116,9 +116,14 @@ function paint() {
 function showLive(state) {
   const text = !program.isThere ? "The playground does not answer. This page shows the last picture and tries again."
     : !state ? "connecting" : state.replayed ? "A saved session, played again"
-    : state.designs.some(({ phase }) => phase === "starting") ? "starting" : "live";
+    : state.designs.some(({ phase }) => phase === "starting") ? "starting" : slowness(program.calm.noise(state.at_ms));
   write(byId("live"), text);
   set(byId("live"), { "data-live": program.isThere ? "yes" : "no" });
+}
+
+/** Say whether answers fail by themselves: then not every one that fails after a fault is an effect of it. */
+function slowness(failed) {
+  return failed ? `live, on a slow machine: ${counted(failed, "answer")} failed in the last minute while nothing was broken` : "live";
 }
 
 function showPast(state) {
@@ -191,7 +196,8 @@ byId("signs").addEventListener("click", () => {
       chip("listed", "1", "listed", "The table lists broker 1."),
       chip("ghost", "1", "wrongly listed", "The table lists broker 1, which does not run."),
       chip("missing", "1", "left out", "The table leaves broker 1 out, although it runs. Perhaps it cannot be reached from there."),
-      chip("absent", "1", "not listed", "The table leaves broker 1 out, and it does not run.")),
+      chip("absent", "1", "not listed", "The table leaves broker 1 out, and it does not run."),
+      chip("old", "1", "as it was", "The server does not answer now. This is what it listed when it answered last.")),
     html("h3", {}, "Events"), legend("event"));
   byId("legend").showModal();
 });

@@ -87,8 +87,8 @@ function showCounts(host, counters, isFault, earlier) {
   const items = shown.map((name) => html("li", { "data-verdict": name, "data-count": counters[name], class: `s-answer-${name}` },
     icon("answer", name), `${counters[name]} ${name === "none" ? "without an answer" : name}`));
   if (!items.length) {
-    items.push(html("li", { "data-verdict": "right", class: "s-answer-right" }, icon("answer", "right"),
-      total(counters) ? "only right answers" : "no question yet"));
+    items.push(total(counters) ? html("li", { "data-verdict": "right", class: "s-answer-right" }, icon("answer", "right"), "only right answers")
+      : html("li", { class: "since" }, "no question yet"));
   }
   if (earlier) items.push(html("li", { class: "earlier" }, `before it: ${earlier}`));
   host.replaceChildren(html("li", { class: "since" }, `${since}:`), ...items);

@@ -47,14 +47,15 @@ function serverEvents(design, now, told) {
   if (old !== state) {
     events.push(told(state === "leader" ? "leader" : "change",
       state === "leader" ? `${named(now.name)} is the leader now`
-        : state === "silent" ? `${named(now.name)} does not answer` : `${named(now.name)} is ${SERVERS[state].word}`,
+        : state === "silent" ? `${named(now.name)} does not answer`
+        : state === "leaderless" ? `${named(now.name)} has no leader` : `${named(now.name)} is ${SERVERS[state].word}`,
       was.life === now.life && (old === "silent" || state === "silent")));
   }
   if (!now.answers) return events;
   const gone = was.brokers.filter((broker) => !now.brokers.includes(broker));
   const came = now.brokers.filter((broker) => !was.brokers.includes(broker));
-  if (gone.length) events.push(told("dropped", `${named(now.name)} lists ${list(gone.map(named))} no more`));
-  if (came.length) events.push(told("listed", `${named(now.name)} lists ${list(came.map(named))}`));
+  if (gone.length) events.push(told("dropped", `${named(now.name)} dropped ${list(gone.map(named))}`));
+  if (came.length) events.push(told("listed", `${named(now.name)} now lists ${list(came.map(named))}`));
   return events;
 }
 

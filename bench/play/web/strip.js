@@ -42,7 +42,7 @@ export class Strip {
       this.since, this.strip, bands(), this.fold);
     this.timeline = new Timeline(this.strip, {
       label: "Instant that the drawings show. Left and right move by a second, Home to the start, End to now.",
-      lane: 13, heading: 15, onSeek: (at) => this.#choose(at),
+      lane: 13, heading: 15, onSeek: (at, events) => this.#choose(at, events),
     });
   }
 
@@ -151,6 +151,7 @@ function bands() {
 }
 
 function instant(ms) {
-  const s = Math.floor(ms / 1000);
-  return `${Math.floor(s / 60)}:${String(s % 60).padStart(2, "0")}.${Math.floor((ms % 1000) / 100)}`;
+  const tenths = Math.floor(ms / 100);
+  const s = `${(tenths % 600 / 10).toFixed(1)} s`;
+  return tenths < 600 ? s : `${Math.floor(tenths / 600)} min ${s}`;
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from routekeeper.bench.play.model import Design, Order, Server
+from routekeeper.bench.play.model import Client, Design, Order, Server
 from routekeeper.bench.play.orders import directions, named, problem_of
 
 
@@ -66,11 +66,16 @@ def server(number: int, **more: object) -> Server:
     return Server(name=f"nameserver-{number}", addr="a", **facts)  # type: ignore[arg-type]
 
 
-def test_the_leader_of_the_latest_term_is_meant_else_the_first_server_that_runs() -> None:
+def test_the_leader_of_the_latest_term_is_meant_else_the_server_that_most_clients_ask() -> None:
     both = [server(0, role="leader", term=3), server(1, role="leader", term=4), server(2)]
     assert named("leader", Design(name="raft", servers=both)) == "nameserver-1"
     none = [server(0, life="down"), server(1), server(2)]
     assert named("leader", Design(name="raft", servers=none)) == "nameserver-1"
+    clients = [
+        Client(name=f"client-{at}", life="up", asks=f"nameserver-{asks}")
+        for at, asks in enumerate((0, 2, 0, 2))
+    ]
+    assert named("leader", Design(name="independent", servers=none, clients=clients)) == "nameserver-2"
     assert named("leader", Design(name="raft", servers=[server(0, life="down")])) is None
     assert named("broker-2", Design(name="raft")) == "broker-2"
 

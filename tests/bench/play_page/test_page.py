@@ -26,6 +26,13 @@ def repair(page: Shown) -> None:
         expect(page.page.locator(f'[data-link][data-state="{state}"]')).to_have_count(0)
     if page.page.locator('.cl-node[data-state="down"]').count():
         page.press("repair", "start")
+    repaired(page)
+
+
+def repaired(page: Shown) -> None:
+    """Wait until everything is as it was before any fault."""
+    for state in ("cut", "slow"):
+        expect(page.page.locator(f'[data-link][data-state="{state}"]')).to_have_count(0)
     for name in ("broker-0", "broker-1", "broker-2"):
         page.sees(name, "up")
     for name in ("nameserver-0", "nameserver-1", "nameserver-2"):
@@ -87,6 +94,21 @@ def test_squares_of_a_client_are_the_route_of_the_topic_that_it_uses_now(
         repair(page)
 
 
+def test_one_button_repairs_everything_and_says_so_before(opened: Browser, one: Session) -> None:
+    with shown(opened, one) as page:
+        page.press("server", "kill", target="nameserver-0")
+        page.press("broker", "pause", target="broker-1")
+        page.press("cable", "cut", **{"from": "client-2", "to": ""})
+        page.sees("nameserver-0", "down")
+        page.sees("broker-1", "paused")
+        page.there(page.link("client-2", "nameserver-1", "cut"))
+        page.page.hover('#faults [data-do="repair"]')
+        meaning = "All cuts and delays end, paused processes go on, and what is down starts."
+        expect(page.page.locator("#faults .meaning")).to_have_text(meaning)
+        page.press("repair", "repair")
+        repaired(page)
+
+
 def test_the_menu_of_a_process_hits_it_and_gives_the_focus_back(opened: Browser, one: Session) -> None:
     with shown(opened, one) as page:
         page.focus_by_tab(".cl-node")
@@ -95,6 +117,7 @@ def test_the_menu_of_a_process_hits_it_and_gives_the_focus_back(opened: Browser,
         assert page.page.evaluate("document.activeElement.dataset.id") == "nameserver-1"
         page.page.keyboard.press("Enter")
         page.see('#menu [data-do="pause"]')
+        expect(page.page.locator("#menu .meaning")).to_contain_text("ends at once")
         page.page.keyboard.press("Escape")
         expect(page.page.locator("#menu")).to_be_hidden()
         assert page.page.evaluate("document.activeElement.dataset.id") == "nameserver-1"

@@ -31,9 +31,9 @@ def test_page_says_at_once_how_to_break_something_and_how_to_read_it(opened: Bro
     with shown(opened, quiet) as page:
         assert page.see("#hint").inner_text() == "Click a box or a line in a drawing to break it."
         told = page.see("#reading").inner_text()
-        for sign in ("Box:", "Line:", "Seconds", "Squares:"):
+        for sign in ("Box:", "Line:", "Sign and seconds", "Squares:"):
             assert sign in told
-        assert "age of its last answer" in told
+        assert "its last answer, and the age of that" in told
         page.page.click('[data-lesson="silence"]')
         page.page.locator("#reading p").wait_for(state="hidden")
         page.see("#hint")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -114,6 +115,41 @@ def test_the_past_is_marked_at_the_top_at_each_design_and_at_the_strip(
         page.page.click("#past button")
         expect(page.page.locator(".design .then").first).to_be_hidden(timeout=WITHIN_MS)
         expect(page.page.locator(".tl-flag")).to_have_text("", timeout=WITHIN_MS)
+
+
+def test_a_click_on_a_mark_goes_to_its_fault_and_names_it(opened: Browser, again: Session) -> None:
+    with shown(opened, again) as page:
+        whole(page)
+        place = page.page.locator(".tl-event:has(.s-event-fault)").bounding_box()
+        slider = page.page.locator(".tl-slider").bounding_box()
+        assert place is not None
+        assert slider is not None
+        page.page.click(".tl-slider", position={"x": place["x"] + 7 - slider["x"], "y": 13})
+        expect(page.page.locator("#difference")).to_contain_text("kill server 0", timeout=WITHIN_MS)
+        assert page.page.locator("#hint").is_hidden(), "in the past there is nothing to break"
+        later = page.page.locator("#difference").inner_text()
+        page.page.click(".tl-slider", position={"x": place["x"] + 7 - slider["x"], "y": 60})
+        expect(page.page.locator("#difference")).not_to_have_text(later, timeout=WITHIN_MS)
+
+
+def test_a_slow_machine_is_told_while_it_is_slow(opened: Browser, again: Session) -> None:
+    with shown(opened, again) as page:
+        whole(page)
+        failed = page.page.evaluate(
+            """async (log) => {
+              const { Calm } = await import("/web/calm.js");
+              const { apply } = await import("/web/picture.js");
+              const calm = new Calm(log.base);
+              let state = log.base;
+              for (const change of log.changes) {
+                state = apply(state, change);
+                calm.add(change, state);
+              }
+              return [state.at_ms, state.at_ms + 61_500].map((now) => calm.noise(now));
+            }""",
+            json.loads(again.ask("GET", "/v1/log")[1]),
+        )
+        assert failed == [1, 0], "one answer failed while nothing was broken; a minute later that is long ago"
 
 
 def test_answers_that_failed_before_the_fault_stand_beside_those_since(

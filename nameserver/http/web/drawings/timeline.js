@@ -44,6 +44,11 @@ function repeat(x, w, every, piece) {
   return path;
 }
 
+/** Return the event that stands for all that share a mark. */
+function chief(events) {
+  return events.find(({ kind }) => kind === "fault") ?? events.find(({ kind }) => kind === "heal") ?? events[0];
+}
+
 /** Return a piece of the band of a state, to stand in a line of text. */
 export function band(family, name) {
   const { band: form, css } = sign(family, name);
@@ -58,7 +63,8 @@ export class Timeline {
    * @param {HTMLElement} host
    * @param {object} choices
    * @param {string} choices.label Name of the slider, for screen readers.
-   * @param {(at: number | null) => void} [choices.onSeek] Called when somebody chose an instant.
+   * @param {(at: number | null, events: object[]) => void} [choices.onSeek] Called when somebody chose an instant, with
+   *   the events whose mark was chosen, if it was one.
    * @param {number} [choices.step] How far an arrow key moves, in ms.
    * @param {number} [choices.lane] Height of a lane in pixels, 13 at least.
    * @param {number} [choices.heading] Height of the name above a group of lanes.
@@ -125,11 +131,11 @@ export class Timeline {
     return found?.events ?? null;
   }
 
-  #choose(at) {
+  #choose(at, events = []) {
     const { from, to } = this.data;
     this.at = at === null || at >= to ? null : Math.max(from, at);
     this.#drawHead();
-    this.onSeek(this.at);
+    this.onSeek(this.at, this.at === null ? [] : events);
   }
 
   #key(event) {
@@ -150,33 +156,35 @@ export class Timeline {
   #down(event) {
     if (event.button !== 0) return;
     this.slider.setPointerCapture(event.pointerId);
-    this.#choose(this.#instantAt(event));
+    this.#chooseAt(event);
   }
 
   #move(event) {
-    if (this.slider.hasPointerCapture(event.pointerId)) this.#choose(this.#instantAt(event));
+    if (this.slider.hasPointerCapture(event.pointerId)) this.#chooseAt(event);
     else set(this.slider, { title: this.#titleAt(event) });
   }
 
-  #instantAt(event) {
+  /** Choose the mark under the pointer, or the instant. */
+  #chooseAt(event) {
+    const events = this.#near(event);
     const x = event.clientX - this.svg.getBoundingClientRect().left;
-    if (x >= this.width - RIGHT) return null;
-    const near = this.#near(event);
-    return near ? near.at : this.data.from + (x - this.left) / this.scale;
+    if (events.length) this.#choose(chief(events).at, events);
+    else this.#choose(x >= this.width - RIGHT ? null : this.data.from + (x - this.left) / this.scale);
   }
 
-  /** Return the event under the pointer, if it is in the row of events. */
+  /** Return the events of the mark under the pointer; none outside the row of events. */
   #near(event) {
     const place = this.svg.getBoundingClientRect();
-    if (event.clientY - place.top > EVENTS) return null;
+    if (event.clientY - place.top > EVENTS) return [];
     const x = event.clientX - place.left;
-    const close = this.data.events.filter((one) => Math.abs(this.#x(one.at) - x) < 8);
-    return close.at(-1) ?? null;
+    return this.#crowds().filter((one) => Math.abs(one.x - x) < 8).at(-1)?.events ?? [];
   }
 
   #titleAt(event) {
     const near = this.#near(event);
-    return near ? `${this.instant(near.at, this.data.now ?? this.data.to)}: ${near.text}` : null;
+    if (!near.length) return null;
+    const { at, text } = chief(near);
+    return `${this.instant(at, this.data.now ?? this.data.to)}: ${text}`;
   }
 
   #x(at) {
@@ -279,11 +287,12 @@ export class Timeline {
 
   #drawEvents() {
     this.marks.replaceChildren(...this.#crowds().map(({ x, events }) => {
-      const first = events.find((event) => event.kind === "fault") ?? events.find((event) => event.kind === "heal") ?? events[0];
+      const first = chief(events);
       const place = svg("g", { class: "tl-event", transform: `translate(${r(x)} 13)` }, mark("event", first.kind));
       const line = svg("path", { class: `tl-drop s-event-${first.kind}`, d: `M0 9V${this.bottom - 13}` });
       if (first.kind === "fault" || first.kind === "heal") place.prepend(line);
-      if (events.length > 1) place.append(svg("text", { x: 5, y: -4 }, String(events.length)));
+      const isLast = x > this.width - RIGHT - 16; // a number beyond the edge would be cut off
+      if (events.length > 1) place.append(svg("text", { x: isLast ? -6 : 5, y: -4, "text-anchor": isLast ? "end" : null }, String(events.length)));
       return place;
     }));
   }
