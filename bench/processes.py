@@ -82,6 +82,7 @@ class Process:
                 stderr=log,
                 stdin=subprocess.PIPE if self.pipe_in else subprocess.DEVNULL,
                 text=True,
+                errors="replace",  # bytes that are no text must not end the thread that reads them
             )
             self._ending = False
         self.record(

@@ -10,6 +10,7 @@ ends when stdin ends.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import threading
@@ -28,6 +29,7 @@ from routekeeper.remoting.output import set_up_logging
 
 READY: Final = "clients ready"
 _NS: Final = 1_000_000_000
+_LOG = logging.getLogger(__name__)
 
 
 def arm_of(config: ArmConfig) -> Arm:
@@ -82,7 +84,14 @@ class Asker(threading.Thread):
         self._kept.core.directory.watchers.append(self.look)
 
     def run(self) -> None:
-        """Send queries for ever."""
+        """Send queries for ever; an error ends the process, so that nobody takes it for a slow client."""
+        try:
+            self._ask_always()
+        except Exception:
+            _LOG.exception("%s has ended", self.name)
+            os._exit(1)
+
+    def _ask_always(self) -> None:
         every_ns = round(self._config.every_s * _NS)
         # Clients begin one after the other, so that their queries do not coincide.
         due_ns = time.monotonic_ns() + every_ns * self._number // len(self._config.arm.sides)
