@@ -7,7 +7,7 @@ const BAD = ["wrong", "stale", "refused", "none"];
 const KEPT_MAX = 5000;
 /** A shorter quiet time says nothing. */
 const QUIET_MIN_MS = 2000;
-/** An effect may be seen so much sooner than its cause. */
+/** Answers may show an effect so much sooner than a look shows its cause. */
 const LOOK_MS = 1000;
 const NOISE_MS = 60000;
 
@@ -80,15 +80,29 @@ export class Calm {
     return { ms, before: this.bad(name, fault - ms, fault), since: this.bad(name, fault, fault + ms) };
   }
 
-  /** Return how many answers of all designs were not right in the last minute, at times when nothing was broken. */
+  /**
+   * Return how many answers of all designs were not right although nothing was broken: in the last minute, or in the
+   * minute before something broke that is broken still.
+   */
   noise(now) {
     let sum = 0;
     for (const [name, spans] of this.spans) {
-      const recent = spans.filter(({ to }) => to === null || to > now - NOISE_MS);
-      sum += this.bads.get(name).filter(({ at }) => at > now - NOISE_MS
-        && recent.some(({ from, to }) => from <= at && at < (to ?? now) - LOOK_MS)).length;
+      const end = spans.at(-1)?.to ?? now;
+      sum += this.#byThemselves(name, end - NOISE_MS, end).length;
     }
     return sum;
+  }
+
+  /** Return how many answers of a design since a fault were not right after everything was as before. */
+  later(name, fault, now) {
+    return this.#byThemselves(name, fault, now).length;
+  }
+
+  /** Return the answers that were not right between two instants, and in a quiet time. */
+  #byThemselves(name, begin, end) {
+    const spans = this.spans.get(name)?.filter(({ to }) => to === null || to > begin) ?? [];
+    return (this.bads.get(name) ?? []).filter(({ at }) => at > begin && at <= end
+      && spans.some(({ from, to }) => from <= at && at < (to ?? end) - LOOK_MS));
   }
 
   #begin(design, at) {

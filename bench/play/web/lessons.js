@@ -108,8 +108,8 @@ export const LESSONS = [
       const brokers = BROKERS.filter((broker) => first.brokers?.includes(broker));
       const listed = `its first answer to client 1 listed ${brokers.length ? list(brokers.map(named)) : "no broker"}`;
       return brokers.length < BROKERS.length
-        ? { is: "lacking", text: `server 1 did not know all brokers, because ${listed}` }
-        : { is: "all", text: `server 1 knew all brokers, because ${listed}, although no report had reached it` };
+        ? { is: "lacking", text: `server 1 did not know all brokers (${listed}), because no report had reached it, and no server gave it a whole table` }
+        : { is: "all", text: `server 1 knew all brokers (${listed}), because another server gave it the table: no report had reached it` };
     },
     happened: (verdicts) => only(verdicts, ["lacking", "all"], ["independent"]) ? "independent"
       : only(verdicts, ["lacking", "all"], []) ? "all-know"

@@ -123,7 +123,7 @@ function showLive(state) {
 
 /** Say whether answers fail by themselves: then not every one that fails after a fault is an effect of it. */
 function slowness(failed) {
-  return failed ? `live, on a slow machine: ${counted(failed, "answer")} failed in the last minute while nothing was broken` : "live";
+  return failed ? `live, on a slow machine: ${counted(failed, "answer")} failed in a minute in which nothing was broken` : "live";
 }
 
 function showPast(state) {
@@ -194,9 +194,10 @@ byId("signs").addEventListener("click", () => {
     html("h3", {}, "Squares in a server or a client: one for each broker"),
     html("ul", { class: "legend" },
       chip("listed", "1", "listed", "The table lists broker 1."),
-      chip("ghost", "1", "wrongly listed", "The table lists broker 1, which does not run."),
+      chip("ghost", "1", "wrongly listed", "The table lists broker 1, which is down, paused or cut off from there."),
       chip("missing", "1", "left out", "The table leaves broker 1 out, although it runs. Perhaps it cannot be reached from there."),
       chip("absent", "1", "not listed", "The table leaves broker 1 out, and it does not run."),
+      chip("absent", "1", "not known", "The process shows no table. In a server the square looks as one that is not listed."),
       chip("old", "1", "as it was", "The server does not answer now. This is what it listed when it answered last.")),
     html("h3", {}, "Events"), legend("event"));
   byId("legend").showModal();

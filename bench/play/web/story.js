@@ -65,7 +65,7 @@ function clientEvents(design, now, told) {
   const { verdict, why, server } = now.last;
   const word = verdict === "none" ? "got no answer" : `got ${verdict === "uncounted" ? "an" : "a"} ${ANSWERS[verdict].word} answer`;
   const by = server ? ` from ${named(server)}` : "";
-  return [told("change", `${named(now.name)} ${verdict === "refused" ? "was refused an answer" : word}${by}${why ? `: ${named(why)}` : ""}`, true)];
+  return [told("change", `${named(now.name)} ${verdict === "refused" ? "was refused an answer" : word}${by}${why && verdict !== "none" ? `: ${named(why)}` : ""}`, true)];
 }
 
 /** Spans of each client's state, grown change by change. */

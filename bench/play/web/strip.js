@@ -130,10 +130,16 @@ export class Strip {
     write(this.since, `${duration(this.state.at_ms - this.at)} ago${event}.`);
   }
 
+  /** Say how many of the answers since a fault came when everything was as before: they are no effect of it. */
+  #afterwards(name, fault) {
+    const later = this.calm.later(name, fault, this.state.at_ms);
+    return later ? ` (${later} of them while nothing was broken in it)` : "";
+  }
+
   #showDifference() {
     const { mark, designs, at_ms: now } = this.state;
     const running = designs.filter(({ phase }) => phase === "running");
-    const parts = running.map(({ name, counters }) => `${DESIGNS[name].name} ${troubles(counters)}`);
+    const parts = running.map(({ name, counters }) => `${DESIGNS[name].name} ${troubles(counters)}${mark ? this.#afterwards(name, mark.at_ms) : ""}`);
     const text = running.some(({ counters }) => isTroubled(counters)) ? parts.join("; ") : "only right answers in every design";
     const since = mark ? `Since the fault ${duration(now - mark.at_ms)} ago` : "Since the start";
     const earlier = mark ? running.map(({ name }) => [name, before(this.calm.compare(name, mark.at_ms, now), now - mark.at_ms)])

@@ -102,7 +102,7 @@ export class Teacher {
     const isOver = () => turn !== this.turn;
     this.back();
     const steps = [{ tell: "First, everything that is broken is repaired." },
-      { tell: "Watch for a moment while nothing is broken.", until: ({ name }) => this.#quietMs(name) >= QUIET_MS, limit: QUIET_LIMIT },
+      { tell: "Watch until nothing has been broken for 5 s.", until: ({ name }) => this.#quietMs(name) >= QUIET_MS, limit: QUIET_LIMIT },
       ...lesson.steps];
     const items = steps.map(({ tell }) => html("li", { "data-step": "later" }, tell));
     const table = html("table", { class: "now" });
@@ -224,9 +224,13 @@ export class Teacher {
     set(item, { "data-done": "yes" });
     if (!item.querySelector(".seen")) item.append(html("span", { class: "seen" }, " (seen)"));
     const go = next ? this.#again(`Next: ${next.title}`, next) : null;
-    if (go) go.className = "main";
+    const more = this.#again("Once more");
+    const isUnclear = isWithin && !happened && Object.values(verdicts).some(({ is }) => is === "unclear");
+    const first = isUnclear ? more : go;
+    if (first) first.className = "main";
     this.#phase("seen",
       html("p", { class: "outcome" }, html("strong", {}, happened ? textOf(happened)
+        : isUnclear ? "This time it is unclear, as you see below, design by design. Play it once more."
         : isWithin ? "None of the choices says what happened: see below, design by design."
         : "Not everything happened in the time that this lesson waits, so it decides nothing."), ` ${expected}`),
       html("h4", {}, "Seen just now"), html("p", { id: "sentences" }, lesson.seen(measures).join(" ")),
@@ -235,7 +239,7 @@ export class Teacher {
       html("p", { id: "quiet" }, quietWords(observed)),
       html("h4", {}, "What the documents say"), html("p", { id: "claim" }, lesson.claim),
       html("p", {}, html("a", { href: lesson.link.href, target: "_blank" }, `${lesson.link.text} (new tab)`)),
-      html("div", { class: "row" }, ...(go ? [go] : []), this.#again("Once more"), this.#closer()));
+      html("div", { class: "row" }, ...(go ? [go] : []), more, this.#closer()));
     // The measures know the changes up to this one; later ones may tell another story.
     const until = observed.history.last.id;
     set(this.desk, { "data-happened": happened ?? "other", "data-within": isWithin ? "yes" : "no", "data-until": until });

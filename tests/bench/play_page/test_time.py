@@ -145,11 +145,15 @@ def test_a_slow_machine_is_told_while_it_is_slow(opened: Browser, again: Session
                 state = apply(state, change);
                 calm.add(change, state);
               }
-              return [state.at_ms, state.at_ms + 61_500].map((now) => calm.noise(now));
+              const { at_ms: end, mark } = state;
+              return [calm.noise(end), calm.noise(end + 61_500), calm.later("raft", mark.at_ms, end + 2_000)];
             }""",
             json.loads(again.ask("GET", "/v1/log")[1]),
         )
-        assert failed == [1, 0], "one answer failed while nothing was broken; a minute later that is long ago"
+        assert failed[:2] == [1, 0], (
+            "one answer failed while nothing was broken; a minute later that is long ago"
+        )
+        assert failed[2] == 1, "the last answer failed when all was as before the fault"
 
 
 def test_answers_that_failed_before_the_fault_stand_beside_those_since(

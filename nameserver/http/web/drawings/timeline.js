@@ -17,6 +17,8 @@ const RIGHT = 10;
 const WIDTH_MIN = 2;
 /** Marks of events closer than this many pixels are drawn as one with a number. */
 const CROWDED = 13;
+/** Width of one digit of that number; it is left out where the next mark leaves no room. */
+const DIGIT = 7;
 /** A step from one event to another moves the head by so many pixels at least. */
 const STEP_MIN = 6;
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600].map((s) => s * 1000);
@@ -286,14 +288,17 @@ export class Timeline {
   }
 
   #drawEvents() {
-    this.marks.replaceChildren(...this.#crowds().map(({ x, events }) => {
+    this.marks.replaceChildren(...this.#crowds().map(({ x, events }, place, all) => {
       const first = chief(events);
-      const place = svg("g", { class: "tl-event", transform: `translate(${r(x)} 13)` }, mark("event", first.kind));
+      const drawn = svg("g", { class: "tl-event", transform: `translate(${r(x)} 13)` }, mark("event", first.kind));
       const line = svg("path", { class: `tl-drop s-event-${first.kind}`, d: `M0 9V${this.bottom - 13}` });
-      if (first.kind === "fault" || first.kind === "heal") place.prepend(line);
+      if (first.kind === "fault" || first.kind === "heal") drawn.prepend(line);
+      const count = String(events.length);
       const isLast = x > this.width - RIGHT - 16; // a number beyond the edge would be cut off
-      if (events.length > 1) place.append(svg("text", { x: isLast ? -6 : 5, y: -4, "text-anchor": isLast ? "end" : null }, String(events.length)));
-      return place;
+      if (events.length > 1 && (all[place + 1]?.x ?? Infinity) - x >= CROWDED + DIGIT * (count.length - 1)) {
+        drawn.append(svg("text", { x: isLast ? -6 : 5, y: -4, "text-anchor": isLast ? "end" : null }, count));
+      }
+      return drawn;
     }));
   }
 
