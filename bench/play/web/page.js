@@ -190,7 +190,7 @@ byId("signs").addEventListener("click", () => {
     html("ul", { class: "legend" },
       chip("listed", "1", "listed", "The table lists broker 1."),
       chip("ghost", "1", "wrongly listed", "The table lists broker 1, which does not run."),
-      chip("missing", "1", "left out", "The table leaves broker 1 out, although it runs. Perhaps it cannot be reached from there."),
+      chip("missing", "1", "left out", "The table leaves broker 1 out, although it runs. Perhaps a fault cuts it off from there."),
       chip("absent", "1", "not listed", "The table leaves broker 1 out, and it does not run.")),
     html("h3", {}, "Events"), legend("event"));
   byId("legend").showModal();
