@@ -33,7 +33,7 @@ export PYTHONDONTWRITEBYTECODE =
 .NOTPARALLEL:
 help:
 	@echo "make compare  run three designs under load and faults, write the report ($(OUT)/STAMP/report.html)"
-	@echo "make play     show three designs side by side in the browser, to be broken"
+	@echo "make play     run three designs side by side and break them by hand in the browser"
 	@echo "make test     all that proves nameserver, broker, client and tools; its parts: style, types, shared, one_core, alone, computes"
 	@echo "make test-all test, and the benchmark's own runs (make benchmark), Apache's programs (make interop), containers"
 	@echo "make check    ruff, mypy --strict, import rules"

@@ -99,7 +99,7 @@ def spark_problem() -> str | None:
     if child.returncode == 0:
         return None
     lines = [line for line in said.splitlines() if line.strip() and not line.startswith(_USUAL)]
-    return lines[0] if lines else f"it ended with {child.returncode}"
+    return lines[0] if lines else f"it exited with {child.returncode}"
 
 
 def check_out(out: Path) -> None:
@@ -109,7 +109,7 @@ def check_out(out: Path) -> None:
         PlanError: If it cannot be made, or files cannot be written there.
     """
     if out.exists() and not out.is_dir():
-        raise PlanError(f"--out {out}: it is a file, a folder is needed")
+        raise PlanError(f"--out {out}: this is a file; name a folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
@@ -153,7 +153,7 @@ def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Pa
         plan = plan_for(plan, given)
     elif profile == ATTACHED:
         raise PlanError(
-            f"profile {ATTACHED!r} drives a cluster that runs: name it by --arm and --nameservers"
+            f"profile {ATTACHED!r} measures a running cluster: name it by --arm and --nameservers"
         )
     elif REAL.keys() & set(plan.arms):
         if (lacking := apache_brokers.missing()) is not None:
@@ -205,8 +205,8 @@ def check_alone(arguments: argparse.Namespace) -> None:
     for name, value in beside.items():
         if value not in (None, []):
             raise PlanError(
-                f"{name} beside --resume {arguments.resume}: the comparison in that folder goes on as it was "
-                f"begun; leave {name} out, or begin another one without --resume"
+                f"{name} beside --resume {arguments.resume}: a resumed comparison keeps its settings; "
+                f"leave {name} out, or begin another comparison without --resume"
             )
 
 
@@ -219,7 +219,7 @@ def check_links(comparison: Comparison) -> None:
     if comparison.plan.links != "kernel":
         return
     if comparison.given is not None or REAL.keys() & set(comparison.plan.arms):
-        raise PlanError(f"profile {comparison.profile!r} cuts no links: --links kernel is not for it")
+        raise PlanError(f"profile {comparison.profile!r} cuts no links: leave --links kernel out")
     if (lacking := kernel.missing()) is not None:
         raise PlanError(f"--links kernel needs {lacking}")
 
@@ -231,7 +231,7 @@ def make_runs(out: Path, comparison: Comparison) -> list[Path]:
     try:
         return comparing.make_runs(out, comparison)
     except KeyboardInterrupt:
-        print(f"\nmqbench: go on with: mqbench compare --resume {out}", file=sys.stderr)
+        print(f"\nmqbench: to go on, run: mqbench compare --resume {out}", file=sys.stderr)
         raise
 
 
@@ -251,14 +251,14 @@ def compare(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     try:
         make_runs(out, comparison)
         if not find_run_folders([out]):
-            print("mqbench: there is no run to report", file=sys.stderr)
+            print("mqbench: no run was completed, so there is no report", file=sys.stderr)
             return 1
-        print("mqbench: runs are done, making the report", file=sys.stderr)
+        print("mqbench: all runs are done; the report follows", file=sys.stderr)
         code = make_report(report_roots(out), str(out))
     finally:
         if code != 0 and find_run_folders([out]):
             again = shlex.join(["mqbench", "report", *report_roots(out), "--out", str(out)])
-            print(f"mqbench: the runs are kept; this makes their page: {again}", file=sys.stderr)
+            print(f"mqbench: the runs are kept; to make their page, run: {again}", file=sys.stderr)
     page = out / "report.html"
     if code == 0 and arguments.open:
         webbrowser.open(page.resolve().as_uri())
@@ -304,11 +304,15 @@ def costs(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("routekeeper.bench.micro"):
             raise
-        print("mqbench: costs are measured in a checkout: bench/micro is not installed", file=sys.stderr)
+        print(
+            "mqbench: costs needs bench/micro, which pip does not install; run it in a checkout",
+            file=sys.stderr,
+        )
         return 2
     if arguments.resume is not None and (arguments.quick or arguments.designs != list(DESIGNS)):
         raise PlanError(
-            f"--quick or --designs beside --resume {arguments.resume}: the run goes on as it was begun"
+            f"--quick or --designs beside --resume {arguments.resume}: a resumed run keeps its settings; "
+            "leave both out"
         )
     if arguments.resume is None:
         check_out(arguments.out)
@@ -332,13 +336,11 @@ def advise(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     given = [name for name, value in numbers.items() if value is not None]
     if arguments.folder is not None:
         if given or arguments.source is not None or arguments.json:
-            raise PlanError(
-                f"advise {arguments.folder}: a report's folder stands alone; leave the other flags out"
-            )
+            raise PlanError(f"advise {arguments.folder}: with a report's folder, leave all other flags out")
         return advise_by_report(arguments.folder)
     if len(given) < len(NUMBERS):
         flags = [f"--{name.replace('_', '-')}" for name in NUMBERS if name not in given]
-        raise PlanError(f"advise needs {', '.join(flags)}, or the folder of a report alone")
+        raise PlanError(f"advise needs {', '.join(flags)}, or only the folder of a report")
     advice = arithmetic.advise(
         load_costs(arguments.source),
         arithmetic.Installation(partition_lasts_s=arguments.partition_lasts_s, **numbers),
@@ -458,12 +460,12 @@ def number(low: float, high: float, *, whole: bool = False) -> Callable[[str], f
 #: Numbers of an installation for ``advise``: how each is read, and its help text.
 NUMBERS: Final = {
     "brokers": (number(1, 100_000, whole=True), "brokers, masters and slaves"),
-    "topics": (number(1, 10_000_000, whole=True), "topics; each broker is reckoned to have each of them"),
+    "topics": (number(1, 10_000_000, whole=True), "topics; advise assumes that each broker has all of them"),
     "clients": (number(0, 10_000_000, whole=True), "producers and consumers"),
-    "changes_a_day": (number(0, 1e9), "changes of routes a day"),
-    "restarts_a_month": (number(0, 1e6), "restarts of one server a month"),
+    "changes_a_day": (number(0, 1e9), "changes of routes per day"),
+    "restarts_a_month": (number(0, 1e6), "restarts of single servers per month"),
     "rtt_ms": (number(0, 60_000), "round-trip time between servers, ms"),
-    "partition_minutes_a_year": (number(0, 527_040), "minutes a year in which the network is cut"),
+    "partition_minutes_a_year": (number(0, 527_040), "minutes per year in which the network is partitioned"),
 }
 
 
@@ -475,9 +477,10 @@ def add_run_arguments(child: argparse.ArgumentParser) -> None:
     child.add_argument(
         "--profile",
         metavar="NAME",
-        help=f"what is compared: {', '.join(plans())}, or the path of a plan, NAME.toml (default: compare)",
+        help=f"plan of the comparison: {', '.join(plans())}, or the path of a file NAME.toml "
+        "(default: compare)",
     )
-    child.add_argument("--blocks", type=positive, help="blocks of each series (default: the profile's)")
+    child.add_argument("--blocks", type=positive, help="rounds of each series (default: the profile's)")
     child.add_argument(
         "--series", type=names, default=[], metavar="NAME,...", help="only these series of the profile"
     )
@@ -487,18 +490,20 @@ def add_run_arguments(child: argparse.ArgumentParser) -> None:
     child.add_argument(
         "--links",
         choices=("proxy", "kernel"),
-        help="what cuts links: a proxy between the processes, or the kernel between network namespaces; that "
+        help="cut links by a proxy between the processes, or by the kernel between network namespaces, which "
         "needs root and iproute2 (default: proxy)",
     )
-    child.add_argument("--seed", type=int, help="seed of loads and faults (default: drawn, and kept)")
+    child.add_argument(
+        "--seed", type=int, help="seed of loads and faults (default: drawn at random and recorded)"
+    )
     child.add_argument(
         "--resume", type=Path, metavar="FOLDER", help="go on with the comparison in this folder"
     )
-    given = child.add_argument_group("a cluster that runs already", f"as for --profile {ATTACHED}")
-    given.add_argument("--arm", choices=ARMS, help="which design it is")
+    given = child.add_argument_group("a running cluster", f"for --profile {ATTACHED}")
+    given.add_argument("--arm", choices=ARMS, help="design of the cluster")
     for name, what in (
         ("nameservers", "its nameservers"),
-        ("http", "the same over HTTP, to see they are ready"),
+        ("http", "HTTP addresses of its nameservers, by which mqbench sees whether they are ready"),
     ):
         given.add_argument(
             f"--{name}", type=addresses, default=[], metavar="HOST:PORT;...", help=f"{what} (default: none)"
@@ -507,7 +512,7 @@ def add_run_arguments(child: argparse.ArgumentParser) -> None:
 
 def add_scale_arguments(child: argparse.ArgumentParser) -> None:
     """Add the arguments of ``mqbench scale``."""
-    child.add_argument("--part", choices=("size", "distance", "number"), help="the series that is measured")
+    child.add_argument("--part", choices=("size", "distance", "number"), help="series to measure")
     child.add_argument(
         "--out", type=Path, default=Path("out"), help="folder for the series' folder (default: out)"
     )
@@ -516,17 +521,22 @@ def add_scale_arguments(child: argparse.ArgumentParser) -> None:
         type=names,
         default=[],
         metavar="NAME,...",
-        help="independent, raft, zookeeper, apache (RocketMQ's own nameserver); default: all that run here",
+        help="independent, raft, zookeeper, apache (RocketMQ's own nameserver); default: all that can run "
+        "here",
     )
-    child.add_argument("--rounds", type=positive, help="of each point (default: 3; 5 at crossings)")
+    child.add_argument("--rounds", type=positive, help="rounds of each point (default: 3; 5 at crossings)")
     child.add_argument(
         "--links",
         choices=("proxy", "kernel"),
-        help="what delays links between servers in the part distance; kernel also loses packets, and needs "
-        "root, iproute2 and /dev/net/tun (default: proxy)",
+        help="delay links between servers in the part distance by a proxy or by the kernel; the kernel can "
+        "also lose packets, and needs root, iproute2 and /dev/net/tun (default: proxy)",
     )
     child.add_argument("--small", action="store_true", help="tiny sizes, for a trial of a minute or two")
-    child.add_argument("--seed", type=int, help="seed of who is lost when (default: drawn, and kept)")
+    child.add_argument(
+        "--seed",
+        type=int,
+        help="seed that decides which server is lost, and when (default: drawn at random and recorded)",
+    )
     child.add_argument("--resume", type=Path, metavar="FOLDER", help="go on with the series in this folder")
     child.add_argument(
         "--report", type=Path, metavar="FOLDER", help="make the page of all series at or below this folder"
@@ -537,24 +547,29 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line of ``mqbench``."""
     version = importlib.metadata.version("routekeeper")
     top = argparse.ArgumentParser(
-        prog="mqbench", description="Measure what the consistency mode costs and gives."
+        prog="mqbench",
+        description="Compare RocketMQ's independent nameservers, raft mode and ZooKeeper under load and with "
+        "faults.",
     )
     top.add_argument("--version", action="version", version=f"mqbench {version}")
     add_print_completion(top)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     child = commands.add_parser(
-        "compare", help="run three designs in turn under load and faults, then the report"
+        "compare", help="run three designs in turn under load and faults, then make the report"
     )
     add_run_arguments(child)
-    child.add_argument("--open", action="store_true", help="show the page in the browser when it is made")
+    child.add_argument("--open", action="store_true", help="open the page in the browser at the end")
     child.set_defaults(do=compare)
-    child = commands.add_parser("run", help="the same without the report; prints the runs' folders")
+    child = commands.add_parser("run", help="do the same without the report; print the runs' folders")
     add_run_arguments(child)
     child.set_defaults(do=run)
-    child = commands.add_parser("report", help="make the report of run folders; prints its path last")
+    child = commands.add_parser("report", help="make the report of run folders; print its path last")
     child.add_argument(
-        "folders", nargs="+", metavar="RUN_FOLDER", help="run folders, or folders of them: paths or URIs"
+        "folders",
+        nargs="+",
+        metavar="RUN_FOLDER",
+        help="run folders, or folders that contain some: paths or URIs",
     )
     child.add_argument("--out", default="out", help="folder for the report, or its URI (default: out)")
     child.add_argument("--master", help="Spark master, such as spark://host:7077 (default: this machine)")
@@ -579,20 +594,21 @@ def parser() -> argparse.ArgumentParser:
     child.add_argument(
         "--quick",
         action="store_true",
-        help="short timers and small sizes, to try it: the figures say nothing",
+        help="use short timers and small sizes to try the program; its figures mean nothing",
     )
     child.add_argument("--resume", type=Path, metavar="FOLDER", help="go on with the run in this folder")
     child.set_defaults(do=costs)
     child = commands.add_parser(
         "advise",
-        help="print what each design costs an installation, by its numbers; or what to choose, by a report",
+        help="estimate what each design costs an installation of given numbers; or print which design to "
+        "choose by a report",
     )
     child.add_argument(
         "folder",
         type=Path,
         nargs="?",
         metavar="REPORT_FOLDER",
-        help="print what to choose when, by the figures of a report that was written there",
+        help="print which design to choose for which need, by the report in this folder",
     )
     for name, (read, help_) in NUMBERS.items():
         child.add_argument(f"--{name.replace('_', '-')}", type=read, metavar="N", help=help_)
@@ -604,25 +620,30 @@ def parser() -> argparse.ArgumentParser:
         help="length of one partition, s (default: 300)",
     )
     child.add_argument(
-        "--from", dest="source", type=Path, metavar="FILE", help="unit costs (default: the published ones)"
+        "--from",
+        dest="source",
+        type=Path,
+        metavar="FILE",
+        help="unit costs that mqbench costs measured (default: the published ones)",
     )
     child.add_argument("--json", action="store_true", help="print JSON")
     child.set_defaults(do=advise)
     child = commands.add_parser(
-        "play", help="show three designs side by side in the browser, to be broken; Ctrl-C ends all of it"
+        "play",
+        help="run three designs side by side and break them by hand in the browser; Ctrl-C ends everything",
     )
     child.add_argument(
         "--listen",
         default="127.0.0.1:0",
         metavar="HOST:PORT",
-        help="where the page is (default: a free port of this machine's own address)",
+        help="address of the page (default: a free port of 127.0.0.1)",
     )
     child.add_argument(
         "--designs",
         type=names,
         default=["independent", "raft", "zookeeper"],
         metavar="NAME,...",
-        help="which designs (default: independent,raft,zookeeper)",
+        help="designs to run (default: independent,raft,zookeeper)",
     )
     child.add_argument("--no-open", action="store_true", help="do not open the page in the browser")
     child.add_argument(
@@ -630,36 +651,36 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         choices=DIVISORS,
         default=10.0,
-        help="RocketMQ's timers are divided by it; 1 for its own (default: 10)",
+        help="number by which RocketMQ's timers are divided; 1 for its own timers (default: 10)",
     )
     child.add_argument(
-        "--out", type=Path, default=Path("out"), help="folder for sessions that are saved (default: out)"
+        "--out", type=Path, default=Path("out"), help="folder for saved sessions (default: out)"
     )
-    child.add_argument("--replay", type=Path, metavar="FOLDER", help="show a session that was saved")
+    child.add_argument("--replay", type=Path, metavar="FOLDER", help="show a saved session")
     child.set_defaults(do=play)
     child = commands.add_parser(
-        "picture", help="make a picture of a page as a browser opens it; needs chromium"
+        "picture", help="make a picture of a page as a browser shows it; needs chromium"
     )
     child.add_argument("page", type=Path, metavar="PAGE", help="report.html")
-    child.add_argument("file", type=Path, metavar="FILE.png", help="where the picture goes")
+    child.add_argument("file", type=Path, metavar="FILE.png", help="file of the picture")
     child.add_argument(
         "--width",
         type=pixels(200, 4000),
         default=1280,
-        help="of the page, in pixels (default: 1280); a picture of less than 500 has a margin at its right",
+        help="width of the page in pixels (default: 1280); a picture below 500 has a margin at its right",
     )
     child.add_argument(
         "--height",
         type=pixels(200, 20_000),
         default=1600,
-        help="of the picture, in pixels (default: 1600); what is below is not shown",
+        help="height of the picture in pixels (default: 1600); the page below it is not shown",
     )
-    child.add_argument("--dark", action="store_true", help="for those who prefer dark pages")
+    child.add_argument("--dark", action="store_true", help="show the page in its dark colours")
     child.add_argument(
         "--section",
         metavar="NAME",
-        help="the picture begins with this section: a scenario as partition, or a part of the page as trust "
-        "(default: the page's top)",
+        help="first section of the picture: a scenario such as partition, or a part of the page such as "
+        "trust (default: the page's top)",
     )
     child.set_defaults(do=picture)
     return top

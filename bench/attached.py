@@ -67,7 +67,7 @@ class AttachedCluster(Cluster):
             raise ClusterError("the cluster has no broker that is a master")
         by_index = {index: addr for name, addr in found.items() if (index := broker_index(name)) is not None}
         if len(by_index) < len(found):
-            raise ClusterError(f"brokers cannot be told apart by their names: {', '.join(found)}")
+            raise ClusterError(f"broker names must end in different numbers: {', '.join(found)}")
         self._indexes = sorted(by_index)
         self.broker_addrs = [by_index[index] for index in self._indexes]
         self.sides = [

@@ -32,7 +32,7 @@ def given_cluster(arm: str | None, servers: Sequence[str], http: Sequence[str]) 
     """
     kind = next((known for known in ARMS if known == arm), None)
     if kind is None:
-        raise PlanError(f"--arm is missing: what is given is one of {', '.join(ARMS)}")
+        raise PlanError(f"--arm is missing: name the design of the cluster, {', '.join(ARMS)}")
     if not 1 <= len(servers) <= SERVERS_MAX:
         raise PlanError(f"--nameservers names {len(servers)} nameservers, allowed are 1 to {SERVERS_MAX}")
     if http and len(http) != len(servers):
@@ -55,5 +55,7 @@ def plan_for(plan: Plan, given: Given) -> Plan:
     """
     for scenario in plan.scenarios:
         if scenario.faults:
-            raise PlanError(f"the profile has faults ({scenario.name}); a given cluster is not struck")
+            raise PlanError(
+                f"the profile has faults ({scenario.name}); mqbench makes no faults in a running cluster"
+            )
     return msgspec.structs.replace(plan, arms=[given.arm], servers=len(given.servers), lines=[])

@@ -284,7 +284,7 @@ def only_scenarios(plan: Plan, names: Sequence[str]) -> Plan:
     left = msgspec.structs.replace(plan, scenarios=[each for each in plan.scenarios if each.name in names])
     having = [series for series in plan.series if scenarios_of(left, series)]
     if not having:
-        raise PlanError(f"scenarios={','.join(names)}: no series that is chosen has a case of them")
+        raise PlanError(f"scenarios={','.join(names)}: no chosen series has a case of these scenarios")
     return msgspec.structs.replace(left, series=having)
 
 
@@ -389,7 +389,7 @@ def parse_plan(text: str) -> Plan:
     if REAL.keys() & set(plan.arms):
         _check_real(plan)
     if len(plan.lines) > LINES_MAX:
-        raise PlanError(f"{len(plan.lines)} primary lines, allowed are {LINES_MAX}")
+        raise PlanError(f"{len(plan.lines)} headline measures (lines), allowed are {LINES_MAX}")
     _not_twice("lines", [line.name for line in plan.lines])
     for line in plan.lines:
         _known(f"lines.{line.name}.scenario", [line.scenario], names)
@@ -401,7 +401,7 @@ def parse_plan(text: str) -> Plan:
         finest = RESOLUTION_S.get(line.measure, 0.0)
         if line.margin < finest:
             raise PlanError(
-                f"lines.{line.name}.margin={line.margin:g} s is finer than {line.measure} can tell, "
+                f"lines.{line.name}.margin={line.margin:g} s is below the resolution of {line.measure}, "
                 f"allowed from {finest:g} s on"
             )
     return plan
@@ -419,7 +419,7 @@ def _check_real(plan: Plan) -> None:
         for fault in scenario.faults:
             kind = CASES[scenario.name][fault.case]
             allowed = ("kill",) if strikes_broker(scenario.name, fault.case) else REAL_KINDS
-            _known(f"what {scenario.name}.{fault.case} does {where}", [kind], set[str](allowed))
+            _known(f"fault of {scenario.name}.{fault.case} {where}", [kind], set[str](allowed))
 
 
 def _check_load(plan: Plan) -> None:
@@ -435,14 +435,14 @@ def _check_load(plan: Plan) -> None:
     _in_range("load.consumers", load.consumers, 0, 100)
     names = [scenario.name for scenario in plan.scenarios]
     if "messages" in names and not load.consumers:
-        raise PlanError("load.consumers=0 is too few for the scenario 'messages': who is to read them?")
+        raise PlanError("load.consumers=0: the scenario 'messages' needs a consumer; set at least 1")
     if NEW_TOPIC in names:
         if not load.consumers:
-            raise PlanError("load.consumers=0 is too few for the scenario 'new-topic': who is to read it?")
+            raise PlanError("load.consumers=0: the scenario 'new-topic' needs a consumer; set at least 1")
         if [name for name in names if name != REST][-1] != NEW_TOPIC:
-            raise PlanError("scenario 'new-topic' is not the last one: brokers are set otherwise after it")
+            raise PlanError("scenario 'new-topic' must be the last one: it changes the brokers' settings")
     if REST in names and names[-1] != REST:
-        raise PlanError("scenario 'rest' is not the last one: nobody asks any more when it begins")
+        raise PlanError("scenario 'rest' must be the last one: it stops the clients")
     _in_range("load.message_bytes", load.message_bytes, 1, 4 * 1024 * 1024)
     _in_range("load.timeout_s", load.timeout_s, 0.1, 60)
     _in_range("users that these rates and load.timeout_s need", load.all_users, 1, 10_000)

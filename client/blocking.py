@@ -276,7 +276,9 @@ class Client:
         """
         try:
             if not self._places.acquire(timeout=wait_s):
-                raise TooManyRequests(f"{self._places_max} operations wait already, allowed are no more")
+                raise TooManyRequests(
+                    f"{self._places_max} operations wait already, the most that are allowed"
+                )
             try:
                 if self.core.closing:
                     raise ClientClosed("the client is closed")

@@ -105,7 +105,7 @@ class Directory:
             instant = yield Clock()
             left_s = deadline_s - instant.now_s
             if left_s <= 0:
-                failures[candidate] = "not asked, the time was up"
+                failures[candidate] = "not asked, no time was left"
                 continue
             last = position == len(candidates) - 1
             limit_s = left_s if last else min(left_s, self.config.nameserver_try_s)

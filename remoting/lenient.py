@@ -135,7 +135,7 @@ def as_standard(data: bytes, limits: Limits) -> bytes:
             f"text of {size} bytes is no standard JSON, and for others the limit is {limits.dialect_size}"
         )
     if _RESERVED.search(data):
-        raise RemoteProtocolError(f"text of {size} bytes has control characters, which JSON has not")
+        raise RemoteProtocolError(f"text of {size} bytes has control characters, which JSON does not allow")
     strings: list[bytes] = _STRING.findall(data)
     pieces = _BARE_KEY.split(_STRING.sub(_HOLE, data), limits.dialect_keys + 1)
     if len(pieces) > 3 * limits.dialect_keys + 1:

@@ -82,7 +82,9 @@ class ClientSession:
         if request.is_oneway or request.is_response:
             raise LocalProtocolError(f"command of flag={request.flag} has no answer to wait for")
         if len(self._waiting) >= self._outstanding_max:
-            raise TooManyRequests(f"{len(self._waiting)} requests wait for answers, allowed are no more")
+            raise TooManyRequests(
+                f"{len(self._waiting)} requests wait for answers, the most that are allowed"
+            )
         opaque = self._take_opaque()
         frame = request.encode(opaque)
         deadline = now + timeout_s

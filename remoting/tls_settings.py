@@ -103,8 +103,7 @@ def parse_tls_file(text: str) -> TlsFile:
             unknown.append(key)
     if values.get("test_mode"):
         raise TlsSettingError(
-            "tls.test.mode.enable=true: a certificate of the server's own making is not offered, "
-            "allowed is false"
+            "tls.test.mode.enable=true: a self-made certificate is not supported, allowed is false"
         )
     return TlsFile(**values, unknown=tuple(unknown))  # type: ignore[arg-type]
 
@@ -247,7 +246,7 @@ def tls_warnings(file: TlsFile) -> tuple[str, ...]:
     """Return warnings for the operator about a usable file."""
     found = [f"{key}: unknown" for key in file.unknown[:10]]
     if file.server_checks_clients is False and file.server_client_auth not in ("", "none"):
-        found.append("tls.server.authClient=false is not taken over: certificates of clients are checked")
+        found.append("tls.server.authClient=false is ignored: certificates of clients are checked")
     return tuple(found)
 
 

@@ -163,22 +163,22 @@ def _total(name: str, unit: str, products: Iterable[Product]) -> Total:
 
 
 def _made(costs: Costs) -> str:
-    trial = "; made with short timers to try the program, so these figures say nothing" if costs.quick else ""
+    trial = "; short timers to try the program, so these figures mean nothing" if costs.quick else ""
     return f"unit costs of {costs.date}, {costs.machine.cpu}, {costs.machine.cores} cores{trial}"
 
 
 def _assumptions(of: Installation, in_an_answer: int) -> list[str]:
     return [
         "three servers, RocketMQ's own timers: registrations and polls every 30 s, leases of 120 s",
-        "costs are those of servers on one machine: the way between servers is in the answers only",
-        f"a client and a lookup cost as with {in_an_answer} brokers in each answer",
+        "costs were measured with all servers on one machine; the round-trip time affects the answers only",
+        f"the costs of a client and of a look-up are for {in_an_answer} brokers in each answer",
         "each broker has each topic; each client uses one topic, and clients are spread evenly over topics",
         "clients of independent and raft poll every 30 s; clients of ZooKeeper watch, and read a route again "
         "after a change",
-        "a restart is that of one server; an independent one comes back empty and is told of a third of all "
-        "registrations that the three hold",
-        f"a partition lasts {_number(of.partition_lasts_s)} s (--partition-lasts-s); minutes are those of a "
-        "client that is hit: it uses the changed topic, asks the restarted server, is on the smaller side",
+        "a restart restarts one server; an independent server comes back empty and gets its registrations "
+        "again, a third of those on the three servers",
+        f"a partition lasts {_number(of.partition_lasts_s)} s (--partition-lasts-s); minutes are for an "
+        "affected client: it uses the changed topic, asks the restarted server, or is on the smaller side",
     ]
 
 
@@ -274,7 +274,7 @@ def _answers(design: Design, of: Installation) -> Total:
                 restarts,
                 "an empty server waits for the brokers' next registrations"
                 if design == "independent"
-                else "a server that restarts has its table from its disk and from the others",
+                else "a restarted server reads its table from its disk and gets the rest from the others",
             ),
             _minutes("wrong or missing in a partition", 60 * share, of.partition_minutes_a_year, cut),
         ],

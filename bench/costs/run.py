@@ -354,7 +354,7 @@ def measure(
     try:
         rows = make_rows(folder, run)
     except (KeyboardInterrupt, Unhealthy, Missing, OSError) as error:
-        print(f"mqbench: go on with: mqbench costs --resume {folder}", file=sys.stderr)
+        print(f"mqbench: to go on, run: mqbench costs --resume {folder}", file=sys.stderr)
         if isinstance(error, KeyboardInterrupt):
             raise
         raise Failure(str(error)) from error

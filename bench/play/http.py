@@ -79,11 +79,11 @@ def refusal_of(host: str | None, origin: str | None, kind: str | None, site: str
         host, origin, kind, site: ``Host``, ``Origin``, ``Content-Type`` and ``Sec-Fetch-Site``.
     """
     if origin is not None and origin != f"http://{host}":
-        return f"Origin {origin[:80]} is another one than http://{host}: its pages may not give orders"
+        return f"Origin {origin[:80]} differs from http://{host}: pages of other origins may not give orders"
     if site not in (None, "same-origin", "none"):
         return f"Sec-Fetch-Site is {site[:20]}: only the playground's own page may give orders"
     if (kind or "").partition(";")[0].strip().lower() != "application/json":
-        return "Content-Type is not application/json"
+        return "Content-Type must be application/json"
     return None
 
 

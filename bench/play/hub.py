@@ -63,7 +63,7 @@ class Hub:
             Full: If too many pages watch.
         """
         if len(self._watchers) >= WATCHERS_MAX:
-            raise Full(f"{WATCHERS_MAX} pages watch already")
+            raise Full(f"{WATCHERS_MAX} pages are open already, no more are allowed")
         watcher = Watcher()
         session, _, number = (last or "").rpartition("-")
         missed = None

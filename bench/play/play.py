@@ -328,7 +328,9 @@ class Playground:
         if (problem := problem_of(order)) is not None:
             raise BadOrder(problem)
         if absent := [name for name in order.designs if name not in self._names]:
-            raise BadOrder(f"designs names {absent[0]}, which is not here; here are {', '.join(self._names)}")
+            raise BadOrder(
+                f"designs names {absent[0]}, which does not run here; allowed are {', '.join(self._names)}"
+            )
         if self._orders >= ORDERS_MAX:
             raise TooMany(f"{self._orders} orders are under way, allowed are {ORDERS_MAX}")
         self._orders += 1
@@ -380,7 +382,7 @@ class Playground:
     async def _restart(self, order: Order) -> Done:
         """Start all designs again with other timers."""
         if self._restarting:
-            raise TooMany("the designs are being started again already")
+            raise TooMany("the designs are restarting already")
         self._restarting = True
         try:
             ended, self._running = self._running, []

@@ -161,7 +161,7 @@ async def _serve(runner: web.AppRunner, listen: tuple[str, int], *, opens: bool)
         return False
     if not is_loopback(host):
         print(
-            "mqbench play: everybody who reaches this address can end the processes of the playground",
+            "mqbench play: warning: everybody who reaches this address can end the playground's processes",
             file=sys.stderr,
         )
     at = join_address(*runner.addresses[0][:2])

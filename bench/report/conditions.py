@@ -51,13 +51,13 @@ class Conditions:
         if _too_many(others, OTHERS_CORES):
             found.append(
                 f"programs that do not belong to this comparison used {max(others):.1f} cores in the worst "
-                f"run and {median(others):.1f} in the middle one"
+                f"run and {median(others):.1f} in the median one"
             )
         if _too_many(late, LATE_MS):
             found.append(
-                f"one operation in {round(1 / (1 - LATE_QUANTILE))} left the load generator "
+                f"the load generator sent one operation in {round(1 / (1 - LATE_QUANTILE))} "
                 f"{words.quantity(max(late), 'ms')} or more after it was due in the worst run, "
-                f"{words.quantity(median(late), 'ms')} in the middle one"
+                f"{words.quantity(median(late), 'ms')} in the median one"
             )
         return found
 
@@ -68,7 +68,7 @@ class Conditions:
             found.append(f"other programs used {cores:.1f} cores")
         if (late_ms := self.late_ms.get(run, 0.0)) > LATE_MS:
             every = round(1 / (1 - LATE_QUANTILE))
-            found.append(f"one operation in {every} left {words.quantity(late_ms, 'ms')} late")
+            found.append(f"one operation in {every} was sent {words.quantity(late_ms, 'ms')} late")
         return "; ".join(found)
 
     @property

@@ -121,7 +121,7 @@ def timeline(
         x_ticks=[_x_tick(x(second), f"{second:g} s") for second in _seconds(first_s, until_s)],
         y_ticks=[Tick(at=_y(ms), label=quantity(ms, "ms")) for ms in (1, 10, 100, 1000, 10_000)],
         description=(
-            f"{what}, {arm}: the slowest request waited {quantity(worst, 'ms')} in the middle run; "
+            f"{what}, {arm}: the slowest request waited {quantity(worst, 'ms')} in the median run; "
             + (f"requests failed in {lost:.1f} s of the time" if failed else "no request failed")
         ),
     )

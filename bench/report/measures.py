@@ -59,12 +59,13 @@ MEASURES: Final = {
         ),
         _measure(
             *("back_by_clients_s", "s", 0.5, "Returned broker in all clients' routes"),
-            "From the instant the broker serves again until the last observed client has it again.",
+            "From the instant the broker serves again until the last observed client has it in its routes.",
         ),
         _measure(
             *("right_again_s", "s", 0.25, "Route look-ups right again"),
-            "From the fault until the first right answer that stays right, for clients that try the next "
-            "server by themselves. A request that waited longer than 250 ms counts as disturbed.",
+            "From the fault until the first right answer after which all answers are right, for clients that "
+            "try the next server by themselves. A request that waits longer than 250 ms delays the recovery "
+            "as a wrong answer does.",
         ),
         _measure(
             *("slowest_lookup_s", "s", 0.25, "Slowest answered look-up"),
@@ -72,77 +73,80 @@ MEASURES: Final = {
         ),
         _measure(
             *("newcomer_right_s", "s", 0.25, "New clients get right routes again"),
-            "As above, for clients that have just come and ask one server, once, struck or not: server by "
-            "server, and the last one counts.",
+            "From the fault until the first right answer after which all answers are right, for new clients. "
+            "A new client asks one server once, whether or not the fault hit that server. Each server has "
+            "its own time; the longest one counts.",
         ),
         _measure(
-            *("newcomer_others_right_s", "s", 0.25, "The same at the servers that were not struck"),
-            "Only the new clients that asked a server to which nothing had been done.",
+            *("newcomer_others_right_s", "s", 0.25, "New clients get right routes again: other servers"),
+            "The same, only for new clients that ask a server which the fault did not hit.",
         ),
         _measure(
-            *("unreachable_lookups", "count", 5, "Look-ups told of a broker out of reach"),
+            *("unreachable_lookups", "count", 5, "Look-ups that list an unreachable broker"),
             "Answers that list a broker which this client cannot reach: it is dead, or a fault has cut it "
-            "off from the client. Answers that overlap the event count not.",
+            "off from the client. Answers that overlap the event do not count.",
         ),
         _measure(
-            *("missing_lookups", "count", 5, "Look-ups not told of a broker in reach"),
-            "Answers that leave out a broker which this client could reach. One that it cannot reach is "
-            "rightly left out.",
+            *("missing_lookups", "count", 5, "Look-ups that omit a reachable broker"),
+            "Answers that leave out a broker which this client could reach. It is right to leave out a "
+            "broker that the client cannot reach.",
         ),
         _measure(
-            *("unreachable_newcomers", "count", 5, "New clients told of a broker out of reach"),
-            "The same for clients that have just come.",
+            *("unreachable_newcomers", "count", 5, "New clients that get an unreachable broker"),
+            "Answers to new clients that list a broker which the client cannot reach.",
         ),
         _measure(
-            *("missing_newcomers", "count", 5, "New clients not told of a broker in reach"),
-            "The same for clients that have just come.",
+            *("missing_newcomers", "count", 5, "New clients that miss a reachable broker"),
+            "Answers to new clients that leave out a broker which the client could reach.",
         ),
         _measure(
             *("failed_lookups", "count", 5, "Look-ups without an answer"),
-            "Refused, failed, or no answer within the time-out, after trying every server.",
+            "The client tried every server; each refused, failed, or did not answer within the time-out.",
         ),
         _measure(
             *("refused_lookups", "count", 5, "Look-ups refused"),
-            "Of those without an answer: the server asked last said that it could not answer now.",
+            "Look-ups without an answer whose last server said that it could not answer now.",
         ),
         _measure(
-            *("stale_lookups", "count", 5, "Look-ups told an old route"),
-            "Answers that list the right brokers, but a version of the topic although a later one had been "
-            "acknowledged before the look-up was sent. Neither right nor wrong; one that is more than 250 ms "
-            "behind counts as disturbed.",
+            *("stale_lookups", "count", 5, "Look-ups with an old route"),
+            "Answers that list the right brokers, but an old version of the topic: a later version had been "
+            "acknowledged before the client sent the look-up. They are neither right nor wrong. An answer "
+            "that is more than 250 ms behind delays the recovery as a wrong one does.",
         ),
         _measure(
-            *("stale_newcomers", "count", 5, "New clients told an old route"),
-            "The same for clients that have just come.",
+            *("stale_newcomers", "count", 5, "New clients with an old route"),
+            "Answers to new clients with an old version of the topic, counted in the same way.",
         ),
         _measure(
-            *("oldest_answer_s", "s", 0.5, "Oldest route told to a look-up"),
-            "How long before it was asked for a later version had been acknowledged, at most.",
+            *("oldest_answer_s", "s", 0.5, "Oldest route in a look-up's answer"),
+            "The longest time from the acknowledgement of a version until a look-up that still got the "
+            "version before it.",
         ),
         _measure(
             *("announce_again_s", "s", 0.25, "Brokers can register again"),
-            "From the fault until the first registration that is accepted and after which all are; a "
-            "registration goes to all servers at once and is accepted with the first success. Heartbeats "
-            "that change nothing are none.",
+            "From the fault until the first accepted registration after which all are accepted. A broker "
+            "sends a registration to all servers at once; it is accepted when the first server accepts it. "
+            "Heartbeats that change nothing do not count.",
         ),
         *(
             _measure(
                 *(f"{measure}_{side}_s", "s", 0.25, f"{title}: {where}"),
-                "In a partition, by the side on which they sit. A client or broker that is alone with the "
-                "server that was struck may have to wait until the partition is over.",
+                "The same in a partition, for the clients or brokers on one side of it. Those alone with the "
+                "server that the fault hit may have to wait until the partition ends.",
             )
             for measure, title in (
                 ("right_again", "Route look-ups right again"),
                 ("announce_again", "Brokers can register again"),
             )
             for side, where in (
-                ("side_a", "with the server that was struck"),
+                ("side_a", "on the side of the server that the fault hit"),
                 ("side_b", "on the other side"),
             )
         ),
         _measure(
             *("failed_sends", "count", 2, "Failed sends, with two retries"),
-            "Messages that a producer with RocketMQ's two retries could not send, or does not know of.",
+            "Messages that a producer with RocketMQ's two retries could not send, or whose outcome it does "
+            "not know.",
         ),
         _measure(
             *("failed_sends_once", "count", 2, "Failed sends, without retries"),
@@ -150,38 +154,38 @@ MEASURES: Final = {
         ),
         _measure(
             *("late_sends", "count", 2, "Sends that took longer than 1 s"),
-            "Sent in the end, but more than one second after they were due.",
+            "Messages that a producer sent in the end, but more than one second after they were due.",
         ),
         _measure(
             *("given_up_s", "s", 0.5, "Living broker left out by mistake"),
-            "The longest time for which a nameserver did not list a broker to which nothing had happened.",
+            "The longest time for which a nameserver did not list a broker that no fault had hit.",
         ),
         _measure(
             *("disagree_s", "s", 0.5, "Nameservers listed different brokers"),
-            "How long at least two nameservers listed different brokers for at least one topic.",
+            "The time for which at least two nameservers listed different brokers for at least one topic.",
         ),
         _measure(
-            *("disagree_topics", "count", 1, "Topics for which they did"),
-            "Different topics for which that was so.",
+            *("disagree_topics", "count", 1, "Topics with different brokers"),
+            "Topics for which at least two nameservers listed different brokers.",
         ),
         _measure(
-            *("agree_s", "s", 0.5, "Until they listed the same brokers again"),
-            "From the healing until no two nameservers differed in it any more.",
+            *("agree_s", "s", 0.5, "Nameservers list the same brokers again"),
+            "From the end of the fault until no two nameservers listed different brokers any more.",
         ),
         _measure(
             *("disagree_queues_s", "s", 0.5, "Nameservers gave different queue counts"),
-            "How long at least two nameservers listed a topic with different numbers of queues. These are "
-            "the topics that the harness itself changes, several times a second.",
+            "The time for which at least two nameservers listed a topic with different numbers of queues. "
+            "The harness changes these topics several times a second.",
         ),
         _measure(
-            *("agree_queues_s", "s", 0.5, "Until they gave the same queue counts again"),
-            "From the healing until no two nameservers differed in it any more.",
+            *("agree_queues_s", "s", 0.5, "Nameservers give the same queue counts again"),
+            "From the end of the fault until no two nameservers gave different queue counts any more.",
         ),
         _measure(
             *("backward_answers", "count", 1, "Answers that went backwards"),
-            "How often a server gave an older answer than the same process had given before: an earlier "
-            "version of a topic, by the harness's log of changes, or a broker that it had dropped and that "
-            "was still gone. A process that was started again gave none before. Must be 0.",
+            "How often a server gave an older answer than the same process had given before. An older answer "
+            "has an earlier version of a topic, by the harness's log of changes, or a broker that the server "
+            "had dropped and that was still gone. A restarted process begins anew. Must be 0.",
         ),
         _measure(
             *("backward_s", "s", 0.25, "Longest time of older answers"),
@@ -189,36 +193,35 @@ MEASURES: Final = {
             "had caught up. Must be 0.",
         ),
         _measure(
-            *("all_send_s", "s", 0.25, "All clients can send to it"),
-            "From the instant at which an administrator begins to make the topic, or the first producer to "
-            "send to "
-            "it, until the last of the observed producers has had a message accepted.",
+            *("all_send_s", "s", 0.25, "All clients can send to the new topic"),
+            "From the instant at which an administrator begins to make the topic, or the first producer "
+            "begins to send to it, until the last of the observed producers has had a message accepted.",
         ),
         _measure(
-            *("group_reads_s", "s", 0.5, "A group reads from it"),
+            *("group_reads_s", "s", 0.5, "A consumer group reads from the new topic"),
             "From the same instant until the consumer group, which had subscribed before, gets a first "
             "message.",
         ),
         _measure(
-            *("brokers_without", "count", 1, "Brokers without it in the end"),
+            *("brokers_without", "count", 1, "Brokers without the new topic in the end"),
             "Real brokers that no nameserver lists for the topic when the window ends.",
         ),
         _measure(
-            *("restart_cpu_s", "CPU s", 0.5, "CPU of all servers meanwhile, starts included"),
+            *("restart_cpu_s", "CPU s", 0.5, "CPU of all servers after the fault, starts included"),
             "User and system time of all nameservers or ZooKeeper servers from the fault until its window "
             "ends; a process that was started again counts from its first instruction.",
         ),
         _measure(
             *("lost_messages", "count", 1, "Messages lost"),
-            "Acknowledged to the producer and never handed to the consumer group.",
+            "Messages that the producer saw acknowledged and the consumer group never got.",
         ),
         _measure(
             *("repeated_messages", "count", 5, "Messages read more than once"),
-            "Handed to the consumer group at least twice.",
+            "Messages that the consumer group got at least twice.",
         ),
         _measure(
             *("late_messages", "count", 2, "Messages read more than 1 s late"),
-            "Handed to the consumer group for the first time more than one second after they were due.",
+            "Messages that the consumer group first got more than one second after they were due.",
         ),
         _measure(
             *("lookup_ms_p50", "ms", 1, "Route look-up, typical"),
@@ -230,7 +233,7 @@ MEASURES: Final = {
         ),
         _measure(
             *("announce_ms_p50", "ms", 5, "Registration acknowledged, typical"),
-            "Median from the instant it was due until the first server's success.",
+            "Median from the instant the registration was due until the first server accepted it.",
         ),
         _measure(
             *("announce_ms_p99", "ms", 20, "Registration acknowledged, slowest of 100"),
@@ -238,29 +241,32 @@ MEASURES: Final = {
         ),
         _measure(
             *("visible_ms_p50", "ms", 10, "Change visible on all nameservers, typical"),
-            "Median from the instant its broker began to send it. Readings are 20 ms apart.",
+            "Median from the instant its broker began to send the change until the last nameserver shows it. "
+            "Readings are 20 ms apart.",
         ),
         _measure(
             *("visible_clients_ms_p50", "ms", 500, "Change known to all observed clients, typical"),
-            "Median from the instant its broker began to send it until the last client's routes show it.",
+            "Median from the instant its broker began to send the change until the last client's routes "
+            "show it.",
         ),
         _measure(
             *("stale_nameservers", "%", 5, "Nameservers that do not know a change after 100 ms"),
-            "Of all nameservers and changes that were still the last ones; the clock starts when the broker "
-            "begins to send.",
+            "Share of all pairs of a nameserver and a change that no later change had replaced by then. The "
+            "100 ms begin when the broker begins to send.",
         ),
         _measure(
             *("stale_clients", "%", 5, "Clients that do not know a change after 500 ms"),
-            "The same for the routes of observed clients.",
+            "The same for the routes of observed clients, after 500 ms.",
         ),
         _measure(
-            *("stale_answers", "%", 1, "Look-ups told an old route"),
-            "Of the look-ups of topics that change and whose answers overlap no change.",
+            *("stale_answers", "%", 1, "Look-ups with an old route"),
+            "Share of the look-ups of topics that change, without those whose answers overlap a change.",
         ),
         _measure(
             *("cpu_s_per_min", "s/min", 0.6, "CPU of all servers"),
-            "User and system time of all nameservers or ZooKeeper servers per minute, starts included. It "
-            "holds the scenario's load: in a quiet time changes, new clients, look-ups and sends go on.",
+            "User and system time of all nameservers or ZooKeeper servers per minute, starts included. This "
+            "includes the scenario's load: in a quiet time, too, changes, new clients, look-ups and sends go "
+            "on.",
         ),
         _measure(
             *("rss_mib", "MiB", 64, "Memory of all servers"),
@@ -269,17 +275,18 @@ MEASURES: Final = {
         _measure(*("processes", "count", 1, "Server processes"), "Nameservers or ZooKeeper servers."),
         _measure(
             *("written_mib_per_min", "MiB/min", 1, "Written to files"),
-            "Bytes that all servers wrote to their files per minute: raft mode's by its metrics, "
-            "ZooKeeper's by the entries of its logs and its snapshots.",
+            "Bytes that all servers wrote to their files per minute. Raft mode counts them in its metrics; "
+            "for ZooKeeper the harness adds up the entries of its logs and its snapshots.",
         ),
         _measure(
             *("syncs_per_min", "/min", 60, "Syncs of files"),
-            "How often all servers had the disk confirm what they wrote, per minute, by their own counters.",
+            "How often all servers synced a file to the disk per minute, by their own counters.",
         ),
         _measure(
             *("device_mib_per_min", "MiB/min", 1, "Written by the device"),
-            "Sectors that the disk wrote per minute, for whomever: a synced write costs it whole blocks and "
-            "the file system's own notes. Told only of runs in which nothing else used the machine.",
+            "Sectors that the disk wrote per minute, for any program. A synced write costs the disk whole "
+            "blocks and the file system's journal. Shown only for runs in which nothing else used the "
+            "machine.",
         ),
         _measure(
             *("network_kib_per_s", "KiB/s", 10, "Network"),
@@ -291,9 +298,9 @@ MEASURES: Final = {
 TIMES: Final = tuple(
     key for key, each in MEASURES.items() if each.unit == "s" and key not in ("oldest_answer_s", "backward_s")
 )
-"""Recoveries; how old an answer may be is set by how long the fault lasts."""
+"""Recoveries; the length of the fault decides how old an answer may be."""
 SHARE_MIN: Final = 20
-"""A share of fewer observations is not told."""
+"""The fewest observations of which the page shows a share."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -469,8 +476,8 @@ _RECOVERY_OF_SIDES: Final = {
     ("registration", "side-a"): "announce_again_side_a_s",
     ("registration", "side-b"): "announce_again_side_b_s",
 }
-"""The same where a fault parts clients from clients: what both sides have in common is the length of the
-cut."""
+"""The same where a fault separates clients from each other. One recovery of both sides together would only
+show the fault's length."""
 
 
 def _recovery_of(row: Recovery, fault: Fault) -> str | None:

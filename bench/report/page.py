@@ -355,7 +355,7 @@ def _currency(gold: Gold, used: Sequence[Source], arms: Sequence[str]) -> list[d
     found = []
     for row in gold.currency:
         if row.run in arm_of:
-            title = f"{row.observer.capitalize()}s, {words.quantity(row.age_ms, 'ms')} after it"
+            title = f"{row.observer.capitalize()}s, {words.quantity(row.age_ms, 'ms')} after the change"
             found.append(((row.observer == "client", row.age_ms, title), arm_of[row.run], row))
     return _crossed(found, arms, cell)
 
@@ -437,7 +437,7 @@ def _timelines(gold: Gold, used: Sequence[Source], scenario: str, case: str) -> 
     return drawn
 
 
-_STAGES: Final = {"during": "while it lasts", "after": "after the healing"}
+_STAGES: Final = {"during": "during the fault", "after": "after the fault"}
 
 
 def _sides(
@@ -537,7 +537,7 @@ def _controls(every: Sequence[Row], *, told: bool) -> list[dict[str, str]]:
         ]
         alike = "none" if any(row.can_tell for row, _ in there) else "too few rounds to tell"
         if there:
-            said = ("; ".join(differing) or alike) if told else "not told: the machine was busy"
+            said = ("; ".join(differing) or alike) if told else "not shown: the machine was busy"
             names = f"{words.name(pair[0])} and {words.name(pair[1])}"
             found.append({"pair": names, "measures": str(len(there)), "differing": said})
     return found
@@ -586,10 +586,10 @@ def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Con
     if gold.backward and not any(row.fell + row.relisted for row in gold.backward):
         found.append(say("monotone", runs=len({row.run for row in gold.backward})))
     if any(NOT_OPTIMISED in each.versions.get("python", "") for each in manifests):
-        found.append(f"Warning: {WARNING}. Figures of such runs compare with each other only.")
+        found.append(f"Warning: {WARNING}. Compare figures of such runs with each other only.")
     busiest = [row.busiest for row in gold.costs if row.role == "generator" and row.busiest is not None]
     found += _watched(
-        "Cores that the load generator used", busiest, BUSY_CORES, "there its own queue is part of latencies"
+        "Cores that the load generator used", busiest, BUSY_CORES, "above it, latencies include its own queue"
     )
     nothing = say("nothing", share=BUSY_SHARE)
     others, late = list(shared.others_cores.values()), list(shared.late_ms.values())

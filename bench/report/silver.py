@@ -144,7 +144,7 @@ def _source(
     run = "/".join((batch, match["series"], match["scenario"], match["block"], match["arm"]))
     if match["attempt"]:
         run += match["attempt"]
-        left_out = left_out or "it was made again"
+        left_out = left_out or "another attempt replaces it"
     return Source(
         run=run,
         uri=folder,

@@ -234,9 +234,9 @@ def verdict(primary: Primary) -> str:
             return f"unclear: runs of {listed([*map(name, primary.unjudged)])} filled the machine"
         case "set by the plan":
             arms = listed([*map(name, primary.set_by_plan)])
-            return f"unclear: the times of {arms} are a length that the plan set"
+            return f"unclear: the times of {arms} only show a length that the plan sets"
         case "too coarse":
-            return f"unclear: differences below {primary.resolution_s:g} s do not show"
+            return f"unclear: the measure cannot show differences below {primary.resolution_s:g} s"
         case "equivalent":
             return f"{first} and {second} are equivalent"
         case "better" | "worse":

@@ -43,7 +43,7 @@ def _check_alone(arguments: argparse.Namespace, beside: str) -> None:
     """Check that no option contradicts the series that the folder already holds."""
     for name in ("designs", "rounds", "links", "small", "seed"):
         if getattr(arguments, name) not in (None, [], False):
-            raise ScaleError(f"--{name} beside {beside}: that series is as it was begun; leave --{name} out")
+            raise ScaleError(f"--{name} beside {beside}: that series keeps its settings; leave --{name} out")
 
 
 def _resumed(folder: Path) -> Series:
@@ -91,7 +91,7 @@ def measure(series: Series) -> int:
     try:
         series.run()
     except KeyboardInterrupt:
-        _say(f"go on with: mqbench scale --resume {series.folder}")
+        _say(f"to go on, run: mqbench scale --resume {series.folder}")
         raise
     failed = [row for row in read_rows(series.folder) if row.failed is not None]
     for row in failed:

@@ -240,7 +240,7 @@ QUESTIONS: Final[tuple[Question, ...]] = (
     ),
     _over_distance("everywhere", "Every server shows a change after", "everywhere_ms", "ms"),
     _over_distance("old", "Answers of one server are older than those of another by", "old_ms", "ms"),
-    _over_distance("failover", "The leader is killed: the next change is taken after", "failover_s", "s"),
+    _over_distance("failover", "The leader is killed: the next change is accepted after", "failover_s", "s"),
     _over_distance(
         "restart",
         "All servers restart, brokers come back at once: every route is right after",
@@ -250,10 +250,10 @@ QUESTIONS: Final[tuple[Question, ...]] = (
     _over_number("change", "A lone change at the leader is acknowledged after", "change_leader_ms", "ms"),
     _over_number("rest", "Processor time of all servers at rest, a minute", "rest_cpu_s_a_minute", "s"),
     _over_number(
-        "down-changes", "So many servers may be down and changes go on", "down_with_changes", "servers"
+        "down-changes", "Servers that may be down while changes go on", "down_with_changes", "servers"
     ),
     _over_number(
-        "down-answers", "So many servers may be down and right answers go on", "down_with_answers", "servers"
+        "down-answers", "Servers that may be down while right answers go on", "down_with_answers", "servers"
     ),
     _over_number(
         "rolling-change",
@@ -414,7 +414,7 @@ def _never_crossing(question: Question, curves: Sequence[Curve]) -> list[str]:
             where = "at every distance" if len(sides) == len(one.known) else f"at {len(sides)} distances"
             found.append(f"{_upper(NAMES[lower.design])} is below {NAMES[higher.design]} {where}.")
         elif not sides:
-            found.append(f"{_upper(NAMES[one.design])} and {NAMES[other.design]} are not told apart.")
+            found.append(f"{_upper(NAMES[one.design])} and {NAMES[other.design]} do not differ clearly.")
     return found
 
 

@@ -120,26 +120,26 @@ def _left_out(rows: Iterable[Row]) -> list[str]:
 
 
 METHOD: Final = (
-    "Servers run with the timers that they have by default: raft mode's election timeout is 0.5 to 1"
-    " s, ZooKeeper's tick 2 s, its sessions 30 s; brokers register every 30 s.",
-    "Brokers are played by one process: RocketMQ's register with every nameserver, in ZooKeeper each"
-    " has a session with one server and an ephemeral node below each topic.",
-    "ZooKeeper's persistent nodes, the topics' and brokers' parents, are made before any clock "
-    "starts. Brokers make their own by requests (multi) of 300 nodes, four under way at a time.",
-    "ZooKeeper's heap is 3 GB and RocketMQ's 4 GB, so that a million of brokers' topics have room; "
-    "memory is the largest resident size of one server so far (VmHWM).",
+    "Servers run with their default timers: raft mode's election timeout is 0.5 to 1 s, ZooKeeper's "
+    "tick is 2 s and its sessions 30 s; brokers register every 30 s.",
+    "One process plays the brokers. RocketMQ's brokers register with every nameserver. In ZooKeeper each "
+    "broker has a session with one server and an ephemeral node below each topic.",
+    "ZooKeeper's persistent nodes, the parents of topics and brokers, exist before any clock starts. "
+    "Brokers make their own nodes by requests (multi) of 300 nodes, four in flight at a time.",
+    "ZooKeeper's heap is 3 GB and RocketMQ's 4 GB, enough for all brokers' topics, a million in total. "
+    "Memory is the largest resident size of one server so far (VmHWM).",
     "Every route is right when each server lists every broker for 16 topics that are spread over "
     "all, the first and the last among them.",
-    "The longest wait is that of a client of its own, which asks each server for a route that the "
-    "storm does not change, again 2 ms after each answer; time in which that client did not run is "
-    "not counted.",
-    "A client that watches holds an HTTP query that waits (our nameservers) or a ZooKeeper watch; "
-    "one that polls asks every 30 s, as RocketMQ's clients do.",
-    "A failover is measured from the kill to the first change that a surviving server acknowledges; "
-    "each server is asked by a try of 0.25 s after the other.",
-    "Answers of one server are older than another's by the time between the first and the last "
-    "server that shows a change. In independent mode the broker itself tells every server.",
-    "A point for which no time was left in the series' 75 minutes is left out, and named.",
+    "A separate client measures the longest wait. It asks each server for a route that the storm does "
+    "not change, and asks again 2 ms after each answer. Time in which that client did not run is not "
+    "counted.",
+    "A client that watches holds a waiting HTTP query (our nameservers) or a ZooKeeper watch. A client "
+    "that polls asks every 30 s, as RocketMQ's clients do.",
+    "A failover lasts from the kill to the first change that a surviving server acknowledges. The "
+    "harness tries one server after the other, for 0.25 s each.",
+    "The answers of two servers differ in age by the time between the first and the last server that "
+    "shows a change. In independent mode the broker itself reports to every server.",
+    "The series leaves out a point for which its 75 minutes leave no time, and names it.",
 )
 
 

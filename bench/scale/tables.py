@@ -85,7 +85,7 @@ def _losses(rows: Sequence[Row]) -> Table:
                 cells.append(cell or ("no changes" if measured else "-"))
             found.append([f"{down} of {point.servers} down", *cells])
     return Table(
-        title="One server after the other is lost: the next change is taken after",
+        title="One server after the other is lost: the next change is accepted after",
         heads=["", *(NAMES[design] for design in known)],
         rows=found,
     )
@@ -119,7 +119,7 @@ _LOSSY: Final = (
     ("a lone change at the leader", "change_leader_ms", "ms"),
     ("a lone change at a follower", "change_follower_ms", "ms"),
     ("every server shows a change after", "everywhere_ms", "ms"),
-    ("the leader is killed: the next change is taken after", "failover_s", "s"),
+    ("the leader is killed: the next change is accepted after", "failover_s", "s"),
 )
 _AWAY: Final = (
     ("messages that were sent meanwhile", "away_sent", ""),

@@ -59,19 +59,27 @@ def add_arguments(parser: Any) -> None:
     parser.add_argument(
         "--http-addrs",
         default="",
-        help="where they serve HTTP, 'h1:9880;h2:9880' (default: they are asked)",
+        help="HTTP addresses of the nameservers, 'h1:9880;h2:9880' (default: ask each nameserver for its "
+        "own)",
     )
     parser.add_argument(
-        "--topics", type=int, default=4, help="topics made, asked for and sent to (default: 4)"
+        "--topics", type=int, default=4, help="number of topics to make, look up and send to (default: 4)"
     )
     parser.add_argument(
         "--rate", type=float, default=10.0, help="operations per second of each user (default: 10)"
     )
     parser.add_argument(
-        "--registrar-rate", type=float, default=1.0, help="registrations per second of each (default: 1)"
+        "--registrar-rate",
+        type=float,
+        default=1.0,
+        help="registrations per second of each user that registers (default: 1)",
     )
-    parser.add_argument("--message-bytes", type=int, default=256, help="body of a message (default: 256)")
-    parser.add_argument("--request-timeout-s", type=float, default=3.0, help="of one request, s (default: 3)")
+    parser.add_argument(
+        "--message-bytes", type=int, default=256, help="bytes of a message's body (default: 256)"
+    )
+    parser.add_argument(
+        "--request-timeout-s", type=float, default=3.0, help="time-out of one request, s (default: 3)"
+    )
     parser.add_argument(
         "--group", default="locust", help="group of producers and consumers (default: locust)"
     )

@@ -109,7 +109,7 @@ class NamesrvTls(CertificateFiles[_Loaded]):
     def _load(self) -> _Loaded:
         own = self._settle()
         if own is None:
-            raise TlsSettingError("TLS towards nameservers is switched off by a restart only")
+            raise TlsSettingError("only a restart switches TLS to nameservers off")
         context = load(
             ca_file=own.ca if own.checks else "",
             cert_file=own.cert,

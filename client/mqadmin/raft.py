@@ -165,7 +165,7 @@ def _raft_status(context: Context, args: Arguments) -> int:
             context.line(f"{address} is not ready: {status.waiting_for}")
     for address, status in found.items():
         if status.stalled:
-            context.line(f"{address} is hindered: its disk does not take its journal")
+            context.line(f"{address} is hindered: its disk does not accept its journal")
     for line in (*_missing_links(found), *_strength(found)):
         context.line(line)
     _print_members(context, found)
@@ -271,7 +271,7 @@ def _strength(found: Mapping[str, _Status]) -> list[str]:
             voters = set(status.members) - set(status.learners)
             up = voters & {status.me, *status.linked}
             if up != voters:
-                last = "; one more away, and nothing is served" if len(up) == len(voters) // 2 + 1 else ""
+                last = "; if one more is lost, nothing is served" if len(up) == len(voters) // 2 + 1 else ""
                 return [f"{len(up)} of {len(voters)} voters are up{last}"]
     return []
 
@@ -420,7 +420,7 @@ def _route_diff(context: Context, args: Arguments) -> int:
     as_json = args.json()
     group, missing = _group(context, args)
     if len(group.addresses) + len(missing) < 2:
-        raise UsageError("one name server is named, at least two are compared")
+        raise UsageError("only one name server is named; name at least two")
     only = args.get("t")
     digests: dict[str, str] = {}
     code = 0
@@ -447,8 +447,8 @@ def _route_diff(context: Context, args: Arguments) -> int:
         _print_differences(context, differences)
         if len(set(digests.values())) > 1 and not differences:
             context.line(
-                f"no difference in brokers, topics and {compared} routes: what differs has changed meanwhile,"
-                " or lies in KV configuration, or in routes that were not compared (name them with -t)"
+                f"no difference in brokers, topics and {compared} routes: the tables have changed meanwhile,"
+                " or differ in KV configuration, or in routes that were not compared (name them with -t)"
             )
     return 1 if differences or len(set(digests.values())) > 1 else code
 
@@ -557,7 +557,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="addMember",
-        description="Take a name server into a raft group (RouteKeeper, over HTTP).",
+        description="Add a name server to a raft group (RouteKeeper, over HTTP).",
         options=(
             _member("raft address of the new member, as in its --raft, eg: '192.168.0.4:9878'"),
             *(_HTTP, _TOKEN, _TIMEOUT),
@@ -570,12 +570,12 @@ COMMANDS: Final = (
     ),
     Command(
         name="removeMember",
-        description="Take a name server out of a raft group (RouteKeeper, over HTTP).",
-        options=(_member("raft address of the member that goes"), _HTTP, _TOKEN, _TIMEOUT),
+        description="Remove a name server from a raft group (RouteKeeper, over HTTP).",
+        options=(_member("raft address of the member to remove"), _HTTP, _TOKEN, _TIMEOUT),
         run=_change(
             lambda group, args: group.remove_member(args.text("m")),
             lambda done, args: (
-                f"member {args.text('m')} removed; it stops as soon as it hears of it.",
+                f"member {args.text('m')} removed; it stops as soon as it learns of this.",
                 _members_line(done),
             ),
         ),

@@ -63,7 +63,7 @@ class RaftAdmin:
         check_query(request, set())
         return self._operations().raft_status()
 
-    @change("POST", "/v1/raft/members", "It is a voter.", body=answers.NewMember)
+    @change("POST", "/v1/raft/members", "The new member is a voter.", body=answers.NewMember)
     async def add_member(self, request: web.Request) -> answers.Members:
         """Add a member: a learner first, a voter once it has caught up."""
         member, deadline = self._allowed(request)
@@ -72,7 +72,7 @@ class RaftAdmin:
         await self._done(request, f"add member {address}", change, awaited=address)
         return self._members()
 
-    @change("DELETE", "/v1/raft/members/{address}", "It is out.")
+    @change("DELETE", "/v1/raft/members/{address}", "The member is removed.")
     async def remove_member(self, request: web.Request) -> answers.Members:
         """Remove a member, which then stops.
 
@@ -89,7 +89,7 @@ class RaftAdmin:
         await self._done(request, f"remove member {address}", change)
         return self._members()
 
-    @change("POST", "/v1/raft/transfer", "Somebody else leads.", body=answers.Transfer, body_required=False)
+    @change("POST", "/v1/raft/transfer", "Another member leads.", body=answers.Transfer, body_required=False)
     async def transfer_leadership(self, request: web.Request) -> answers.Leader:
         """Hand leadership over."""
         member, deadline = self._allowed(request)
@@ -114,7 +114,7 @@ class RaftAdmin:
             return await _download(request, info.path)
         return answers.Snapshot(path=str(info.path), index=info.index, term=info.term, size=info.file_size)
 
-    @change("POST", "/v1/raft/restore", "It is the state of this group.", body=BINARY)
+    @change("POST", "/v1/raft/restore", "The snapshot is now the state of this group.", body=BINARY)
     async def restore_snapshot(self, request: web.Request) -> answers.Restored:
         """Replace the state by a snapshot file; only in a group of one member."""
         member, deadline = self._allowed(request)

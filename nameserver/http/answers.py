@@ -53,7 +53,7 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     epoch: Epoch | UnsetType = UNSET
     events: tuple[EventAnswer, ...] | UnsetType = UNSET
     likely_causes: tuple[str, ...] | UnsetType = UNSET
-    leader: Annotated[str | UnsetType, said("Raft address of the leader, which is to be asked.")] = UNSET
+    leader: Annotated[str | UnsetType, said("Raft address of the leader: send the request to it.")] = UNSET
     leader_http: Annotated[
         str | UnsetType,
         Meta(
@@ -74,7 +74,7 @@ class Read(_Answer, frozen=True, kw_only=True):
     mode: Mode
     index: Annotated[int, said("Revision of the topic that was asked for, else of the table.")]
     epoch: Epoch
-    leader_known: Annotated[bool, said("True in independent mode, which needs none.")]
+    leader_known: Annotated[bool, said("True in independent mode, which needs no leader.")]
     last_contact_ms: Annotated[
         int | None,
         said("Age of the contact with a majority in ms; 0 in independent mode, null if there never was one."),
@@ -130,7 +130,7 @@ class Broker(_Answer, frozen=True, kw_only=True):
 
     cluster: str
     broker_name: str
-    broker_id: Annotated[int, said("0 is the master.")]
+    broker_id: Annotated[int, said("The master has the id 0.")]
     broker_addr: str
     ha_server_addr: str
     data_version: Version
@@ -261,7 +261,8 @@ class Status(_Answer, frozen=True, kw_only=True):
     last_contact_ms: int | None
     members: tuple[str, ...]
     linked: Annotated[
-        tuple[str, ...], said("Members with an authenticated link up; who is missing is down or cut off.")
+        tuple[str, ...],
+        said("Members whose authenticated link is up; a member that is missing here is down or cut off."),
     ]
     version: str
     boot_id: int
@@ -269,7 +270,7 @@ class Status(_Answer, frozen=True, kw_only=True):
     durability: Annotated[str | None, Meta(extra_json_schema={"enum": ["memory", "journal", "fsync", None]})]
     reads_ready: bool
     writes_ready: bool
-    waiting_for: Annotated[str, said("Why it is not ready, in words; empty if it is.")]
+    waiting_for: Annotated[str, said("Reason why this nameserver is not ready; empty if it is ready.")]
     uptime_ms: int
     connections: int
 
@@ -277,8 +278,12 @@ class Status(_Answer, frozen=True, kw_only=True):
 class Digests(_Answer, frozen=True, kw_only=True):
     """Digests of the table, to compare nameservers."""
 
-    digest: Annotated[Digest, said("Of what clients can read; equal in both modes for equal tables.")]
-    state_digest: Annotated[Digest, said("Of all replicated state; equal on members at equal index.")]
+    digest: Annotated[
+        Digest, said("Digest of all that clients can read; equal in both modes for equal tables.")
+    ]
+    state_digest: Annotated[
+        Digest, said("Digest of the whole replicated state; equal on members at equal index.")
+    ]
     revision: int
     applied_index: Annotated[int, said("Applied log index, or the revision in independent mode.")] = (
         msgspec.field(name="index")

@@ -152,7 +152,8 @@ class HttpServer:
             host = request.headers.get("Host")
             if request.path not in UNDER_ANY_NAME and not self._hosts.allow(host):
                 raise Problem(
-                    421, f"nothing is served under the name {str(host)[:200]}; httpAllowedHosts can allow it"
+                    421,
+                    f"HTTP does not answer under the name {str(host)[:200]}; httpAllowedHosts can allow it",
                 )
             answer = await handler(request)
             if isinstance(answer, msgspec.Struct):
@@ -231,7 +232,13 @@ class HttpServer:
         """The process runs."""
         return web.Response(text="ok\n", headers=HEADERS)
 
-    @Serves("GET", "/readyz", "They can.", {503: "They cannot; detail says what is waited for."}, answer=TEXT)
+    @Serves(
+        "GET",
+        "/readyz",
+        "Reads and writes are served.",
+        {503: "Not ready; detail says what this nameserver waits for."},
+        answer=TEXT,
+    )
     async def get_readiness(self, request: web.Request) -> web.Response:
         """Reads and writes can be served."""
         status = self.consistency.status()
@@ -249,7 +256,7 @@ class HttpServer:
         if operations is None:
             return ""
         status = operations.raft_status()
-        words = "; this member's disk does not take its journal" if status.storage_stalled else ""
+        words = "; this member's disk does not accept its journal" if status.storage_stalled else ""
         linked = {status.me, *(status.linked or ())}
         away = [name for name in status.members or () if name not in linked and name not in why]
         return f"{words}; no link to {', '.join(away)}" if away else words

@@ -48,7 +48,7 @@ class KvChanges:
 
     @change_kv(
         "PUT",
-        "The value, which is in force.",
+        "The stored value.",
         answer=answers.KvValue,
         body=answers.NewValue,
         headers=CONDITIONS,
@@ -65,7 +65,12 @@ class KvChanges:
         view = await self._change(request, RequestCode.PUT_KV_CONFIG, deadline=deadline, value=value)
         return self._reads.kv_value(request, view)
 
-    @change_kv("DELETE", "It is gone.", answer=answers.Deleted, headers={"If-Match": CONDITIONS["If-Match"]})
+    @change_kv(
+        "DELETE",
+        "The value is removed.",
+        answer=answers.Deleted,
+        headers={"If-Match": CONDITIONS["If-Match"]},
+    )
     async def delete_kv_value(self, request: web.Request) -> answers.Deleted:
         """Delete a value of the KV configuration."""
         self._token.require(request, "changes over HTTP")

@@ -54,12 +54,12 @@ _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     },
     "after": {
         "schema": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
-        "description": "Only events that came, or were counted again, after this number. Without it: the "
+        "description": "Only events that happened, or happened again, after this number. Without it: the "
         "last events.",
     },
     "cluster": {
         "schema": {"type": "string"},
-        "description": "Only what belongs to this cluster; a topic belongs to those of its brokers.",
+        "description": "Only entries of this cluster; a topic belongs to the clusters of its brokers.",
     },
     "limit": {
         "schema": {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX},

@@ -75,7 +75,7 @@ class TopicChanges(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     changed: list[str] = []
-    removed: Annotated[list[str], said("Not listed, or not among those watched any more.")] = []
+    removed: Annotated[list[str], said("Topics that are no longer listed, or no longer watched.")] = []
     broker_names: Annotated[
         list[str], said("Names of brokers whose change shows in the routes of all their topics.")
     ] = []

@@ -35,7 +35,7 @@ class Note(StrEnum):
 
 WORDS: Final[Mapping[LeaveReason, str]] = {
     LeaveReason.CONNECTION_CLOSED: "the broker's connection closed",
-    LeaveReason.LEASE_EXPIRED: "the broker was not heard for its lease",
+    LeaveReason.LEASE_EXPIRED: "the broker was silent for its whole lease",
     LeaveReason.UNREGISTERED: "the broker unregistered",
     LeaveReason.DISPLACED: "another address took the broker's id",
     LeaveReason.MOVED: "the broker registered under another name or id",

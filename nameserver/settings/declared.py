@@ -95,7 +95,9 @@ _flagged: Final = partial(_setting, flag=True)
 class NamesrvSettings:
     """Everything that can be set, resolved and checked. Durations carry their unit in the name."""
 
-    mode: str = _flagged("independent", "how nameservers agree")
+    mode: str = _flagged(
+        "independent", "raft: the nameservers share one route table; independent: each has its own"
+    )
     bind_address: str = _setting("127.0.0.1", "host that --listen names", metavar="HOST")
     listen_port: int = _setting(9876, "port that --listen names; 0 picks a free one", metavar="PORT")
     http: str = _flagged(
@@ -107,9 +109,9 @@ class NamesrvSettings:
     data_dir: str = _setting(
         "./data", "directory for all files of this nameserver", flag="data", metavar="DIR"
     )
-    kv_config_path: str = _setting("", "KV file; empty is DATA/kvConfig.json")
+    kv_config_path: str = _setting("", "file of the KV configuration; empty: DATA/kvConfig.json")
     config_store_path: str = _setting(
-        "", "file of settings changed by request 318; empty is DATA/namesrv.properties"
+        "", "file of settings changed by request 318; empty: DATA/namesrv.properties"
     )
     route_freshness: str = _runtime("default", "freshness of reads on the wire")
     scan_interval_ms: int = _runtime(
@@ -137,24 +139,28 @@ class NamesrvSettings:
         67_108_864, "bytes of names, addresses and static mappings that the table holds", unit="bytes"
     )
     table_host_percent: int = _setting(
-        50, "how much of each of these bounds one host may fill; no limit for loopback", unit="percent"
+        50, "share of each of these bounds that one host may fill; no limit for loopback", unit="percent"
     )
     product_env_name: str = _runtime("center", "name of this environment", metavar="NAME")
     order_message_enable: bool = _runtime(False, "routes carry orderTopicConf")
-    return_order_topic_config_to_broker: bool = _runtime(True, "registrations are answered with order topics")
+    return_order_topic_config_to_broker: bool = _runtime(True, "answer registrations with the order topics")
     support_acting_master: bool = _runtime(False, "the smallest slave id stands in for a missing master")
     enable_all_topic_list: bool = _runtime(True, "request 206 is served")
     enable_topic_list: bool = _runtime(True, "requests 224 and 311 to 313 are served")
     notify_min_broker_id_changed: bool = _setting(
         False, "changes of the smallest broker id are sent to brokers (request 905)"
     )
-    need_wait_for_service: bool = _runtime(False, "routes are refused shortly after the start")
-    wait_seconds_for_service: int = _runtime(45, "how long needWaitForService refuses", unit="s")
+    need_wait_for_service: bool = _runtime(False, "refuse route queries shortly after the start")
+    wait_seconds_for_service: int = _runtime(
+        45, "time for which needWaitForService refuses route queries", unit="s"
+    )
     delete_topic_with_broker_registration: bool = _runtime(
         False, "a full registration removes topics that it lacks"
     )
     config_black_list: str = _setting(
-        "configBlackList;configStorePath;kvConfigPath", "keys that 318 may not change", metavar="KEY;KEY;..."
+        "configBlackList;configStorePath;kvConfigPath",
+        "keys that request 318 may not change",
+        metavar="KEY;KEY;...",
     )
     raft: str = _flagged(
         "", "this member's raft address, as in --peers", key="raftAddress", metavar="HOST:PORT"
@@ -222,7 +228,7 @@ class NamesrvSettings:
     acl_file: str = _flagged("", "accounts, as RocketMQ 4.9's brokers read them from plain_acl.yml")
     admin_networks: str = _flagged(
         "",
-        "networks, separated by commas, such as 10.0.0.0/8: people's changes are accepted only from these; "
+        "networks, separated by commas, such as 10.0.0.0/8: accept administrators' changes only from these; "
         "empty: from anywhere",
         metavar="CIDR,CIDR,...",
     )
@@ -530,7 +536,7 @@ def _validate_raft(settings: NamesrvSettings) -> None:
         if not read_address("--peers", member)[1] and len(settings.members) > 1:
             raise ConfigError(f"--peers {member} needs a port of 1 to 65535: the others dial it")
     if len(set(settings.members)) != len(settings.members):
-        raise ConfigError(f"--peers {settings.peers} names a member twice")
+        raise ConfigError(f"--peers {settings.peers} names a member twice; list each member once")
     if settings.raft not in settings.members:
         raise ConfigError(f"--raft {settings.raft} is not among --peers {settings.peers}")
     tls = {

@@ -129,7 +129,7 @@ def merge_files(files: Mapping[str, AclFile]) -> Accounts:
         for account in file.accounts:
             other = owner.setdefault(account.access_key, name)
             if other != name:
-                raise AclFileError(f"{name}: accessKey {account.access_key} stands in {other}, too")
+                raise AclFileError(f"{name}: accessKey {account.access_key} is in {other}, too; keep one")
             by_key[account.access_key] = account
     white = tuple(entry for file in files.values() for entry in file.white)
     if len(white) > WHITE_MAX:
@@ -167,7 +167,7 @@ def _file(document: Node) -> AclFile:
     for item in _items(members.get("accounts"), "accounts"):
         account = _account(item)
         if account.access_key in accounts:
-            raise YamlError(item.line, f"accessKey {account.access_key} stands twice")
+            raise YamlError(item.line, f"accessKey {account.access_key} appears twice; keep one")
         accounts[account.access_key] = account
     return AclFile(
         white=tuple(white),
@@ -221,7 +221,7 @@ def _perms(
         permission = _permission_of(word, key, item.line)
         resource = group_resource(name) if of_groups else name
         if resource in perms:
-            raise YamlError(item.line, f"{key}: {name[:100]} stands twice")
+            raise YamlError(item.line, f"{key}: {name[:100]} appears twice; keep one")
         perms[resource] = permission
         spelt.append(f"{name}={word}")
     return tuple(spelt)

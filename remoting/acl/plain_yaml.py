@@ -154,7 +154,7 @@ class _Reader:
                 raise YamlError(line.number, "not KEY: VALUE")
             key = match[1]
             if key in members:
-                raise YamlError(line.number, f"{key} stands twice")
+                raise YamlError(line.number, f"{key} appears twice; keep one")
             members[key] = self._value(line, match[2] or "", indent, depth, of_key=True)
         return Members(members, first)
 
@@ -258,7 +258,7 @@ def _scalar(text: str, line: int) -> tuple[Text, str]:
             raise YamlError(line, "a quoted value must end on its line")
         return Text(match[1].replace("''", "'"), line, is_plain=False), text[match.end() :]
     if text[:1] and text[0] in _INDICATORS:
-        raise YamlError(line, f"a value that begins with {text[0]} must stand in quotes")
+        raise YamlError(line, f"a value that begins with {text[0]} must be in quotes")
     if _is_item(text) or ": " in text or text.endswith(":"):
         raise YamlError(line, "a list or a mapping inside a value; put the value in quotes")
     return Text(None if text in _NULLS else text, line), ""

@@ -167,7 +167,7 @@ class Kind(Enum):
 
     READ = "read"
     BROKER = "of brokers"
-    FAREWELL = "farewell of a broker"
+    UNREGISTRATION = "unregistration of a broker"
     CHANGE = "change"
 
 
@@ -194,7 +194,7 @@ NAMESRV_KINDS: Final[Mapping[int, Kind]] = MappingProxyType(
             (RequestCode.REGISTER_BROKER, RequestCode.QUERY_DATA_VERSION, RequestCode.BROKER_HEARTBEAT),
             Kind.BROKER,
         ),
-        RequestCode.UNREGISTER_BROKER: Kind.FAREWELL,
+        RequestCode.UNREGISTER_BROKER: Kind.UNREGISTRATION,
         **dict.fromkeys(
             (
                 RequestCode.PUT_KV_CONFIG,
@@ -232,7 +232,7 @@ def namesrv_asks(code: int, mode: str, *, is_stranger: bool = True) -> Asks:
     kind = NAMESRV_KINDS.get(code, Kind.CHANGE)
     if mode == "off":
         return Asks.NOTHING
-    if kind is Kind.CHANGE or (kind is Kind.FAREWELL and is_stranger):
+    if kind is Kind.CHANGE or (kind is Kind.UNREGISTRATION and is_stranger):
         return Asks.ADMIN
     if mode == "admin":
         return Asks.NOTHING
@@ -242,4 +242,4 @@ def namesrv_asks(code: int, mode: str, *, is_stranger: bool = True) -> Asks:
 def is_change(code: int, *, is_stranger: bool = True) -> bool:
     """Return whether ``--admin-networks`` restricts a request at a nameserver."""
     kind = NAMESRV_KINDS.get(code, Kind.CHANGE)
-    return kind is Kind.CHANGE or (kind is Kind.FAREWELL and is_stranger)
+    return kind is Kind.CHANGE or (kind is Kind.UNREGISTRATION and is_stranger)

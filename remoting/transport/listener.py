@@ -347,7 +347,7 @@ class RemotingServer:
         for connection in holdings.largest():
             connection.shed(
                 f"{total} bytes {what} on all connections, allowed are {allowed}:"
-                f" its {holdings.size(connection)} are the most of the address that holds most"
+                f" this connection has {holdings.size(connection)}, the most of the address with the most"
             )
 
     def _all_looked_at(self) -> None:

@@ -108,7 +108,7 @@ def reason(error: Exception, who: str = "it", whose: str = "its") -> str:
 
 
 def no_password() -> str:
-    raise ValueError("the key has a password, and nobody to ask for it")
+    raise ValueError("the key has a password, and none is given")
 
 
 class Pipe:

@@ -34,7 +34,12 @@ pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(900)]
     ("arm", "servers", "http", "message"),
     [
         (None, ["h:1"], [], "--arm is missing"),
-        ("zookeeper", ["h:1"], [], "--arm is missing: what is given is one of independent, raft, apache"),
+        (
+            "zookeeper",
+            ["h:1"],
+            [],
+            "--arm is missing: name the design of the cluster, independent, raft, apache",
+        ),
         ("raft", [], [], "names 0 nameservers, allowed are 1 to 9"),
         ("raft", ["h:1", "h:2"], ["h:3"], "--http names 1 addresses for 2 nameservers"),
         ("raft", ["h"], [], "'h' is no HOST:PORT"),

@@ -68,5 +68,5 @@ def test_nothing_is_opened_where_there_is_no_run(
     shown: list[str] = []
     monkeypatch.setattr(webbrowser, "open", shown.append)
     assert main(["compare", "--resume", str(out), "--open"]) == 1
-    assert "there is no run to report" in capsys.readouterr().err
+    assert "no run was completed, so there is no report" in capsys.readouterr().err
     assert shown == []

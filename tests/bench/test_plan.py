@@ -164,7 +164,7 @@ def test_some_scenarios_are_made_in_the_series_that_have_a_case_of_them() -> Non
     with pytest.raises(PlanError, match="scenarios='coffee' is unknown, known are: broker-dies, "):
         only_scenarios(load_plan("full"), ["quiet", "coffee"])
     watches = only_series(load_plan("full"), ["equal-polling", "defaults"])
-    with pytest.raises(PlanError, match="scenarios=leader-fails,quiet: no series that is chosen has a case"):
+    with pytest.raises(PlanError, match="scenarios=leader-fails,quiet: no chosen series has a case"):
         only_scenarios(watches, ["leader-fails", "quiet"])
 
 
@@ -271,7 +271,9 @@ def test_schedule_never_waits_for_a_user(name: str) -> None:
 
 def test_messages_need_somebody_to_read_them() -> None:
     text = (FOLDER / "full.toml").read_text().replace("consumers = 2 ", "consumers = 0 ")
-    with pytest.raises(PlanError, match=re.escape("load.consumers=0 is too few for the scenario 'messages'")):
+    with pytest.raises(
+        PlanError, match=re.escape("load.consumers=0: the scenario 'messages' needs a consumer")
+    ):
         parse_plan(text)
 
 
@@ -282,9 +284,9 @@ def test_topics_come_to_be_after_everything_else() -> None:
     scenario = f'[[scenarios]]\nname = "new-topic"\n{faults}\n'
     assert parse_plan(f"{text}\n{scenario}").scenarios[-1].name == "new-topic"
     first = text.index("[[scenarios]]")
-    with pytest.raises(PlanError, match="scenario 'new-topic' is not the last one"):
+    with pytest.raises(PlanError, match="scenario 'new-topic' must be the last one"):
         parse_plan(text[:first] + scenario + text[first:])
-    with pytest.raises(PlanError, match=r"load\.consumers=0 is too few for the scenario 'new-topic'"):
+    with pytest.raises(PlanError, match=r"load\.consumers=0: the scenario 'new-topic' needs a consumer"):
         parse_plan(f"{SMOKE}\n{scenario}")
 
 
@@ -299,13 +301,13 @@ def test_at_most_eight_lines_with_arms_and_scenarios_of_the_plan() -> None:
     eight = "".join(a_line(name=f"line {number}") for number in range(8))
     assert len(parse_plan(SMOKE + eight).lines) == 8
     for bad, said in (
-        (eight + a_line(), "9 primary lines, allowed are 8"),
+        (eight + a_line(), "9 headline measures (lines), allowed are 8"),
         (a_line(arms=["raft", "apache"]), "lines.x.arms='apache' is unknown"),
         (a_line(scenario="partition"), "lines.x.scenario='partition' is unknown"),
         (a_line(margin=0), "lines.x.margin=0 must be above 0"),
         (
             a_line(margin=0.2),
-            "lines.x.margin=0.2 s is finer than right_again_s can tell, allowed from 0.25 s on",
+            "lines.x.margin=0.2 s is below the resolution of right_again_s, allowed from 0.25 s on",
         ),
         (a_line() + a_line(), "lines has one value twice"),
     ):
@@ -373,7 +375,7 @@ def test_a_rate_of_zero_is_never_due_and_a_negative_one_is_refused() -> None:
         (
             'name = "leader-fails"\nfaults = [{ case = "kill"',
             'name = "leader-fails"\nfaults = [{ case = "cable"',
-            "what leader-fails.cable does beside independent-real, raft-real='cable' is unknown",
+            "fault of leader-fails.cable beside independent-real, raft-real='cable' is unknown",
         ),
         (
             "send_clients = 3",
@@ -383,7 +385,8 @@ def test_a_rate_of_zero_is_never_due_and_a_negative_one_is_refused() -> None:
         (
             'name = "broker-dies"\nfaults = [{ case = "kill"',
             'name = "broker-dies"\nfaults = [{ case = "freeze"',
-            "broker-dies.freeze does beside independent-real, raft-real='freeze' is unknown, known are: kill",
+            "fault of broker-dies.freeze beside independent-real, raft-real='freeze' is unknown, "
+            "known are: kill",
         ),
     ],
 )

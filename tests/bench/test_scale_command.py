@@ -15,7 +15,7 @@ from routekeeper.bench.__main__ import main
         (["--report", "nowhere"], "--report nowhere: there is no series of mqbench scale with rows"),
         (["--part", "size", "--designs", "raft,etcd"], "--designs: 'etcd', allowed are independent, raft, "),
         (["--part", "size", "--links", "kernel"], "--links beside --part size: only the part distance "),
-        (["--resume", "x", "--seed", "3"], "--seed beside --resume x: that series is as it was begun"),
+        (["--resume", "x", "--seed", "3"], "--seed beside --resume x: that series keeps its settings"),
     ],
     ids=[
         "two orders",

@@ -295,7 +295,7 @@ def test_member_is_added_and_removed(group: Group, tmp_path: Path) -> None:
         )
         code, out, err = mqadmin("removeMember", "--address", raft, *admin)
         assert (code, err) == (0, "")
-        assert out.splitlines()[0] == f"member {raft} removed; it stops as soon as it hears of it."
+        assert out.splitlines()[0] == f"member {raft} removed; it stops as soon as it learns of this."
         assert newcomer.popen.wait(timeout=CONDITION_S) == 3
 
 

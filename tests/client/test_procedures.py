@@ -317,7 +317,7 @@ def test_lost_quorum_is_revived_from_the_member_that_is_left(place: Place) -> No
     digest = left.digest()
     weak = (
         f"{lost[0].raft} is down or cut off: no link with ",
-        "2 of 3 voters are up; one more away, and nothing is served",
+        "2 of 3 voters are up; if one more is lost, nothing is served",
     )
     for server in lost:
         server.end(kill=True)
@@ -401,10 +401,10 @@ def test_full_disk_is_named_and_room_is_all_it_needs(place: Place) -> None:
     refused = alone.ask(100, namespace="n", key="k", value=secrets.token_hex(20_000))
     assert (refused.remark or "").startswith("[OUTCOME_UNKNOWN]")
     wait_until(
-        lambda: b"disk does not take its journal" in (alone.get("/readyz")[1] or b""), "readyz names it"
+        lambda: b"disk does not accept its journal" in (alone.get("/readyz")[1] or b""), "readyz names it"
     )
     said = place.admin("raftStatus", http=alone.http)
-    assert f"{alone.http} is hindered: its disk does not take its journal" in said
+    assert f"{alone.http} is hindered: its disk does not accept its journal" in said
     assert "mqnamesrv_raft_storage_stalled 1.0\n" in alone.get("/metrics")[1].decode()
     refused = alone.ask(100, namespace="n", key="other", value="v")
     assert (refused.remark or "").startswith("[NO_QUORUM]")

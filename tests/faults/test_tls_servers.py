@@ -309,5 +309,5 @@ def test_a_setting_of_the_file_that_is_not_taken_over_is_said(kind: str, tmp_pat
         f"tls.server.trustCertPath={pem('authority')}\n"
     )
     with server(kind, tmp_path, "--tls-config", str(file)) as running:
-        running.says("reason=tls.server.authClient=false is not taken over")
+        running.says("reason=tls.server.authClient=false is ignored")
         running.says("reason=tls.sever.mode: unknown")

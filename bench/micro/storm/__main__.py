@@ -166,7 +166,7 @@ class Bench:
             f"- Machine: {machine.cpu}, {machine.cores} cores, {machine.memory_bytes / 1e9:.0f} GB, "
             f"{machine.system}; begun {self._begun}, ended at load {load_now():.1f}.",
             f"- Other programs used {max(others):.2f} cores in the worst phase, "
-            f"{sorted(others)[len(others) // 2]:.2f} in the middle one."
+            f"{sorted(others)[len(others) // 2]:.2f} in the median one."
             if others
             else "- No phase was measured.",
             f"- Servers' Python: {interpreter.describe(about)}.",

@@ -17,9 +17,9 @@ const OF_PROCESS = {
     ["part", "Part the network", "This server, client 0 and broker 0 are cut off from all others."],
   ],
   broker: [
-    ["stop", "Stop kindly", "The broker tells the servers that it goes, and ends."],
+    ["stop", "Stop kindly", "The broker unregisters at the servers, then ends."],
     ["kill", "Kill", "The process ends at once (kill -9). The system closes its connections."],
-    ["pause", "Pause", "The broker falls silent: its connections stay open, and no heartbeat leaves it."],
+    ["pause", "Pause", "The broker sends nothing more, heartbeats included. Its connections stay open."],
   ],
 };
 

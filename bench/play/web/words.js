@@ -14,7 +14,7 @@ export const DESIGNS = {
   },
   zookeeper: {
     name: "ZooKeeper",
-    about: "No nameserver runs here: brokers and clients speak to an ensemble of ZooKeeper, a system of its own. RocketMQ's predecessor did it this way.",
+    about: "No nameserver runs here: brokers and clients use a ZooKeeper ensemble, a separate system. RocketMQ's predecessor did it this way.",
     around: "ensemble of ZooKeeper",
   },
 };

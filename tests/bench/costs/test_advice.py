@@ -127,14 +127,18 @@ def test_a_longer_way_between_servers_makes_answers_older(
 
 def test_a_trial_run_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, msgspec.structs.replace(invented(), quick=True))
-    assert "these figures say nothing" in said(capsys, words(path))
+    assert "these figures mean nothing" in said(capsys, words(path))
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         pytest.param(["advise", "--brokers", "3"], "advise needs --topics, --clients,", id="numbers missing"),
-        pytest.param(["advise", "out", "--brokers", "3"], "a report's folder stands alone", id="both"),
+        pytest.param(
+            ["advise", "out", "--brokers", "3"],
+            "with a report's folder, leave all other flags out",
+            id="both",
+        ),
         pytest.param(
             ["advise", "--from", "no-such-file", *(w for pair in NUMBERS.items() for w in pair)],
             "--from no-such-file: no result of mqbench costs",

@@ -139,4 +139,4 @@ def test_run_whose_events_are_not_whole_is_left_out_with_its_reason(
     assert [row for row in gold.recoveries if row.run == source.run] == []
     assert f"report: left out {source.run}: {source.left_out}" in said
     assert f"{harm.__name__}/1/raft {source.left_out}" in text
-    assert f"{len(USED)} of {len(USED) + len(LEFT_OUT)} runs were used" in text
+    assert f"The page uses {len(USED)} of {len(USED) + len(LEFT_OUT)} runs" in text

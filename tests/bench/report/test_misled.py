@@ -177,7 +177,7 @@ def test_t4_a_time_that_the_plan_set_is_marked_and_concludes_nothing(
     assert (row.pairs == []) == marked
     named = [a_line("leader-fails", "kill", "announce_again_s", 0.25)]
     (line,) = answers.primaries(named, "equal", values, planned=planned)
-    said = "unclear: the times of raft are a length that the plan set"
+    said = "unclear: the times of raft only show a length that the plan sets"
     assert (words.verdict(line) == said) == marked
     if marked:
         assert line.winner is None
@@ -192,7 +192,7 @@ def test_t7_a_margin_below_what_the_measure_can_show_concludes_nothing() -> None
     place = Place("equal", "leader-fails", "kill", "right_again_s")
     values = values_of(place, independent=[0.0] * 10, raft=[0.21] * 10)
     for margin, said in (
-        (0.2, "unclear: differences below 0.25 s do not show"),
+        (0.2, "unclear: the measure cannot show differences below 0.25 s"),
         (0.25, "raft and independent are equivalent"),
     ):
         (line,) = answers.primaries(
@@ -351,4 +351,4 @@ def test_c9_page_shows_the_prediction_beside_the_measurement(tmp_path: Path) -> 
     whole = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page(changed, measures.values(changed))))
     assert "120 s 300 ms fixed, 120 s by timers measured: 118 s, 2.30 s less than predicted (2%)" in whole
     assert "timers divided by 60 and 10" in whole
-    assert "how far the prediction is off" in whole
+    assert "the error of the prediction" in whole

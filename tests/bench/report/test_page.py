@@ -290,7 +290,7 @@ def test_page_says_which_runs_had_their_links_cut_by_the_kernel(gold: Gold, valu
     used = sum(source.left_out is None for source in gold.sources)
     html = page(replace(gold, sources=[cut(source) for source in gold.sources]), values)
     assert (
-        f"In {used} of {used} runs the kernel cut the links, between network namespaces: packets vanish"
+        f"In {used} of {used} runs the kernel cut the links between network namespaces. Packets vanish there"
         in html
     )
     assert "loopback" not in html
@@ -306,7 +306,7 @@ def test_what_runs_in_which_language_stands_beside_processor_time_unfolded(
     html = page(gold, values)
     claim = html[html.index("A light metadata server is enough") : html.index("A nameserver has little code")]
     unfolded, _, _ = claim.partition("<details")
-    assert "ZooKeeper runs in a Java machine, and so does RocketMQ&#39;s own nameserver" in unfolded
+    assert "ZooKeeper and RocketMQ&#39;s own nameserver run in a Java virtual machine" in unfolded
 
 
 def test_page_escapes_what_servers_said(gold: Gold, values: Values) -> None:

@@ -762,10 +762,10 @@ def test_how_old_answers_are_is_told_by_fault_side_and_phase(gold: Gold) -> None
     }
     assert old == {"side-a": 2, "side-b": 229}
     said = text_of_page(gold)
-    assert "Route look-ups, side b, while it lasts 10 % right, 90 % old" in said
-    assert "Route look-ups, side b, after the healing 98 % right, 2 % old" in said
-    assert "Route look-ups, side a, while it lasts above 99 % right, below 1 % old" in said
-    assert "New clients, side b, while it lasts 80 % right, 20 % refused" in said
+    assert "Route look-ups, side b, during the fault 10 % right, 90 % old" in said
+    assert "Route look-ups, side b, after the fault 98 % right, 2 % old" in said
+    assert "Route look-ups, side a, during the fault above 99 % right, below 1 % old" in said
+    assert "New clients, side b, during the fault 80 % right, 20 % refused" in said
 
 
 def old_in_quiet_times(root: Path) -> None:
@@ -824,7 +824,7 @@ def test_what_a_restart_costs_is_a_figure(gold: Gold) -> None:
     assert list(cost.values()) == [pytest.approx(1.6)]
     (row,) = (row for row in answers.rows(values) if row.place.measure == "restart_cpu_s")
     assert words.middle_of(row.arms["raft"], "CPU s") == "1.60 s"
-    assert "CPU of all servers meanwhile, starts included 1.60 s" in text_of_page(gold)
+    assert "CPU of all servers after the fault, starts included 1.60 s" in text_of_page(gold)
 
 
 def test_page_tells_how_many_operations_waited_for_a_free_user_inside_fault_windows(gold: Gold) -> None:
@@ -833,7 +833,7 @@ def test_page_tells_how_many_operations_waited_for_a_free_user_inside_fault_wind
     total = sum(row.n for row in inside)
     assert (
         f"Inside fault windows 50 of {total:,} operations had to wait for a free user of the generator; the "
-        "latest left 807 ms after it was due (route look-ups, equal late 1 raft)."
+        "latest was sent 807 ms after it was due (route look-ups, equal late 1 raft)."
     ) in text_of_page(gold)
 
 
@@ -928,8 +928,8 @@ def test_answers_that_go_backwards_stand_at_the_fault_before_them_on_the_page_an
     said = text_of_page(gold)
     assert "Answers that went backwards" in said
     assert re.search(
-        "Answers of servers went backwards 6 times in 4 of [0-9]+ runs, where none may: raft 6 times, for "
-        "2.48 s at the longest.",
+        "Answers of servers went backwards 6 times in 4 of [0-9]+ runs; this must never happen: raft 6 "
+        "times, for 2.48 s at the longest.",
         said,
     )
     write_values(spark, str(tmp_path), values, {})

@@ -90,7 +90,7 @@ def test_t10_recovery_that_the_window_cut_off_is_not_called_never(tmp_path: Path
     said = text_of(page(gold, measures.values(gold)))
     assert "never right again" not in said
     assert "Route look-ups right again never never" in said
-    assert "Never, without end Not before the end of what was watched" in said
+    assert "Never, without end It had not happened when the observation ended" in said
 
 
 def test_t10_down_time_that_we_chose_is_not_multiplied_by_the_divisor() -> None:
@@ -136,7 +136,7 @@ def test_t10_single_run_on_a_busy_machine_is_marked_in_the_list_of_runs(tmp_path
     ]
     said = text_of(page(dataclasses.replace(gold, costs=costs), measures.values(gold)))
     assert "other programs used 0.6 cores" in said[said.index("Every run") :]
-    assert "1 of 12 runs shared the machine with other programs or were sent late" in said
+    assert "In 1 of 12 runs other programs used the machine, or the generator sent late" in said
     assert "The machine was busy" not in said
 
 

@@ -109,7 +109,7 @@ def test_report_that_fails_prints_one_line_and_the_command_that_makes_it(tmp_pat
     assert not [line for line in said if "Traceback" in line]
     assert [line for line in said if line.startswith("mqbench report: ") and "report.html" in line]
     command = f"mqbench report '{out}/runs' --out '{out}'"
-    assert said[-1] == f"mqbench: the runs are kept; this makes their page: {command}"
+    assert said[-1] == f"mqbench: the runs are kept; to make their page, run: {command}"
 
 
 def test_spark_that_does_not_start_is_told_before_anything_is_measured(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_out_that_cannot_be_a_folder_is_told_at_once(tmp_path: Path, command: st
     file = tmp_path / "page.html"
     file.write_text("somebody's")
     out, why = {
-        "file": (file, "it is a file, a folder is needed"),
+        "file": (file, "this is a file; name a folder"),
         "below a file": (file / "out", "Not a directory"),
         "not to be written": (Path("/proc/out"), "No such file or directory"),
     }[kind]

@@ -92,7 +92,7 @@ def test_notes_do_not_hide_why_a_topic_left() -> None:
         ["T"], Event(reason=LeaveReason.LEASE_EXPIRED, at_ms=5, broker=A, detail="120000 ms")
     )
     history.topics_changed(["T"], Event(reason=Note.PERMISSION_WIPED, at_ms=6, broker=A))
-    assert explain(history, CREATES).summary.startswith("no longer listed: the broker was not heard")
+    assert explain(history, CREATES).summary.startswith("no longer listed: the broker was silent")
 
 
 def test_deleted_topic_is_said_to_come_back() -> None:

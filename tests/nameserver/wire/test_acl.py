@@ -39,9 +39,9 @@ SERVES = {
     (Kind.BROKER, "off"): (True, True, True),
     (Kind.BROKER, "admin"): (True, True, True),
     (Kind.BROKER, "all"): (False, False, True),
-    (Kind.FAREWELL, "off"): (True, True, True),
-    (Kind.FAREWELL, "admin"): (False, False, True),  # of strangers
-    (Kind.FAREWELL, "all"): (False, False, True),
+    (Kind.UNREGISTRATION, "off"): (True, True, True),
+    (Kind.UNREGISTRATION, "admin"): (False, False, True),  # of strangers
+    (Kind.UNREGISTRATION, "all"): (False, False, True),
     (Kind.CHANGE, "off"): (True, True, True),
     (Kind.CHANGE, "admin"): (False, False, True),
     (Kind.CHANGE, "all"): (False, False, True),
@@ -196,7 +196,7 @@ def test_changes_by_people_come_from_the_admin_networks_alone(tmp_path: Path) ->
             return {code: (await ns.ask(code, topic="T")).code for code in sorted(SERVED)}
 
     here, elsewhere = asyncio.run(main("127.0.0.0/8,::1/128")), asyncio.run(main("10.0.0.0/8"))
-    changes = {code for code, kind in NAMESRV_KINDS.items() if kind in (Kind.CHANGE, Kind.FAREWELL)}
+    changes = {code for code, kind in NAMESRV_KINDS.items() if kind in (Kind.CHANGE, Kind.UNREGISTRATION)}
     assert {code for code, answer in elsewhere.items() if answer == 16} == changes
     assert 16 not in here.values()
 

@@ -121,7 +121,7 @@ ACCOUNT = "accounts:\n- accessKey: writers\n  secretKey: 12345678\n"
         (ACCOUNT + "  defaultTopicPerm: pub\n", "line 4: defaultTopicPerm: 'pub' is no permission"),
         (ACCOUNT + "  topicPerms:\n  - A=PUB\n  - B=ANY\n", "line 6: topicPerms: 'ANY' is no permission"),
         (ACCOUNT + "  topicPerms:\n  - A\n", "line 5: topicPerms: 'A' is not NAME=PERMISSION"),
-        (ACCOUNT + "  groupPerms:\n  - A=SUB\n  - A=PUB\n", "line 6: groupPerms: A stands twice"),
+        (ACCOUNT + "  groupPerms:\n  - A=SUB\n  - A=PUB\n", "line 6: groupPerms: A appears twice; keep one"),
         (ACCOUNT + "  admin: yes\n", "line 4: admin: 'yes' is neither true nor false"),
         (ACCOUNT + "  topicPerms: A=PUB\n", "line 4: topicPerms must be a list"),
         (ACCOUNT + "  whiteRemoteAddress: 1.2.3\n", "line 4: '1.2.3' names no addresses"),
@@ -130,13 +130,13 @@ ACCOUNT = "accounts:\n- accessKey: writers\n  secretKey: 12345678\n"
         ("accounts:\n- accessKey: short\n  secretKey: 12345678\n", "line 2: accessKey has 5 characters"),
         (
             "accounts:\n- accessKey: writers\n  secretKey: 1234567\n  secretKey: 1\n",
-            "line 4: secretKey stands twice",
+            "line 4: secretKey appears twice; keep one",
         ),
         (
             "accounts:\n- accessKey: writers\n  secretKey: 01234567\n",
             "line 3: secretKey: YAML reads this as no text",
         ),
-        (ACCOUNT + ACCOUNT.removeprefix("accounts:\n"), "line 4: accessKey writers stands twice"),
+        (ACCOUNT + ACCOUNT.removeprefix("accounts:\n"), "line 4: accessKey writers appears twice; keep one"),
         ("accounts: nobody\n", "line 1: accounts must be a list"),
         ("- a\n", "line 1: the file must be keys with values"),
         ("dataVersion:\n- counter: x\n", "line 2: counter: 'x' is no whole number"),
@@ -156,7 +156,7 @@ def test_file_above_its_bound_is_refused() -> None:
 
 def test_account_in_two_files_is_refused() -> None:
     files = {name: parse_acl_file(ACCOUNT.encode(), name) for name in ("a.yml", "b.yml")}
-    with pytest.raises(AclFileError, match=r"b\.yml: accessKey writers stands in a\.yml, too"):
+    with pytest.raises(AclFileError, match=r"b\.yml: accessKey writers is in a\.yml, too"):
         merge_files(files)
 
 

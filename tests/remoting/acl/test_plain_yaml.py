@@ -73,13 +73,13 @@ def test_text_is_read_as_a_yaml_library_reads_it(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("a: &x b\n", "line 1: a value that begins with & must stand in quotes"),
-        ("\na: *x\n", r"line 2: a value that begins with \* must stand in quotes"),
+        ("a: &x b\n", "line 1: a value that begins with & must be in quotes"),
+        ("\na: *x\n", r"line 2: a value that begins with \* must be in quotes"),
         ("a: !!python/object:x y\n", "line 1: a value that begins with !"),
         ("a: |\n  text\n", r"line 1: a value that begins with \|"),
         ("a: {b: c}\n", "line 1: a value that begins with {"),
         ("a: b\n---\nc: d\n", "line 2: begins another document"),
-        ("a: b\na: c\n", "line 2: a stands twice"),
+        ("a: b\na: c\n", "line 2: a appears twice; keep one"),
         ("a:\n  - b\n c: d\n", "line 3: indented unlike the lines before it"),
         ("a:\n\t- b\n", "line 2: indented by a tab"),
         ("just words\n", "line 1: not KEY: VALUE"),
