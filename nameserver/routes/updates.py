@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from routekeeper.nameserver.commands import TableLimits, Update
+from routekeeper.nameserver.commands import TableLimits, TopicQueues, Update
 from routekeeper.nameserver.registration import Registration
 from routekeeper.nameserver.verdicts import Applied, Moved, Rejected, Verdict
 from routekeeper.remoting.steps import STEP, Steps, in_steps
@@ -136,8 +136,10 @@ def _update(
 def apply_few(store: RouteStore, command: Update) -> Verdict | None:
     """Apply the common difference: few topics, all of them known. Return None for another one."""
     topics, kept = command.topics, store.topics
+    if command.limits is not None or len(topics) > STEP:
+        return None
     names = tuple(map(TOPIC, topics))
-    if command.limits is not None or len(topics) > STEP or not all(map(kept.entries.__contains__, names)):
+    if not all(map(kept.entries.__contains__, names)):
         return None
     made_of = _made_of(store, command)
     if made_of is None:
@@ -167,6 +169,8 @@ def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
             return rejected
         if name.host != limits.host and new_topics(store, name_key, map(TOPIC, command.topics)):
             host = limits.host
+    names: list[str] = []
+    yield from in_steps(_add_names, command.topics, names)
     taken: dict[str, Share] = {}
     yield from in_steps(kept.find_shares, command.topics, taken, {}, name_key)
     draft = Draft(kept, name_key, store.revision + 1, host=host)
@@ -180,7 +184,11 @@ def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
     if command.topics:
         draft.commit()
         brokers.renew_name(name_key, name, revision)
-    return _note(store, command, record, name, tuple(map(TOPIC, command.topics)))
+    return _note(store, command, record, name, tuple(names))
+
+
+def _add_names(topics: Iterable[TopicQueues], names: list[str]) -> None:
+    names += map(TOPIC, topics)
 
 
 def _made_of(store: RouteStore, command: Update) -> tuple[Record, NameEntry] | None:
