@@ -13,16 +13,18 @@ every member understands it. Older kinds keep their version.
 
 from __future__ import annotations
 
+import struct
 import zlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final, Literal, TypeAlias, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from routekeeper.nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
 from routekeeper.remoting.lenient import UNREADABLE
 from routekeeper.remoting.route import DataVersion
-from routekeeper.remoting.steps import Steps, finish
+from routekeeper.remoting.steps import Steps, finish, in_chunks
 
 FORMAT_VERSION: Final = 3
 """Newest format of commands that this program reads; it reads all older ones. 2 brought :class:`Update`."""
@@ -54,6 +56,10 @@ _ZLIB: Final = 1
 _PACKED_WORK: Final = 40
 _LONG_BYTES: Final = 2048  # Size of a command, in bytes, with some 1,000 topics, compressed.
 _PACK_FROM: Final = 1024  # Below this size, compression costs the members more time than it saves.
+#: Number of topics, and uncompressed size in bytes, from which on a command is written and read in steps.
+#: 20,000 topics take 2 ms to write and 3 ms to read; in steps, reading takes 1.5 times as long in all.
+_TOPICS_SLICED: Final = 20_000
+_BYTES_SLICED: Final = 512 * 1024
 # Topic lists repeat themselves: zlib's highest level saves few bytes more and costs ten times the time.
 _ZLIB_LEVEL: Final = 1
 
@@ -381,7 +387,17 @@ class Batch(_Wire, frozen=True):
     proposals: tuple[Proposal, ...]
 
 
+_OfTopics: TypeAlias = RegisterBroker | Update
+"""Commands with the topics of one broker, of which there may be many."""
+
 _encoder: Final = msgspec.msgpack.Encoder()
+_array_decoder: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_topics_decoder: Final = msgspec.msgpack.Decoder(list[TopicQueues])
+#: The place of the topics in the log form of a command, by the encoded kind.
+_TOPICS_AT: Final = {
+    _encoder.encode(kind.__struct_config__.tag): 1 + kind.__struct_fields__.index("topics")
+    for kind in (RegisterBroker, Update)
+}
 _command_decoder: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(Command)
 _batch_decoder: Final = msgspec.msgpack.Decoder(Batch)
 
@@ -394,11 +410,19 @@ def encode_command(command: Command) -> bytes:
             it is compressed.
     """
     data = _encoder.encode(command)
-    if len(data) > INFLATED_BYTES_MAX:
-        raise CommandTooLarge(len(data), INFLATED_BYTES_MAX)
+    _check_inflated(len(data))
     packing = _PLAIN if len(data) < _PACK_FROM else _ZLIB
     if packing == _ZLIB:
         data = zlib.compress(data, _ZLIB_LEVEL)
+    return _log_form(command, packing, data)
+
+
+def _check_inflated(size: int) -> None:
+    if size > INFLATED_BYTES_MAX:
+        raise CommandTooLarge(size, INFLATED_BYTES_MAX)
+
+
+def _log_form(command: Command, packing: int, data: bytes) -> bytes:
     if len(data) + 2 > COMMAND_BYTES_MAX:
         raise CommandTooLarge(len(data) + 2, COMMAND_BYTES_MAX)
     return bytes((_format_for(command), packing)) + data
@@ -420,10 +444,52 @@ def written_and_read(command: Command) -> Steps[tuple[bytes, Command]]:
         CommandTooLarge: As :func:`encode_command`.
         CommandFormatError: If it cannot be read back: a defect of this program.
     """
+    if isinstance(command, _OfTopics) and len(command.topics) >= _TOPICS_SLICED:
+        return (yield from _writing_long(command))
     data = encode_command(command)
     if len(data) > _LONG_BYTES:
         yield
     return data, (yield from decoding_command(data))
+
+
+def _writing_long(command: _OfTopics) -> Steps[tuple[bytes, Command]]:
+    """Write a command with many topics as :func:`encode_command` does, and read it, in steps."""
+    rest = _encoder.encode(replace(command, topics=()))
+    fields = _array_decoder.decode(rest)
+    at, begin = _TOPICS_AT[bytes(fields[0])], len(rest) - sum(map(len, fields))
+    head = b"".join((rest[:begin], *fields[:at], _array_head(len(command.topics))))
+    stream, size = zlib.compressobj(_ZLIB_LEVEL), 0
+    plain, packed = [], []
+    for piece in _pieces(head, command.topics, b"".join(fields[at + 1 :])):
+        size += len(piece)
+        _check_inflated(size)
+        plain.append(piece)
+        packed.append(stream.compress(piece))
+        yield
+    packed.append(stream.flush())
+    data = _log_form(command, _ZLIB, b"".join(packed))
+    yield
+    if _inflate(data[2:]) != b"".join(plain):
+        raise CommandFormatError(f"command of {len(data)} bytes: its zlib stream holds something else")
+    return data, replace(_command_decoder.decode(rest), topics=command.topics)
+
+
+def _pieces(head: bytes, topics: Sequence[TopicQueues], tail: bytes) -> Iterator[bytes]:
+    """Yield a command in encoded pieces, after making sure that topics are read as they were."""
+    yield head
+    for chunk in in_chunks(topics):
+        piece = _encoder.encode(chunk)
+        if _topics_decoder.decode(piece) != chunk:
+            raise CommandFormatError(f"{len(chunk)} topics are read otherwise than they were written")
+        yield piece[len(_array_head(len(chunk))) :]
+    yield tail
+
+
+def _array_head(count: int) -> bytes:
+    """Return msgpack's head of an array of so many items, as msgspec writes it."""
+    if count < 16:
+        return bytes((0x90 | count,))
+    return struct.pack(">BH", 0xDC, count) if count < 65536 else struct.pack(">BI", 0xDD, count)
 
 
 def format_of(command: bytes) -> int:
@@ -462,11 +528,34 @@ def decoding_command(data: bytes) -> Steps[Command]:
         payload = _inflate(payload)
         if len(data) > _LONG_BYTES:
             yield
+    if len(payload) >= _BYTES_SLICED:
+        read = yield from _reading_long(payload)
+        if read is not None:
+            return read
     try:
         command: Command = _command_decoder.decode(payload)
     except UNREADABLE as error:
         raise CommandFormatError(f"command of {len(data)} bytes: {error}") from None
     return command
+
+
+def _reading_long(payload: bytes) -> Steps[Command | None]:
+    """Read a command with many topics in steps; None for any other, and if it is damaged."""
+    try:
+        fields = _array_decoder.decode(payload)
+        at = _TOPICS_AT.get(bytes(fields[0])) if fields else None
+        if at is None or at >= len(fields):
+            return None
+        yield
+        encoded = _array_decoder.decode(fields[at])
+        topics: list[TopicQueues] = []
+        for chunk in in_chunks(encoded):
+            yield
+            topics += _topics_decoder.decode(_encoder.encode(chunk))
+        command: _OfTopics = _command_decoder.decode(_encoder.encode([*fields[:at], (), *fields[at + 1 :]]))
+    except UNREADABLE:
+        return None
+    return replace(command, topics=tuple(topics))
 
 
 def encode_batch(batch: Batch) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Self
 
 import msgspec
@@ -175,6 +175,23 @@ def read_command(data: bytes, start: int, size: int) -> RemotingCommand:
             f"header of {len(frame.header)} bytes is above the limit of {REQUEST_HEADER_MAX}"
         )
     return decode_command(frame)
+
+
+def read_pieces(pieces: Sequence[bytes | bytearray]) -> RemotingCommand:
+    """Return the request in a frame that came in pieces, as :func:`read_command`; copy its body only once.
+
+    Raises:
+        RemoteProtocolError: As there.
+    """
+    head = bytes(pieces[0])  # the very same object, unless it is small
+    if len(head) >= _LENGTHS_SIZE:
+        (word,) = _HEADER_WORD.unpack_from(head, 4)
+        body_at = _LENGTHS_SIZE + word
+        found = _read_plain(head, 0, body_at - 4) if body_at <= len(head) else None
+        if found is not None:
+            return replace(found, body=b"".join((memoryview(head)[body_at:], *pieces[1:])))
+    frame = b"".join(pieces)
+    return read_command(frame, 0, len(frame) - 4)
 
 
 def read_answer(data: bytes, start: int, size: int) -> RemotingCommand:

@@ -180,6 +180,8 @@ class Leader(Component):
     def _offering(self, proposal: Proposal, member: str, *, attempt: int) -> Steps[None]:
         sequencer = self.sequencer
         assert sequencer is not None, "offered without leading"
+        if sequencer.knows(proposal):
+            return  # sent again because it takes long: do not decode it again
         # The newest format that every member understands, as far as this leader knows.
         detector = self.failure_detector
         understood = FIRST_FORMAT if detector is None else detector.understood()

@@ -428,6 +428,7 @@ class Replicated(Local):
         )
         if in_steps:
             self._under_way = EntryUnderWay(commands, self._table)
+            yield from self._under_way.prepare()
         if in_steps and len(commands) > 1:
             self._before_entry = self._digests()
         verdicts: list[Verdict] = []

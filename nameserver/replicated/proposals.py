@@ -338,6 +338,10 @@ class Sequencer:
         self._queue.append(queued)
         return None
 
+    def knows(self, proposal: Proposal) -> bool:
+        """Return whether a copy of a proposal is queued or in flight; :meth:`offer` ignores another one."""
+        return (proposal.boot_id, proposal.sequence) in self._known
+
     def next_batch(self) -> Batch | None:
         """Return the next entry, None if one is in flight or nothing waits.
 

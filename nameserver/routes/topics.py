@@ -17,7 +17,7 @@ from routekeeper.nameserver.commands import QueueMapping, TopicQueues
 from routekeeper.nameserver.types import BrokerName
 from routekeeper.remoting.registration import TopicNumbers
 from routekeeper.remoting.route import QueueData
-from routekeeper.remoting.steps import STEP, Steps
+from routekeeper.remoting.steps import STEP, Steps, in_chunks
 
 from .entries import (
     MASK,
@@ -45,6 +45,14 @@ SHARES_SPARE: Final = 1000
 """Bound of the queue data without a topic that are kept for a broker name, because topics may have them
 again.
 """
+
+COPIED_FROM: Final = 20_000
+"""Number of topics of a change from which on it is made in copies of the mappings, which then take their
+places. To put 100,000 topics into a mapping takes 6 to 14 ms, in one step; to copy it takes 0.3 ms.
+"""
+
+COPIED_MAX: Final = 4
+"""The mappings are copied only if they have at most this many topics for each topic of the change."""
 
 SETS_SPARE: Final = 1000
 """Queue sets without a topic are kept up to this number plus a quarter of the topics. The search for unused
@@ -200,11 +208,8 @@ class TopicStore:
             if share is None:
                 share = made[numbers] = Share.of(made_of(QueueData, name, *numbers))
             topic = of.topic
-            before = listed(topic)
-            if before is None:
+            if listed(topic) is not share:
                 found[intern(topic)] = share
-            elif before is not share:
-                found[topic] = share
 
     def of_name(self, name: str) -> Mapping[str, Share]:
         """Return a broker name's queue data by topic, in the order in which the topics were added."""
@@ -332,6 +337,7 @@ class Draft:
         "_host",
         "_info_size",
         "_lost",
+        "_made",
         "_name",
         "_new",
         "_new_size",
@@ -374,6 +380,8 @@ class Draft:
         self._shown = self._rest = self._removed_marks = self._info_size = self._new_size = 0
         # by host: topics that no broker name has any more, and their size
         self._lost: dict[str, list[int]] = {}
+        # The mappings of the store with the change in them, which take their places; None if there are none.
+        self._made: tuple[dict[str, Share], dict[str, TopicEntry], dict[str, int]] | None = None
 
     def put(self, shares: Mapping[str, Share], *, without: Collection[str] = ()) -> Iterable[None]:
         """Prepare new queue data of the name for some topics.
@@ -396,6 +404,17 @@ class Draft:
             if start:
                 yield
             self._put_step(topics[start : start + STEP], to_have[start : start + STEP])
+        store = self._store
+        if (
+            self._over is None
+            and not self._without
+            and len(topics) >= COPIED_FROM
+            and len(store.entries) <= COPIED_MAX * len(topics)
+        ):
+            listed = yield from _copy_with(store.of_name(self._name), self._shares)
+            entries = yield from _copy_with(store.entries, self._entries)
+            marks = (yield from _copy_with(store.marks, self._new)) if self._new else store.marks
+            self._made = listed, entries, marks
 
     def look(self, topic: str) -> TopicEntry | None:
         """Return a topic's entry as it is after this change."""
@@ -462,7 +481,10 @@ class Draft:
         store, ledger, tombstones = self._store, self._store._ledger, self._store._tombstones
         pool = store.pools[self._name]
         pairs = -len(pool.topics)
-        pool.topics.update(self._shares)
+        if self._made is None:
+            pool.topics.update(self._shares)
+        else:
+            pool.topics, store.entries, store.marks = self._made
         if self._without:
             _forget(pool.topics, self._without)
         pairs += len(pool.topics)
@@ -483,8 +505,9 @@ class Draft:
             _forget(store.entries, self._removed)
             _forget(store.marks, self._removed)
             gone.update(dict.fromkeys(self._removed, self._revision))
-        store.entries.update(self._entries)
-        store.marks.update(self._new)
+        if self._made is None:
+            store.entries.update(self._entries)
+            store.marks.update(self._new)
         store.shown = (store.shown + self._shown) & MASK
         store.rest = (store.rest + self._rest) & MASK
         store._sets.update(self._sets)
@@ -527,6 +550,16 @@ def step_of(
         return found, change
     queue_set = made[mark] = QueueSet(by_name, mark)
     return queue_set, change
+
+
+def _copy_with(mapping: Mapping[str, _T], changes: Mapping[str, _T]) -> Steps[dict[str, _T]]:
+    """Return a copy of a mapping with changes. No other code changes either meanwhile."""
+    yield
+    copy = dict(mapping)
+    for chunk in in_chunks(changes.items()):
+        yield
+        copy.update(chunk)
+    return copy
 
 
 def _forget(mapping: dict[Any, Any], keys: Collection[Any]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from msgspec.structs import replace
 
-from routekeeper.nameserver.commands import TableLimits, Update
+from routekeeper.nameserver.commands import TableLimits, TopicQueues, Update
 from routekeeper.nameserver.registration import Registration
+from routekeeper.nameserver.types import BrokerName
 from routekeeper.nameserver.verdicts import Applied, Moved, Rejected, Verdict
 from routekeeper.remoting.steps import STEP, Steps, in_steps
 
@@ -24,7 +25,7 @@ from .registrations import (
     with_set_perms,
 )
 from .store import RouteStore
-from .topics import TOPIC, Difference, Draft
+from .topics import TOPIC, Difference, Draft, Numbers, TopicStore
 
 
 def shortened(
@@ -136,8 +137,10 @@ def _update(
 def apply_few(store: RouteStore, command: Update) -> Verdict | None:
     """Apply the common difference: few topics, all of them known. Return None for another one."""
     topics, kept = command.topics, store.topics
+    if command.limits is not None or len(topics) > STEP:
+        return None
     names = tuple(map(TOPIC, topics))
-    if command.limits is not None or len(topics) > STEP or not all(map(kept.entries.__contains__, names)):
+    if not all(map(kept.entries.__contains__, names)):
         return None
     made_of = _made_of(store, command)
     if made_of is None:
@@ -167,8 +170,9 @@ def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
             return rejected
         if name.host != limits.host and new_topics(store, name_key, map(TOPIC, command.topics)):
             host = limits.host
+    names: list[str] = []
     taken: dict[str, Share] = {}
-    yield from in_steps(kept.find_shares, command.topics, taken, {}, name_key)
+    yield from in_steps(_find, command.topics, names, taken, {}, kept, name_key)
     draft = Draft(kept, name_key, store.revision + 1, host=host)
     yield from draft.put(taken)
     store.limited = store.limited or limits is not None
@@ -180,7 +184,20 @@ def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
     if command.topics:
         draft.commit()
         brokers.renew_name(name_key, name, revision)
-    return _note(store, command, record, name, tuple(map(TOPIC, command.topics)))
+    return _note(store, command, record, name, tuple(names))
+
+
+def _find(
+    topics: Collection[TopicQueues],
+    names: list[str],
+    taken: dict[str, Share],
+    made: dict[Numbers, Share],
+    kept: TopicStore,
+    name: BrokerName,
+) -> None:
+    """Add the names of topics to ``names``, and those whose queue data differ to ``taken``."""
+    names += map(TOPIC, topics)
+    kept.find_shares(topics, taken, made, name)
 
 
 def _made_of(store: RouteStore, command: Update) -> tuple[Record, NameEntry] | None:

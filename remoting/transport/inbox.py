@@ -13,13 +13,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from routekeeper.remoting.command import RemotingCommand, read_command
+from routekeeper.remoting.command import RemotingCommand, read_command, read_pieces
 from routekeeper.remoting.errors import RemoteProtocolError
 from routekeeper.remoting.foreign import foreign
 
 #: Unhandled bytes of one connection above which no more are read from it. A larger frame is read only when it
 #: has a place.
 KEPT_MAX: Final = 64 * 1024
+#: Bytes of a piece from which on the next bytes begin a piece of their own: an object for each byte of a peer
+#: that sends byte by byte would take fifty times the memory.
+_PIECE_MIN: Final = 16 * 1024
 _LENGTH: Final = struct.Struct(">I")
 _LENGTH_SIZE: Final = 4
 _HEADER_AT: Final = 8  # in a frame, behind two words
@@ -92,14 +95,16 @@ class Inbox:
         "_data",
         "_fast_path",
         "_frame_size_max",
+        "_held",
         "_is_asked",
         "_missing",
         "_park",
         "_parked",
+        "_pieces",
         "_position",
         "_starts",
-        "_unfinished",
         "_waiting",
+        "_whole",
         "answered",
         "waits_for",
     )
@@ -118,8 +123,11 @@ class Inbox:
         # peer that registers queries no routes.
         self._is_asked = fast_path is not None
         self._park = park
-        self._unfinished = bytearray()
-        self._missing = 0  # bytes that are missing before another look at the unfinished frame pays
+        # An unfinished frame in pieces, as they came: a large body is copied only once, when it is complete.
+        self._pieces: list[bytes | bytearray] = []
+        self._held = 0  # bytes of the pieces
+        self._missing = 0  # size that the pieces must have before another look at the frame pays
+        self._whole = False  # the pieces are exactly one large frame
         self._data = b""  # handled up to the position; empty once all bytes are
         self._position = 0
         #: The fast path has answered a frame in :meth:`next`.
@@ -132,27 +140,27 @@ class Inbox:
     @property
     def straight(self) -> bool:
         """Return whether the next bytes may go to :meth:`FastPath.whole` at once."""
-        return self._is_asked and not self.waits_for and not self._unfinished and not self._data
+        return self._is_asked and not self.waits_for and not self._pieces and not self._data
 
     @property
     def more(self) -> bool:
         """Return whether there are bytes for :meth:`next` to look at."""
-        return bool(self._data)
+        return bool(self._data) or self._whole
 
     @property
     def size(self) -> int:
         """Return the number of bytes held here."""
-        return len(self._unfinished) + len(self._data) - self._position + self._waiting
+        return self._held + len(self._data) - self._position + self._waiting
 
     @property
     def full(self) -> bool:
         """Return whether reading from this peer should pause until some frame is answered."""
-        return len(self._data) - self._position + self._waiting > KEPT_MAX
+        return self._whole or len(self._data) - self._position + self._waiting > KEPT_MAX
 
     @property
     def large(self) -> int:
         """Return the full size of the unfinished frame if it is large, else 0."""
-        return self._missing if self._unfinished and self._missing > KEPT_MAX else 0
+        return self._missing if self._pieces and not self._whole and self._missing > KEPT_MAX else 0
 
     def receive(self, data: bytes) -> bool:
         """Take received bytes; return whether there are new bytes for :meth:`next` to look at."""
@@ -170,7 +178,7 @@ class Inbox:
         Raises:
             RemoteProtocolError: If the frame is malformed.
         """
-        if self._is_asked or self.waits_for or self._unfinished or self._data or len(data) <= _HEADER_AT:
+        if self._is_asked or self.waits_for or self._pieces or self._data or len(data) <= _HEADER_AT:
             return None
         (size,) = _LENGTH.unpack_from(data)
         if size + _LENGTH_SIZE == len(data) <= self._frame_size_max and not data.startswith(
@@ -189,6 +197,12 @@ class Inbox:
             RemoteProtocolError: The next frame is above the limit or malformed. Close the connection, and
                 do not use this object again.
         """
+        if self._whole:
+            if self._fast_path is None or not self._pieces[0].startswith(self._starts, _HEADER_AT):
+                self._is_asked = False
+                pieces = self._take_pieces()
+                return read_pieces(pieces)
+            self._data = b"".join(self._take_pieces())
         data, position = self._data, self._position
         if not data:
             return None
@@ -263,7 +277,7 @@ class Inbox:
 
     def clear(self) -> None:
         """Drop everything, because nobody reads the answers any more."""
-        self._unfinished.clear()
+        self._take_pieces()
         self._data, self._position = b"", 0
         self.waits_for, self._parked = 0, b""
         self._behind.clear()
@@ -274,14 +288,36 @@ class Inbox:
             self._data = self._data[self._position :] + data
             self._position = 0
             return False
-        if self._unfinished:
-            self._unfinished += data
-            if len(self._unfinished) < self._missing:
+        if self._pieces:
+            if self._whole:
+                self._data = b"".join([*self._take_pieces(), data])
                 return False
-            data = bytes(self._unfinished)
-            self._unfinished.clear()
+            self._add(data)
+            if self._held < self._missing:
+                return False
+            if self._held == self._missing > KEPT_MAX:
+                self._whole = True
+                return True
+            data = b"".join(self._take_pieces())
         self._data, self._position = data, 0
         return True
+
+    def _add(self, data: bytes) -> None:
+        """Add bytes to those of the unfinished frame."""
+        pieces = self._pieces
+        self._held += len(data)
+        if not pieces or len(pieces[-1]) >= _PIECE_MIN:
+            pieces.append(data)
+            return
+        if isinstance(pieces[-1], bytes):
+            pieces[-1] = bytearray(pieces[-1])
+        pieces[-1] += data
+
+    def _take_pieces(self) -> list[bytes | bytearray]:
+        """Return the pieces, and forget them."""
+        pieces, self._pieces = self._pieces, []
+        self._held, self._whole = 0, False
+        return pieces
 
     def _receive_behind(self, data: bytes) -> None:
         """Keep bytes that arrive after waiting ones, in order.
@@ -302,7 +338,7 @@ class Inbox:
             self._parked += data
 
     def _keep(self, missing: int) -> None:
-        self._unfinished += self._data[self._position :]
+        self._add(self._data[self._position :])
         self._missing = missing
         self._all_seen()
 

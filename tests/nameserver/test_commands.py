@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from routekeeper.nameserver import commands
 from routekeeper.nameserver.commands import (
     COMMAND_BYTES_MAX,
+    UPDATE_FORMAT,
     AddWritePerm,
     Batch,
     BrokerQueues,
@@ -35,13 +37,14 @@ from routekeeper.nameserver.commands import (
     bases,
     decode_batch,
     decode_command,
+    decoding_command,
     encode_batch,
     encode_command,
     written_and_read,
 )
 from routekeeper.nameserver.types import BrokerAddr, BrokerName, ClusterName, LeaveReason
 from routekeeper.remoting.route import DataVersion
-from routekeeper.remoting.steps import finish
+from routekeeper.remoting.steps import STEP, Steps, finish
 
 C, N, A = ClusterName("c"), BrokerName("n"), BrokerAddr("[::1]:10911")
 
@@ -155,6 +158,86 @@ def test_long_registration_is_compressed() -> None:
     assert data[1] == 1
     assert len(data) < 10_000
     assert decode_command(data) == command
+
+
+def whole(topics: int) -> RegisterBroker:
+    return registration(topics, "orders-of-customers-{}")
+
+
+def update(topics: int) -> Update:
+    return Update(
+        cluster_name=C,
+        broker_name=N,
+        broker_addr=A,
+        data_version=DataVersion(state_version=1, timestamp=2, counter=3),
+        topics=whole(topics).topics,
+        incremental=False,
+        enable_acting_master=False,
+        zone_name=None,
+        topic_count=topics,
+        record_revision=8,
+        name_revision=9,
+    )
+
+
+def steps_of(steps: Steps[object]) -> int:
+    return sum(1 for _ in steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topics", [20_000, 20_007, 70_000])
+@pytest.mark.parametrize("make", [whole, update])
+def test_command_with_many_topics_is_written_and_read_in_steps(
+    make: Callable[[int], RegisterBroker | Update], topics: int
+) -> None:
+    command = make(topics)
+    data, read = finish(written_and_read(command))
+    assert data == encode_command(command), "the log form does not depend on the steps"
+    assert read == command == decode_command(data)
+    assert steps_of(written_and_read(command)) > topics / STEP
+    assert steps_of(decoding_command(data)) > topics / STEP
+
+
+def long_form(*fields: object) -> bytes:
+    """Return the log form of an update of many topics with other values of its last fields."""
+    array = msgspec.msgpack.decode(msgspec.msgpack.encode(update(20_000)))
+    return bytes((UPDATE_FORMAT, 0)) + msgspec.msgpack.encode([*array[: len(array) - len(fields)], *fields])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", ["topic", "field", "behind", "cut"])
+def test_damage_in_a_long_command_is_refused(change: str) -> None:
+    good = long_form()
+    assert decode_command(good).topics[-1].topic == "orders-of-customers-19999"  # type: ignore[union-attr]
+    bad = {
+        "topic": good.replace(b"customers-19998\x04", b"customers-19998\xc0"),
+        "field": long_form("text", 9, None),
+        "behind": good + b"\xc0",
+        "cut": good[:-1],
+    }[change]
+    assert bad != good
+    with pytest.raises(CommandFormatError):
+        decode_command(bad)
+
+
+@pytest.mark.slow
+def test_appended_fields_of_a_long_command_of_a_newer_release_are_skipped() -> None:
+    array = msgspec.msgpack.decode(msgspec.msgpack.encode(update(20_000)))
+    newer = bytes((UPDATE_FORMAT, 0)) + msgspec.msgpack.encode([*array, "new", {"and": 1}])
+    assert decode_command(newer) == update(20_000)
+
+
+@pytest.mark.slow
+def test_long_command_above_a_limit_is_refused_where_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = update(20_000)
+    data, size = encode_command(command), len(msgspec.msgpack.encode(command))
+    for bound, value in (("COMMAND_BYTES_MAX", len(data)), ("INFLATED_BYTES_MAX", size)):
+        with monkeypatch.context() as patch:
+            patch.setattr(commands, bound, value)
+            assert finish(written_and_read(command))[0] == data
+            patch.setattr(commands, bound, value - 1)
+            with pytest.raises(CommandTooLarge):
+                finish(written_and_read(command))
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -100,6 +101,75 @@ def test_unfinished_frame_is_looked_at_once_it_is_whole() -> None:
     assert box.receive(data[5:])
     assert drained(box) == [7]
     assert box.size == 0
+
+
+def large(code: int, opaque: int, size: int) -> bytes:
+    body = bytes(range(256)) * (size // 256)
+    return RemotingCommand.request(code, {"topic": "T"}, body).with_opaque(opaque).encode()
+
+
+@pytest.mark.parametrize("code", [KNOWN, OTHER])
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        pytest.param([100_000], id="in two pieces"),
+        pytest.param([65_536, 131_072], id="in three pieces"),
+        pytest.param([7, 100_000], id="within the header word"),
+        pytest.param([40, 90, 100_000], id="within the header"),
+        pytest.param([60_000, 60_001, 60_002, 150_000], id="single bytes"),
+    ],
+)
+@pytest.mark.parametrize("behind", [0, 20], ids=["alone", "with the next frame's begin"])
+def test_large_frame_in_pieces_is_the_same_request(code: int, cuts: list[int], behind: int) -> None:
+    box, _ = inbox(Fast() if code == OTHER else None)
+    first, second = large(code, 7, 200_000), frame(OTHER, 8)
+    stream = first + second
+    ends = [*cuts, len(first) + behind]
+    for begin, end in itertools.pairwise([0, *ends]):
+        box.receive(stream[begin:end])
+        if end < len(first):
+            assert drained(box) == []
+            assert box.size == end
+    assert box.more
+    assert box.full, "no more is read until it is handled"
+    assert not box.large
+    assert box.size == len(first) + behind
+    request = box.next([])
+    assert isinstance(request, RemotingCommand)
+    assert request.encode() == first
+    box.receive(stream[len(first) + behind :])
+    assert drained(box) == [8]
+    assert box.size == 0
+
+
+def test_bytes_that_come_before_a_whole_large_frame_is_handled_stay_behind_it() -> None:
+    box, _ = inbox()
+    first, second = large(OTHER, 7, 200_000), frame(OTHER, 8)
+    box.receive(first[:100_000])
+    assert drained(box) == []
+    assert box.receive(first[100_000:])
+    assert not box.receive(second[:9])
+    assert box.size == len(first) + 9
+    box.receive(second[9:])
+    assert drained(box) == [7, 8]
+    assert box.size == 0
+
+
+def test_large_frame_byte_by_byte_takes_little_more_memory_than_its_bytes() -> None:
+    box, _ = inbox()
+    data = large(OTHER, 7, 100_000)
+    tracemalloc.start()
+    try:
+        for position in range(len(data) - 1):
+            box.receive(data[position : position + 1])
+            if position < 8:
+                drained(box)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2 * len(data)
+    box.receive(data[-1:])
+    assert drained(box) == [7]
 
 
 @pytest.mark.parametrize("size", [2**20 - 3, 2**31])

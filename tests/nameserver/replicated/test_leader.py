@@ -78,6 +78,27 @@ def test_what_a_leader_refused_while_it_waited_in_its_own_queue_never_applies(tm
     run(body)
 
 
+@pytest.mark.slow
+def test_proposal_that_is_sent_again_is_not_decoded_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        async with group_of(tmp_path) as group:
+            leader = group.at(group.leader())
+            assert hand_over_in_vain(leader)  # its log accepts no entry for a moment
+            command = encode_command(PutKv(namespace="n", key="k", value="v", key_revision=0))
+            proposal = Proposal(boot_id=9, sequence=1, command=command)
+            leader.leader.offer(proposal)
+            assert leader.leader.pop_decoded(proposal) is not None, "as when it begins to be applied"
+            unreadable = Proposal(boot_id=9, sequence=1, command=command[:-1])
+            leader.leader.offer(unreadable, attempt=2)
+            assert "proposal refused" not in caplog.text
+            leader.leader.offer(Proposal(boot_id=9, sequence=2, command=command[:-1]))
+            assert "proposal refused" in caplog.text, "another one is decoded"
+
+    run(body)
+
+
 def test_min_broker_change_is_told_by_the_leader_alone(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path, notifyMinBrokerIdChanged="true") as group:

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from routekeeper.nameserver.commands import Command, PutKv, RegisterBroker, TopicQueues, WipeWritePerm
 from routekeeper.nameserver.modes.interface import Freshness, NoQuorum
 from routekeeper.nameserver.replicated import Replicated
-from routekeeper.nameserver.replicated.under_way import EntryUnderWay
+from routekeeper.nameserver.replicated.under_way import PREPARED_FROM, EntryUnderWay
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.types import Answer, BrokerAddr, BrokerName, ClusterName, ConnectionId
 from routekeeper.remoting.route import DataVersion
-from routekeeper.remoting.steps import finish
+from routekeeper.remoting.steps import STEP, finish
 from tests.nameserver.modes.test_storms import registration, rounds_until
 from tests.nameserver.replicated.group import group_of, register, route, run
 from tests.waiting import until
@@ -99,6 +99,22 @@ def test_entry_may_change_routes_of_its_topics_and_of_its_broker_names() -> None
     assert EntryUnderWay([large_command("broker-a", "V")], table).may_change("T"), (
         "its addresses may be others"
     )
+
+
+def test_topics_of_a_large_entry_are_collected_in_steps_and_reads_wait_meanwhile() -> None:
+    table = RouteTable()
+    finish(table.applying(large_command("broker-a", "T", "U")))
+    many = [f"orders-{number}" for number in range(PREPARED_FROM)]
+    entry = EntryUnderWay([large_command("broker-b", "U", *many)], table)
+    prepared = entry.prepare()
+    steps = 0
+    for _ in prepared:
+        steps += 1
+        assert entry.may_change("T"), "it is not known yet"
+    assert steps > PREPARED_FROM / STEP
+    assert not entry.may_change("T")
+    assert entry.may_change("U")
+    assert entry.may_change(many[-1])
 
 
 @pytest.mark.parametrize(

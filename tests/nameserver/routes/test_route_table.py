@@ -28,13 +28,14 @@ from routekeeper.nameserver.commands import (
     Update,
     WipeWritePerm,
 )
+from routekeeper.nameserver.routes import topics as routes_topics
 from routekeeper.nameserver.routes.image import ImageError, decode_image, encode_image
 from routekeeper.nameserver.routes.table import RouteTable
-from routekeeper.nameserver.routes.topics import SETS_SPARE, SHARES_SPARE
+from routekeeper.nameserver.routes.topics import COPIED_FROM, SETS_SPARE, SHARES_SPARE
 from routekeeper.nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
-from routekeeper.nameserver.verdicts import Applied, CountReply, Moved, NoChange, Rejected
+from routekeeper.nameserver.verdicts import Applied, CountReply, Moved, NoChange, Rejected, Verdict
 from routekeeper.remoting.route import DataVersion
-from routekeeper.remoting.steps import finish
+from routekeeper.remoting.steps import STEP, Steps, finish
 from tests.registrations import as_it_came
 from tests.tables import check_table
 
@@ -600,6 +601,49 @@ def test_check_sees_a_table_that_was_bent() -> None:
 
 
 @pytest.mark.slow
+def noting(steps: Steps[Verdict], made: list[Verdict]) -> Steps[None]:
+    made.append((yield from steps))
+
+
+@pytest.mark.slow
+def test_change_of_many_topics_is_the_same_whether_or_not_it_is_made_in_copies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many = tuple(f"t{number}" for number in range(COPIED_FROM + 7))
+    others = tuple(f"u{number}" for number in range(100))
+
+    def changed(*, copies: bool) -> tuple[RouteTable, list[int]]:
+        monkeypatch.setattr(routes_topics, "COPIED_FROM", COPIED_FROM if copies else 2 * COPIED_FROM)
+        table, steps = filled("a", "b", topics=(*others, "t0", "t4")), []
+        for name, topics, queues in (("a", many, 4), ("a", many, 8), ("b", many[::-1], 8)):
+            version = DataVersion(counter=table.revision + 2)
+            command = registration(table, name, topics, data_version=version)
+            kept = tuple([msgspec.structs.replace(of, read_queue_nums=queues) for of in command.topics])
+            command = msgspec.structs.replace(command, topics=kept)
+            short = table.shortened(as_it_came(command), delete_absent=False)
+            before, count = table.view.digest(), 0
+            made: list[Verdict] = []
+            for _ in noting(table.applying(short or command), made):
+                count += 1
+                assert table.view.digest() == before
+                listed = table.topics.of_name(name).get("t9")
+                assert listed is None or listed.data.read_queue_nums != queues, "half of it is seen"
+            assert isinstance(made[0], Applied)
+            steps.append(count)
+            assert table.topics.of_name(name)["t9"].data.read_queue_nums == queues
+        check_table(table)
+        return table, steps
+
+    in_place, few = changed(copies=False)
+    copied, more = changed(copies=True)
+    assert all(b - a > 2 * len(many) / STEP for a, b in zip(few, more, strict=True)), "no step is long"
+    assert encode_image(copied.copy_for_snapshot()) == encode_image(in_place.copy_for_snapshot())
+    assert copied.view.state_digest() == in_place.view.state_digest()
+    for name in ("a", "b"):
+        assert list(copied.topics.of_name(name)) == list(in_place.topics.of_name(name))
+    assert list(copied.topics.entries) == list(in_place.topics.entries)
+
+
 def test_the_garbage_collector_does_not_walk_over_topics() -> None:
     """Nor when each has other queues than any other: it holds the interpreter meanwhile."""
     counts = []
