@@ -379,7 +379,7 @@ class Engine(EnginePart):
     def _flush(self, *, commit_too: bool = False) -> None:
         """Hand changes to the journal; without a journal they are durable at once."""
         self._effects.store_vote()
-        if not (self._log.has_ops or commit_too):
+        if not (self._log.ops or commit_too):
             return
         taken = self._log.take_ops(self._clock() - self.shared.watch.lost)
         if taken is None:
