@@ -23,7 +23,7 @@ from routekeeper.nameserver.raft.library import CANDIDATE, FOLLOWER, LEADER
 from routekeeper.nameserver.raft.types import Role, StopMember
 
 from . import messages
-from .effects import Apply, Committed, Effect, WriteJournal
+from .effects import Apply, Committed, WriteJournal
 from .elections import Elections
 from .following import Following
 from .greetings import Greetings
@@ -48,10 +48,15 @@ APPLY_BYTES: Final = 1024 * 1024
 
 
 class Engine(EnginePart):
-    """The Raft member without IO: its parts, and the rules that the library asks for."""
+    """The Raft member without IO: its parts, and the rules that the library asks for.
+
+    Attributes:
+        effects: Holds the effects to perform after each call of another method.
+    """
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
+        self.effects: Final = shared.effects
         self._next_housekeeping = -math.inf
         self._in_apply = False
         self._sent_up_to = 0  # the last index at the beginning of an apply
@@ -68,10 +73,6 @@ class Engine(EnginePart):
         self.membership = membership = Membership(shared, leading)
         self.images = Images(shared, following, leading, greetings, membership)
         self._library.rules = self
-
-    def take_effects(self) -> list[Effect]:
-        """Return the effects to perform now, in order; call it after each of the other methods."""
-        return self._effects.take()
 
     # ---- public state
 
@@ -378,7 +379,8 @@ class Engine(EnginePart):
 
     def _flush(self, *, commit_too: bool = False) -> None:
         """Hand changes to the journal; without a journal they are durable at once."""
-        self._effects.store_vote()
+        if self._log.vote_dirty:  # nearly never
+            self._effects.store_vote()
         if not (self._log.ops or commit_too):
             return
         taken = self._log.take_ops(self._clock() - self.shared.watch.lost)
@@ -391,7 +393,8 @@ class Engine(EnginePart):
             if not self.shared.other_voters:
                 self._effects.wake()  # the entry is committed now
         else:
-            self._effects.add(WriteJournal(position, ops, self._library.leads))
+            silent = self._library.leads and bool(self.shared.other_voters)
+            self._effects.add(WriteJournal(position, ops, silent))
 
     def durable(self, position: int) -> None:
         """Count everything written up to ``position`` as durable."""
