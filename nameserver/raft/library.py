@@ -173,7 +173,9 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     @property
     def seen(self) -> tuple[object, ...]:
         """State, term, leader, and whether it :attr:`leads`: in one call, to be compared."""
-        return self._SyncObj__raftState, self._SyncObj__raftCurrentTerm, self._SyncObj__raftLeader, self.leads
+        state = self._SyncObj__raftState
+        leads = state == LEADER and self._SyncObj__raftCommitIndex >= self._SyncObj__noopIDx
+        return state, self._SyncObj__raftCurrentTerm, self._SyncObj__raftLeader, leads
 
     # ---- events
 
