@@ -49,9 +49,17 @@ class Rules(Protocol):
 
 
 class _Named(str, Node):  # type: ignore[misc]  # the library has no types
-    """A member in the form the library wants, with a faster lookup by name than the library's class."""
+    """A member in the form the library wants, with a faster lookup by name than the library's class.
+
+    Attributes:
+        name: The name as a plain text.
+    """
 
     id: str
+
+    def __init__(self, name: str) -> None:
+        Node.__init__(self, name)
+        self.name = name
 
 
 class _Port(LibraryTransport):  # type: ignore[misc]  # the library has no types
@@ -134,7 +142,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self, me: str, log: Any, *, now: float, rng: random.Random, timeout: float, fallback: float
     ) -> None:
         self.rules: Rules
-        self._rng = rng
+        self._random = rng.random
         self._log = log
         self._commit_limit: int | None = None
         self._node = functools.cache(_Named)
@@ -157,13 +165,14 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _at(self, now: float) -> None:
         """Set the clock and the random source that the library reads in the next call."""
-        context.now, context.rng = now, self._rng
+        context.now, context.random = now, self._random
 
     # ---- its state
 
     @property
     def leader(self) -> str | None:
-        return None if self._SyncObj__raftLeader is None else str(self._SyncObj__raftLeader.id)
+        leader: _Named | None = self._SyncObj__raftLeader
+        return None if leader is None else leader.name
 
     @property
     def leads(self) -> bool:
@@ -270,9 +279,9 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         super()._SyncObj__setCurrentTerm(term, votedForNodeId)
 
     def _SyncObj__setState(self, newState: int) -> None:
-        before = self.state
-        super()._SyncObj__setState(newState)
+        before = self._SyncObj__raftState
         if before != newState:
+            super()._SyncObj__setState(newState)
             self.rules.state_changed(before, newState)
 
     def _SyncObj__onBecomeLeader(self) -> None:

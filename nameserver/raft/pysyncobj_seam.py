@@ -10,6 +10,7 @@ import importlib.util
 import math
 import random
 import socket
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 LIBRARY_VERSION: Final = "0.3.17"
@@ -39,11 +40,9 @@ class CallContext:
     So members with different clocks can share a process (tests, simulator).
     """
 
-    now = math.nan
-    rng = random.Random(0)
-
-    def random(self) -> float:
-        return self.rng.random()
+    def __init__(self) -> None:
+        self.now = math.nan
+        self.random: Callable[[], float] = random.Random(0).random
 
 
 context: Final = CallContext()

@@ -129,11 +129,6 @@ class Shared:
         if late:
             self._forgive(now, late)
 
-    def hear(self) -> None:
-        """Record a message from the leader."""
-        self.heard = self.clock()
-        self.watch.heard()
-
     def _forgive(self, now: float, late: float) -> None:
         """Do not count a pause of this member, of ``late`` seconds, as silence of others (see
         :mod:`.watch`).
