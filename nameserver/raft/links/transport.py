@@ -499,7 +499,8 @@ class Link(asyncio.Protocol):
         if body_size < 1:
             raise LinkError(f"frame of {len(frame)} bytes is too short")
         body = frame[:body_size]
-        handshake.incoming.check(body, frame[body_size:])
+        if handshake.incoming.size:
+            handshake.incoming.check(body, frame[body_size:])
         kind, payload = body[0], body[1:]
         if kind == RAFT:
             self._links.owner.raft_message(peer, payload)
@@ -540,7 +541,7 @@ class Link(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self.close)
             return False
         kind_byte = kind.to_bytes(1, "big")
-        mac = seal.next(kind_byte, payload)
+        mac = seal.next(kind_byte, payload) if seal.size else b""
         self._sent_since_check = True
         parts = (_SIZE.pack(1 + size + len(mac)), kind_byte, payload, mac)
         if self._pipe is not None:
