@@ -294,7 +294,8 @@ class Engine(EnginePart):
         if due:
             self._advance(applies=not self._goes_on)
             return
-        self._contact.applied(library.applied_index)
+        if self._contact.pending:
+            self._contact.applied(library.applied_index)
         if changed or self._seen[:1] != (self.in_contact(),):
             self._tell_changes()
 

@@ -66,7 +66,8 @@ class Following(EnginePart):
             self._reply(peer, m.seq, RESET, hint)
             return
         kept = 0
-        while kept < len(entries) and log.term_at(prev + 1 + kept) == entries[kept][0]:
+        here = min(len(entries), log.last_index - prev)  # number of them for which our log has an entry
+        while kept < here and log.term_at(prev + 1 + kept) == entries[kept][0]:
             kept += 1
         match, rest = prev + kept, entries[kept:]
         if rest and match < min(log.last_index, max(library.commit_index, library.applied_index)):
