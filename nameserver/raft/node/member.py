@@ -614,7 +614,7 @@ class RaftMember:
         self.perform()
         self.changed()
 
-    def raft_message(self, peer: str, data: memoryview) -> None:
+    def raft_message(self, peer: str, data: bytes | memoryview) -> None:
         engine = self._engine
         assert engine is not None, "links come after the start"
         self._ask_journal()
