@@ -198,7 +198,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
             commit_limit: D7: the index that a majority holds durably. The library counts the leader for every
                 index in its memory, which its journal may not hold yet.
         """
-        self._at(now)
+        context.now, context.random = now, self._random
         self._commit_limit = commit_limit
         self.transferring = self.transfer_in_progress
         self._SyncObj__newAppendEntriesTime = -math.inf  # the engine decides what is sent
@@ -228,7 +228,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self._receive(now, peer, {"type": "timeout_now", "term": term})
 
     def _receive(self, now: float, peer: str, message: Mapping[str, object]) -> None:
-        self._at(now)
+        context.now, context.random = now, self._random
         self._SyncObj__onMessageReceived(self._node(peer), message)
 
     # ---- state changes of our own rules

@@ -11,6 +11,7 @@ import math
 import random
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NoReturn
 
 LIBRARY_VERSION: Final = "0.3.17"
@@ -62,7 +63,7 @@ module: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(module)
 restore_socket()
 missing_names: Final = tuple(name for name in MODULE_NAMES if not hasattr(module, name))
-module.monotonicTime = lambda: context.now
+module.monotonicTime = partial(getattr, context, "now")
 module.random = context
 module.pickle = _NoPickle()
 module.createPoller = lambda _kind: _NoPoller()
