@@ -148,13 +148,12 @@ class Files:
 
 def write_all(file: File, offset: int, data: bytes | bytearray | memoryview) -> None:
     """Write all data, in as many calls as needed."""
-    view = memoryview(data)
-    while view:
-        written = file.write_at(offset, view)
+    done, size = 0, len(data)
+    while done < size:
+        written = file.write_at(offset + done, memoryview(data)[done:] if done else data)
         if written <= 0:
             raise OSError(errno.EIO, "write took nothing")
-        offset += written
-        view = view[written:]
+        done += written
 
 
 def replace_file(files: Files, path: Path, parts: Iterable[bytes | bytearray]) -> None:

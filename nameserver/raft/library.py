@@ -49,9 +49,17 @@ class Rules(Protocol):
 
 
 class _Named(str, Node):  # type: ignore[misc]  # the library has no types
-    """A member in the form the library wants, with a faster lookup by name than the library's class."""
+    """A member in the form the library wants, with a faster lookup by name than the library's class.
+
+    Attributes:
+        name: The name as a plain text.
+    """
 
     id: str
+
+    def __init__(self, name: str) -> None:
+        Node.__init__(self, name)
+        self.name = name
 
 
 class _Port(LibraryTransport):  # type: ignore[misc]  # the library has no types
@@ -134,7 +142,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self, me: str, log: Any, *, now: float, rng: random.Random, timeout: float, fallback: float
     ) -> None:
         self.rules: Rules
-        self._rng = rng
+        self._random = rng.random
         self._log = log
         self._commit_limit: int | None = None
         self._node = functools.cache(_Named)
@@ -157,13 +165,14 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _at(self, now: float) -> None:
         """Set the clock and the random source that the library reads in the next call."""
-        context.now, context.rng = now, self._rng
+        context.now, context.random = now, self._random
 
     # ---- its state
 
     @property
     def leader(self) -> str | None:
-        return None if self._SyncObj__raftLeader is None else str(self._SyncObj__raftLeader.id)
+        leader: _Named | None = self._SyncObj__raftLeader
+        return None if leader is None else leader.name
 
     @property
     def leads(self) -> bool:
@@ -173,7 +182,9 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     @property
     def seen(self) -> tuple[object, ...]:
         """State, term, leader, and whether it :attr:`leads`: in one call, to be compared."""
-        return self._SyncObj__raftState, self._SyncObj__raftCurrentTerm, self._SyncObj__raftLeader, self.leads
+        state = self._SyncObj__raftState
+        leads = state == LEADER and self._SyncObj__raftCommitIndex >= self._SyncObj__noopIDx
+        return state, self._SyncObj__raftCurrentTerm, self._SyncObj__raftLeader, leads
 
     # ---- events
 
@@ -187,7 +198,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
             commit_limit: D7: the index that a majority holds durably. The library counts the leader for every
                 index in its memory, which its journal may not hold yet.
         """
-        self._at(now)
+        context.now, context.random = now, self._random
         self._commit_limit = commit_limit
         self.transferring = self.transfer_in_progress
         self._SyncObj__newAppendEntriesTime = -math.inf  # the engine decides what is sent
@@ -217,7 +228,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self._receive(now, peer, {"type": "timeout_now", "term": term})
 
     def _receive(self, now: float, peer: str, message: Mapping[str, object]) -> None:
-        self._at(now)
+        context.now, context.random = now, self._random
         self._SyncObj__onMessageReceived(self._node(peer), message)
 
     # ---- state changes of our own rules
@@ -268,9 +279,9 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         super()._SyncObj__setCurrentTerm(term, votedForNodeId)
 
     def _SyncObj__setState(self, newState: int) -> None:
-        before = self.state
-        super()._SyncObj__setState(newState)
+        before = self._SyncObj__raftState
         if before != newState:
+            super()._SyncObj__setState(newState)
             self.rules.state_changed(before, newState)
 
     def _SyncObj__onBecomeLeader(self) -> None:

@@ -10,6 +10,8 @@ import importlib.util
 import math
 import random
 import socket
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NoReturn
 
 LIBRARY_VERSION: Final = "0.3.17"
@@ -39,11 +41,9 @@ class CallContext:
     So members with different clocks can share a process (tests, simulator).
     """
 
-    now = math.nan
-    rng = random.Random(0)
-
-    def random(self) -> float:
-        return self.rng.random()
+    def __init__(self) -> None:
+        self.now = math.nan
+        self.random: Callable[[], float] = random.Random(0).random
 
 
 context: Final = CallContext()
@@ -63,7 +63,7 @@ module: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(module)
 restore_socket()
 missing_names: Final = tuple(name for name in MODULE_NAMES if not hasattr(module, name))
-module.monotonicTime = lambda: context.now
+module.monotonicTime = partial(getattr, context, "now")
 module.random = context
 module.pickle = _NoPickle()
 module.createPoller = lambda _kind: _NoPoller()

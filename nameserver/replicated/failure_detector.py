@@ -141,7 +141,7 @@ class FailureDetector:
         """Return the newest command format that every member understands, as far as all have reported it."""
         if len(self.members) < len(self._names):
             return self._known_format
-        return min(member.understands for member in self.members.values())
+        return min([member.understands for member in self.members.values()])
 
     def ready(self, clock: float) -> bool:
         """Return whether this leader may judge brokers yet."""

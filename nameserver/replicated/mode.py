@@ -327,8 +327,9 @@ class Replicated(Local):
             return
         if self.reports.send_due():
             self.proposer.hand_over()  # a report of a connection must precede the command that came over it
-        self.leader.mark()
-        self.leader.append()
+        if self.leader.sequencer is not None:
+            self.leader.mark()
+            self.leader.append()
         self.proposer.decide_deferred()
         self.reader.answer_waiting()
 
@@ -413,19 +414,20 @@ class Replicated(Local):
         try:
             batch = decode_batch(payload)
             # All are read before the first is applied: a member that does not understand one must apply none.
-            commands = []
+            commands: list[Command] = []
+            work, short = 0, True
             for proposal in batch.proposals:
                 command = self.leader.pop_decoded(proposal)
                 if command is None:
                     command = yield from decoding_command(proposal.command)
                 commands.append(command)
+                work += work_of(proposal.command)
+                short = short and isinstance(command, _SHORT)
         except CommandFormatError as error:
             raise StopMember(f"{error}; install the release that the other members run") from error
         # All of the table first: the rest concerns this process alone, and a defect there must not make this
         # member's table differ from the others'.
-        in_steps = sum([work_of(proposal.command) for proposal in batch.proposals]) > STEP_WORK or not all(
-            isinstance(command, _SHORT) for command in commands
-        )
+        in_steps = work > STEP_WORK or not short
         if in_steps:
             self._under_way = EntryUnderWay(commands, self._table)
             yield from self._under_way.prepare()
@@ -493,6 +495,8 @@ class Replicated(Local):
             for origin in self._liveness.connections_of(command.broker, up_to_revision=command.revision):
                 if not self.proposer.is_answering(command.broker, origin):
                     self._effects.close_connection(origin)
+        if not applied.min_changes:
+            return
         if self._member.leads and self.settings.current.notify_min_broker_id_changed:
             for change in applied.min_changes:
                 self._effects.notify_min_broker(change)

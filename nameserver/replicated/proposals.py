@@ -98,18 +98,21 @@ class PendingProposal(msgspec.Struct, kw_only=True):
 
 
 class ProposalBook:
-    """Proposals of one process, from the decision to the outcome or the deadline."""
+    """Proposals of one process, from the decision to the outcome or the deadline.
+
+    Attributes:
+        deferred: The proposals that a leader deferred; for each the leader's term, and the index that
+            must be applied before deciding again. In most turns there are none.
+    """
 
     def __init__(self, *, boot_id: int) -> None:
         self.boot_id = boot_id
         self._bytes = 0
         self._sequence = 0
         self._waiting: dict[int, PendingProposal] = {}
-        # Among those: proposals that the present leader may not have yet; and proposals that a leader
-        # deferred, with its term and the index that must be applied before deciding again. In most turns both
-        # are empty.
+        # Among those: proposals that the present leader may not have yet; in most turns there are none.
         self._fresh: dict[int, PendingProposal] = {}
-        self._deferred: dict[int, tuple[int, int]] = {}
+        self.deferred: dict[int, tuple[int, int]] = {}
         self._applied_term = 0
         self._route: tuple[int, int] | None = None
         self._stale_at = math.inf  # until then nothing is sent again over the same route
@@ -158,7 +161,7 @@ class ProposalBook:
             self._fresh = dict(self._waiting)
             self._stale_at = math.inf
         for waiting in list(self._fresh.values()):
-            if waiting.proposal.sequence in self._deferred or now >= waiting.deadline:
+            if waiting.proposal.sequence in self.deferred or now >= waiting.deadline:
                 continue
             if format_of(waiting.proposal.command) > understood:
                 continue
@@ -206,7 +209,7 @@ class ProposalBook:
             if waiting.route[1] and term in waiting.copies:
                 waiting.copies.remove(term)  # the copy that this answers is in no log
             if deferral.attempt == waiting.attempts:
-                self._deferred[deferral.sequence] = (term, deferral.index)
+                self.deferred[deferral.sequence] = (term, deferral.index)
 
     def applied(self, term: int) -> None:
         """Record that an entry of this term was applied here, and its proposals were removed.
@@ -230,7 +233,7 @@ class ProposalBook:
         """
         # The index alone is not enough: it may be another leader's entry.
         applied = (self._applied_term, applied_index)
-        return tuple(sequence for sequence, needed in self._deferred.items() if needed <= applied)
+        return tuple(sequence for sequence, needed in self.deferred.items() if needed <= applied)
 
     def beyond(self, understood: int) -> tuple[int, ...]:
         """Return proposals of a newer format than ``understood`` that can be decided again, in an older one.
@@ -249,7 +252,7 @@ class ProposalBook:
         if waiting is not None:
             self._bytes -= len(waiting.proposal.command)
             self._fresh.pop(sequence, None)
-            self._deferred.pop(sequence, None)
+            self.deferred.pop(sequence, None)
         return waiting
 
 

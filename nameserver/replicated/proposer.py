@@ -387,8 +387,9 @@ class Proposer(Component):
 
     def decide_deferred(self) -> None:
         """Decide again proposals that a leader deferred, and differences that some member does not know."""
-        for sequence in self.book.released(applied_index=self._member.applied_index):
-            self._end(sequence, Moved(revision=self._table.revision))
+        if self.book.deferred:
+            for sequence in self.book.released(applied_index=self._member.applied_index):
+                self._end(sequence, Moved(revision=self._table.revision))
         if self._reporter.understood < FORMAT_VERSION:
             for sequence in self.book.beyond(self._reporter.understood):
                 self._end(sequence, Moved(revision=self._table.revision))

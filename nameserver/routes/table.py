@@ -143,8 +143,10 @@ class RouteTable(RouteStore):
 
     def moved(self, command: Command) -> bool:
         """Return whether something has changed since the command was computed."""
-        younger = any(self.moved_at(base.kind, base.key) > base.revision for base in bases(command))
-        return younger or (isinstance(command, Update) and topic_dropped(self, command))
+        for base in bases(command):
+            if self.moved_at(base.kind, base.key) > base.revision:
+                return True
+        return isinstance(command, Update) and topic_dropped(self, command)
 
     def unnamed_pairs(self, command: Command) -> int:
         """Return how many topics of a broker a command would change or remove without naming them."""

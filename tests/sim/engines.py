@@ -253,7 +253,7 @@ class SimMember:
                 setattr(part, name, performing(getattr(part, name)))
 
     def _perform(self, engine: Engine) -> None:
-        while wanted := engine.take_effects():
+        while wanted := engine.effects.take():
             for effect in wanted:
                 match effect:
                     case effects.Send():

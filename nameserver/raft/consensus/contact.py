@@ -36,22 +36,22 @@ class QuorumContact:
 
     Attributes:
         date: The newest time of certain contact on this member's clock; -inf if none.
+        pending: Statements that wait for :meth:`applied`: commit index and date, both rising.
     """
 
     def __init__(self, members: int) -> None:
-        self._members = members
+        self._needed = majority(members)
         self._heard: dict[str, float] = {}  # newest clock of each peer in this term: what we echo
         self._echoed: dict[str, float] = {}  # newest own clock that each voter echoed in this term
         self._echoed_before: dict[str, float] = {}  # over a former link
-        # (commit index, date), both rising
-        self._pending: deque[tuple[int, float]] = deque(maxlen=_PENDING_MAX)
+        self.pending: deque[tuple[int, float]] = deque(maxlen=_PENDING_MAX)
         self.date = -math.inf
         self._limit = math.inf
         self._young_until = -math.inf  # end of the stored positive answer of in_time, and its limit
 
     def voters_are(self, others: Collection[str]) -> None:
         """Take the configuration in force: the voters other than this member; only their echoes count."""
-        self._members = len(others) + 1
+        self._needed = majority(len(others) + 1)
         self._echoed = {peer: clock for peer, clock in self._echoed.items() if peer in others}
         self._echoed_before = {peer: clock for peer, clock in self._echoed_before.items() if peer in others}
 
@@ -77,7 +77,7 @@ class QuorumContact:
         self._heard.clear()
         self._echoed.clear()
         self._echoed_before.clear()
-        self._pending.clear()
+        self.pending.clear()
 
     def forget(self, peer: str) -> None:
         """Forget the clocks of ``peer`` after a new link: it may be another process with another clock."""
@@ -104,18 +104,18 @@ class QuorumContact:
             self._pend(commit, echo - max(age, 0.0))
 
     def _pend(self, commit: int, date: float) -> None:
-        while self._pending and self._pending[-1][1] >= date and self._pending[-1][0] >= commit:
-            self._pending.pop()
-        self._pending.append((commit, date))
+        while self.pending and self.pending[-1][1] >= date and self.pending[-1][0] >= commit:
+            self.pending.pop()
+        self.pending.append((commit, date))
 
     def applied(self, index: int) -> None:
         """Count the statements about indexes up to ``index``, which is applied here now."""
-        while self._pending and self._pending[0][0] <= index:
-            self.date = max(self.date, self._pending.popleft()[1])
+        while self.pending and self.pending[0][0] <= index:
+            self.date = max(self.date, self.pending.popleft()[1])
 
     def date_behind(self, index: int) -> float:
         """Return the date that will hold once everything up to ``index`` is applied here."""
-        return max([self.date, *[date for commit, date in self._pending if commit <= index]])
+        return max([self.date, *[date for commit, date in self.pending if commit <= index]])
 
     def led(self, now: float, index: int, applied: int) -> None:
         """Date this member as a leader that has committed in its term, once ``index`` is applied here.
@@ -130,8 +130,8 @@ class QuorumContact:
 
     def majority_date(self, now: float) -> float:
         """Return the newest time at which a majority, this member included, is known to have accepted us."""
-        dates, needed = sorted([now, *self._echoed.values()], reverse=True), majority(self._members)
-        return dates[needed - 1] if len(dates) >= needed else -math.inf
+        dates = sorted([now, *self._echoed.values()], reverse=True)
+        return dates[self._needed - 1] if len(dates) >= self._needed else -math.inf
 
     def member_date(self, peer: str) -> float:
         """Return the newest own clock that ``peer`` echoed in this term over its present link."""

@@ -1,7 +1,7 @@
 """Effects of a step: values, in the order in which they must be performed.
 
 As in other protocols without IO, the caller takes the effects after each call of the engine and performs them
-before the next call: :meth:`.engine.Engine.take_effects`.
+before the next call: :meth:`EffectQueue.take` of :attr:`.engine.Engine.effects`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ class Send(Effect, frozen=True):
 class WriteJournal(Effect, frozen=True):
     """Write to the journal; :meth:`.engine.Engine.durable` follows, in order of position.
 
-    ``leads``: This member led when it asked for the write.
+    ``silent``: Nothing waits for its end. A leader of several voters learns of it with their next answer,
+    before which it cannot commit.
     """
 
     position: int
     ops: list[Op]
-    leads: bool
+    silent: bool
 
 
 class StoreVote(Effect, frozen=True):
@@ -132,6 +133,7 @@ class EffectQueue:
     """Collects what the parts of one member want done.
 
     Attributes:
+        wanted: The effects since the last :meth:`take`, in order.
         links: Peers to which a link is up.
         greeted: What each of them that has said who it is said last.
         stopped: This member takes part no more.
@@ -139,39 +141,40 @@ class EffectQueue:
 
     def __init__(self, log: RaftLog) -> None:
         self._log = log
-        self._wanted: list[Effect] = []
+        self.wanted: list[Effect] = []
         self.links: set[str] = set()
         self.greeted: dict[str, Greeting] = {}
         self.stopped = False
 
     def take(self) -> list[Effect]:
-        """Return the effects since the last call."""
-        wanted, self._wanted = self._wanted, []
+        """Return the effects since the last call, in order, to be performed now."""
+        wanted, self.wanted = self.wanted, []
         return wanted
 
     def add(self, effect: Effect) -> None:
-        self._wanted.append(effect)
+        self.wanted.append(effect)
 
     def send(self, peer: str, message: Message) -> None:
         """Send to a peer that has said who it is; to another nothing is said but who this member is."""
         if peer in self.greeted or (isinstance(message, Greeting) and peer in self.links):
-            self.store_vote()
-            self._wanted.append(Send(peer, message))
+            if self._log.vote_dirty:  # nearly never
+                self.store_vote()
+            self.wanted.append(Send(peer, message))
 
     def store_vote(self) -> None:
         """Have term and vote stored before anything leaves that depends on them."""
         log = self._log
         if log.vote_dirty:
             log.vote_dirty = False
-            self._wanted.append(StoreVote(log.term, log.vote))
+            self.wanted.append(StoreVote(log.term, log.vote))
 
     def wake(self) -> None:
-        self._wanted.append(_WAKE)
+        self.wanted.append(_WAKE)
 
     def changed(self) -> None:
-        self._wanted.append(_CHANGED)
+        self.wanted.append(_CHANGED)
 
     def fail(self, reason: str) -> None:
         """Stop, and say why: going on would break a promise."""
         self.stopped = True
-        self._wanted.append(Fail(reason))
+        self.wanted.append(Fail(reason))

@@ -23,7 +23,7 @@ from routekeeper.nameserver.raft.library import CANDIDATE, FOLLOWER, LEADER
 from routekeeper.nameserver.raft.types import Role, StopMember
 
 from . import messages
-from .effects import Apply, Committed, Effect, WriteJournal
+from .effects import Apply, Committed, WriteJournal
 from .elections import Elections
 from .following import Following
 from .greetings import Greetings
@@ -42,16 +42,23 @@ HOUSEKEEPING_S: Final = 0.25
 STALL_S: Final = 1.0
 #: The roles of voters, by the library's state.
 _ROLES: Final = {FOLLOWER: Role.FOLLOWER, CANDIDATE: Role.CANDIDATE, LEADER: Role.LEADER}
+#: Messages that nearly always make something due at once.
+_REPLICATION: Final = Append, AppendReply
 #: Entries, and their bytes, that go to the state machine at once; a single entry may have more bytes.
 APPLY_ENTRIES: Final = 512
 APPLY_BYTES: Final = 1024 * 1024
 
 
 class Engine(EnginePart):
-    """The Raft member without IO: its parts, and the rules that the library asks for."""
+    """The Raft member without IO: its parts, and the rules that the library asks for.
+
+    Attributes:
+        effects: Holds the effects to perform after each call of another method.
+    """
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
+        self.effects: Final = shared.effects
         self._next_housekeeping = -math.inf
         self._in_apply = False
         self._sent_up_to = 0  # the last index at the beginning of an apply
@@ -68,10 +75,6 @@ class Engine(EnginePart):
         self.membership = membership = Membership(shared, leading)
         self.images = Images(shared, following, leading, greetings, membership)
         self._library.rules = self
-
-    def take_effects(self) -> list[Effect]:
-        """Return the effects to perform now, in order; call it after each of the other methods."""
-        return self._effects.take()
 
     # ---- public state
 
@@ -262,7 +265,7 @@ class Engine(EnginePart):
                 if not self._effects.stopped:
                     self._effects.fail(str(error))
                 return
-            if isinstance(message, Append | AppendReply) and not self.shared.configuration.learners:
+            if isinstance(message, _REPLICATION) and not self.shared.configuration.learners:
                 self._go_on(changed=True)
                 return
         self._effects.wake()
@@ -278,18 +281,28 @@ class Engine(EnginePart):
         """
         if self._effects.stopped:
             return
-        self._flush()
-        if self._due:
-            if self._begins():
-                self._advance(applies=not self._goes_on)
+        log, library = self._log, self._library
+        if log.ops or log.vote_dirty:
+            self._flush()
+        commit = library.commit_index
+        if library.applied_index < commit and not self._goes_on:
+            due = True
+        elif library.state != LEADER:
+            due = self.elections.elected_if_standing or library.election_deadline <= self.shared.now
+        else:
+            due = self.leading.due or (commit < log.last_index and self.leading.quorum_index() > commit)
+        if due:
+            self._advance(applies=not self._goes_on)
             return
-        self._contact.applied(self._library.applied_index)
+        if self._contact.pending:
+            self._contact.applied(library.applied_index)
         if changed or self._seen[:1] != (self.in_contact(),):
             self._tell_changes()
 
     def _on_message(self, peer: str, message: Message) -> None:
         greetings, shared = self.greetings, self.shared
-        was_empty = shared.empty
+        # An empty member has an empty log; nearly none has.
+        was_empty = self._log.last_index == FIRST_INDEX and shared.empty
         if was_empty and isinstance(message, Append | SnapshotPart):
             for stranger in greetings.join(peer):
                 self.link_down(stranger)
@@ -297,7 +310,8 @@ class Engine(EnginePart):
             self.following.while_installing(peer, message)
         else:
             self.take(peer, message)
-            self.membership.adopt_configuration()
+            if self._log.configuration is not shared.configuration:
+                self.membership.adopt_configuration()
             if isinstance(message, Append) and not shared.standing.voter:
                 greetings.leave_learning(peer, message)
             if was_empty and not shared.empty:
@@ -319,9 +333,6 @@ class Engine(EnginePart):
             return
         if self._library.state == LEADER:
             self.leading.doing = f"{type(message).__name__} from {peer}"
-        self._dispatch(peer, message)
-
-    def _dispatch(self, peer: str, message: Message) -> None:
         match message:
             case Append():
                 self.following.on_append(peer, message)
@@ -378,8 +389,9 @@ class Engine(EnginePart):
 
     def _flush(self, *, commit_too: bool = False) -> None:
         """Hand changes to the journal; without a journal they are durable at once."""
-        self._effects.store_vote()
-        if not (self._log.has_ops or commit_too):
+        if self._log.vote_dirty:  # nearly never
+            self._effects.store_vote()
+        if not (self._log.ops or commit_too):
             return
         taken = self._log.take_ops(self._clock() - self.shared.watch.lost)
         if taken is None:
@@ -391,7 +403,8 @@ class Engine(EnginePart):
             if not self.shared.other_voters:
                 self._effects.wake()  # the entry is committed now
         else:
-            self._effects.add(WriteJournal(position, ops, self._library.leads))
+            silent = self._library.leads and bool(self.shared.other_voters)
+            self._effects.add(WriteJournal(position, ops, silent))
 
     def durable(self, position: int) -> None:
         """Count everything written up to ``position`` as durable."""
@@ -432,20 +445,9 @@ class Engine(EnginePart):
         else:
             self._end_step()
 
-    @property
-    def _due(self) -> bool:
-        """Return whether :meth:`_tick` has work to do before :meth:`next_wake`."""
-        library = self._library
-        commit = library.commit_index
-        if library.applied_index < commit and not self._goes_on:
-            return True
-        if library.state != LEADER:
-            return self.elections.elected_if_standing or library.election_deadline <= self._clock()
-        return self.leading.due or (commit < self._log.last_index and self.leading.quorum_index() > commit)
-
     def _tick(self) -> None:
         """Do everything that time or a message made due: stand, commit, replicate."""
-        now, library = self._clock(), self._library
+        now, library = self.shared.now, self._library
         led, limit = library.state == LEADER, None
         if led:
             limit = self.leading.quorum_index()
@@ -479,8 +481,11 @@ class Engine(EnginePart):
             StopMember: The first of them is of an unknown kind (D31).
         """
         first, commit = self._library.applied_index + 1, self._library.commit_index
-        found = self._given if self._given and self._given[0].index == first else []
-        size = sum(len(entry.payload or b"") for entry in found)
+        found: list[Committed] = []
+        size = 0
+        if self._given and self._given[0].index == first:
+            found = self._given
+            size = sum(len(entry.payload or b"") for entry in found)
         for index in range(first + len(found), min(commit, first + APPLY_ENTRIES - 1) + 1):
             term, command = self._log.read(index, bytes_max=0)[0]
             size += len(command)
@@ -503,7 +508,9 @@ class Engine(EnginePart):
     def _move_applied(self, count: int, *, within: bool) -> None:
         """Record that ``count`` entries are applied; ``within``: the next one is half applied."""
         done, self._given = self._given[:count], self._given[count:]
-        self._passed += sum(entry.payload is None for entry in done)
+        for entry in done:
+            if entry.payload is None:
+                self._passed += 1
         self._library.applied_index += count
         self.shared.within_entry = within
 
@@ -558,16 +565,17 @@ class Engine(EnginePart):
     def _tell_changes(self) -> None:
         # Compare only indexes of entries that the state machine does not see; its apply wakes requests
         # itself.
+        library, log = self._library, self._log
         seen: tuple[object, ...] = (
             self.in_contact(),
-            *self._library.seen,
+            *library.seen,
             self._passed,
-            min(self._library.applied_index, self._replay_end),
+            min(library.applied_index, self._replay_end),
             len(self._effects.greeted),
-            self._log.configuration_index,
-            self.shared.committed,
+            log.configuration_index,
+            log.configuration_index <= library.commit_index,
             self.shared.standing,
-            self._log.last_index == FIRST_INDEX,
+            log.last_index == FIRST_INDEX,
         )
         if seen != self._seen:
             self._seen = seen

@@ -41,12 +41,13 @@ class Following(EnginePart):
         D2: ``commit`` is an index up to which our log was compared with the leader's. A piece of a snapshot
         says nothing about the log, so it brings 0.
         """
-        library = self._library
+        library, shared, now = self._library, self.shared, self._clock()
         if library.leader != leader:
             self.leader_changes += 1
             self._say(leader, "leader changed term=%d leader=%s", term, leader)
-        self.shared.hear()
-        library.append_entries(self._clock(), leader, term=term, commit=commit, entries=entries)
+        shared.heard = now
+        shared.watch.heard()
+        library.append_entries(now, leader, term=term, commit=commit, entries=entries)
 
     def on_append(self, peer: str, m: Append) -> None:
         """D1: keep entries that match; drop them only from the first that differs, and never a committed
@@ -65,7 +66,8 @@ class Following(EnginePart):
             self._reply(peer, m.seq, RESET, hint)
             return
         kept = 0
-        while kept < len(entries) and log.term_at(prev + 1 + kept) == entries[kept][0]:
+        here = min(len(entries), log.last_index - prev)  # number of them for which our log has an entry
+        while kept < here and log.term_at(prev + 1 + kept) == entries[kept][0]:
             kept += 1
         match, rest = prev + kept, entries[kept:]
         if rest and match < min(log.last_index, max(library.commit_index, library.applied_index)):
@@ -80,7 +82,9 @@ class Following(EnginePart):
                     m.term,
                 )
             return
-        new = [(command, index, term) for index, (term, command) in enumerate(rest, match + 1)]
+        new: Sequence[Entry] = ()
+        if rest:
+            new = [(command, index, term) for index, (term, command) in enumerate(rest, match + 1)]
         matched = match + len(rest)
         self.accept_leader(peer, m.term, min(m.commit, matched), new)
         self._matched = max(self._matched, matched)

@@ -84,11 +84,12 @@ class Images(EnginePart):
         if self._wanted and self._library.applied_index > FIRST_INDEX:
             self._begin()
             return
-        if now < self._retry_at:
+        compact_bytes = self.shared.config.compact_bytes
+        if now < self._retry_at or self._log.journal_bytes < compact_bytes:
             return
         image = self.shared.held_image.image()
         covered, size = (image[0], image[2]) if image else (FIRST_INDEX, 0)
-        threshold = max(self.shared.config.compact_bytes, 2 * size)
+        threshold = max(compact_bytes, 2 * size)
         if self._log.journal_bytes >= threshold and self._library.applied_index > covered:
             self._begin()
 

@@ -134,7 +134,8 @@ class Leading(EnginePart):
 
     def quorum_index(self) -> int:
         """D7: return the index that a majority holds; this member counts with its journal's durable index."""
-        matches = [p.match if self._counts(name, p) else 0 for name, p in self.progress.items()]
+        progress = self.progress
+        matches = [0 if (p := progress[voter]).learner else p.match for voter in self.shared.other_voters]
         return quorum_index(len(self.shared.configuration.voters), self._log.durable_index, matches)
 
     # ---- entries
@@ -250,7 +251,7 @@ class Leading(EnginePart):
                 p.beat_at = now + self.shared.period
                 beat = False
             if entries:
-                p.sent(prev + len(entries), sum(len(command) for _, command in entries))
+                p.sent(prev + len(entries), sum([len(command) for _, command in entries]))
 
     def _send_image(self, peer: str, p: Progress, now: float) -> None:
         """Send the snapshot in pieces, a few at a time, because the peer lacks entries that only the snapshot

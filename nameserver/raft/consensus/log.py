@@ -54,7 +54,15 @@ class Recovered:
 class RaftLog:
     """Entries from the base on; records each change as an operation for the journal.
 
-    ``durable_index`` is the last index up to which the journal certainly holds this log.
+    Each message asks for its indexes many times, so they are fields, and no properties.
+
+    Attributes:
+        base_index: The index of the base, see above.
+        last_index: The index of the last entry.
+        durable_index: The last index up to which the journal certainly holds this log.
+        configuration: D36: the newest configuration in the log, committed or not.
+        configuration_index: Its index.
+        ops: Changes that wait for the journal; a commit index alone can wait.
 
     Raises:
         StopMember: An entry holds a configuration that this program cannot read, here and in :meth:`add`.
@@ -64,14 +72,15 @@ class RaftLog:
         self._entries: list[Entry] = [(NO_OP, recovered.base_index, recovered.base_term), *recovered.entries]
         # (index, configuration) in rising order; the first is in force at the base
         self._configurations = [(recovered.base_index, recovered.configuration)]
+        self._set_ends()
         for command, index, _ in recovered.entries:
             self._note(command, index)
-        self._ops: list[Op] = []
+        self.ops: list[Op] = []
         self._position = 0
         # (position, last index once it is durable, when it was handed over)
         self._unwritten: deque[tuple[int, int, float]] = deque()
         self._commit = self._commit_written = recovered.commit_index
-        self.durable_index: int = self.last_index
+        self.durable_index = self.last_index
         self.term = recovered.term
         self.vote = recovered.vote
         self.vote_dirty = False
@@ -81,30 +90,13 @@ class RaftLog:
     # ---- what the engine asks
 
     @property
-    def base_index(self) -> int:
-        return self._entries[0][1]
-
-    @property
-    def last_index(self) -> int:
-        return self._entries[-1][1]
-
-    @property
     def last_term(self) -> int:
         return self._entries[-1][2]
 
     def term_at(self, index: int) -> int | None:
         """Return the term of the entry at ``index``, None outside the log."""
-        offset = index - self._entries[0][1]
+        offset = index - self.base_index
         return self._entries[offset][2] if 0 <= offset < len(self._entries) else None
-
-    @property
-    def configuration(self) -> Configuration:
-        """D36: return the newest configuration in the log, committed or not."""
-        return self._configurations[-1][1]
-
-    @property
-    def configuration_index(self) -> int:
-        return self._configurations[-1][0]
 
     def committed_configuration(self, commit_index: int) -> tuple[int, Configuration]:
         """Return the newest configuration up to ``commit_index`` with its index; else that of the base."""
@@ -112,13 +104,20 @@ class RaftLog:
 
     def _note(self, command: bytes, index: int) -> None:
         if command[:1] == CONFIGURATION:
-            self._configurations.append((index, decode_configuration(command[1:])))
+            self.configuration, self.configuration_index = decode_configuration(command[1:]), index
+            self._configurations.append((index, self.configuration))
+
+    def _set_ends(self) -> None:
+        """Set the fields that tell both ends of the log, because entries are gone or replaced."""
+        self.base_index: int = self._entries[0][1]
+        self.last_index: int = self._entries[-1][1]
+        self.configuration_index, self.configuration = self._configurations[-1]
 
     def read(self, first: int, *, bytes_max: int) -> list[tuple[int, bytes]]:
         """Return (term, command) from ``first`` on: at least one, then as many as fit."""
         found: list[tuple[int, bytes]] = []
         size = 0
-        for offset in range(first - self._entries[0][1], len(self._entries)):
+        for offset in range(first - self.base_index, len(self._entries)):
             command, _, term = self._entries[offset]
             size += len(command) + 16
             if found and size > bytes_max:
@@ -131,19 +130,14 @@ class RaftLog:
         time.
         """
         if self._commit != self._commit_written:
-            self._ops.append((OP_COMMIT, self._commit))
+            self.ops.append((OP_COMMIT, self._commit))
             self._commit_written = self._commit
-        if not self._ops:
+        if not self.ops:
             return None
-        ops, self._ops = self._ops, []
+        ops, self.ops = self.ops, []
         self._position += 1
         self._unwritten.append((self._position, self.last_index, at))
         return self._position, ops
-
-    @property
-    def has_ops(self) -> bool:
-        """Return whether entries wait for the journal; a commit index alone can wait."""
-        return bool(self._ops)
 
     def durable(self, position: int) -> None:
         """Record that the journal holds everything up to ``position``."""
@@ -159,12 +153,13 @@ class RaftLog:
         """Forget entries before ``index``, which becomes the base; the snapshot that covers them is
         durable.
         """
-        offset = index - self._entries[0][1]
+        offset = index - self.base_index
         if offset > 0:
             self.retained_bytes -= sum(len(command) for command, _, _ in self._entries[:offset])
             del self._entries[:offset]
             later = [(at, held) for at, held in self._configurations if at > index]
             self._configurations = [(index, self.committed_configuration(index)[1]), *later]
+            self._set_ends()
 
     def tail_from(self, index: int, bytes_min: int) -> int:
         """Return the first of the last entries up to ``index`` that have ``bytes_min`` bytes together."""
@@ -184,7 +179,8 @@ class RaftLog:
             return
         self._entries = [(NO_OP, index, term)]
         self._configurations = [(index, configuration)]
-        self._ops = [(OP_RESET, index, term)]
+        self._set_ends()
+        self.ops = [(OP_RESET, index, term)]
         self._unwritten = deque((position, index, at) for position, _, at in self._unwritten)
         self.durable_index = index  # the snapshot is
         self.retained_bytes = 0
@@ -195,17 +191,19 @@ class RaftLog:
     def add(self, command: bytes, idx: int, term: int) -> None:
         self._note(command, idx)
         self._entries.append((command, idx, term))
-        self._ops.append((OP_ENTRY, idx, term, command))
+        self.last_index = idx
+        self.ops.append((OP_ENTRY, idx, term, command))
         self.journal_bytes += len(command) + 32
         self.retained_bytes += len(command)
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:
-        first = self._entries[0][1] + entryFrom
+        first = self.base_index + entryFrom
         self.retained_bytes -= sum(len(command) for command, _, _ in self._entries[entryFrom:])
         del self._entries[entryFrom:]
         while self._configurations[-1][0] >= first:  # the former configuration is in force again
             self._configurations.pop()
-        self._ops.append((OP_TRUNCATE, first))
+        self._set_ends()
+        self.ops.append((OP_TRUNCATE, first))
         kept = first - 1
         self.durable_index = min(self.durable_index, kept)
         self._unwritten = deque((position, min(last, kept), at) for position, last, at in self._unwritten)

@@ -171,13 +171,14 @@ class Removed(_OfTerm, frozen=True, tag=11):
 Electoral = PreVote | PreVoteReply | RequestVote | VoteReply | Stale | TimeoutNow
 Message = Greeting | Electoral | Append | AppendReply | SnapshotPart | SnapshotReply | Removed
 
+_FORMAT_BYTE: Final = bytes((FORMAT,))
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
     """Return the format byte and the message."""
-    return bytes((FORMAT,)) + _encoder.encode(message)
+    return _FORMAT_BYTE + _encoder.encode(message)
 
 
 def decode(data: bytes | memoryview) -> Message:

@@ -54,6 +54,8 @@ class Shared:
         other_voters: Its voters except this member; ``other_members``: its learners as well.
         timeout: N, in seconds; ``period`` is the time between two heartbeats of a leader.
         heard: Time of the last message from the leader.
+        now: Time of the present event, read at its beginning. The step of the event uses it, so that a pause
+            in between is no silence of others: the next event notices the pause.
         watch: Detects pauses of this member itself.
         within_entry: The entry after the last applied one is half applied, so the state belongs to no
             index.
@@ -90,7 +92,8 @@ class Shared:
         self.adopt_configuration()
         self.heard = -math.inf
         self.watch = Watch(period)
-        self.watch.look(clock())
+        self.now = clock()
+        self.watch.look(self.now)
         self.within_entry = False
         self.last_look_at = math.nan
 
@@ -121,15 +124,10 @@ class Shared:
 
     def look(self) -> None:
         """Read the clock, at each event, and notice a pause of this member."""
-        now = self.clock()
+        self.now = now = self.clock()
         late = self.watch.look(now)
         if late:
             self._forgive(now, late)
-
-    def hear(self) -> None:
-        """Record a message from the leader."""
-        self.heard = self.clock()
-        self.watch.heard()
 
     def _forgive(self, now: float, late: float) -> None:
         """Do not count a pause of this member, of ``late`` seconds, as silence of others (see

@@ -32,14 +32,14 @@ class Watch:
         period: Seconds between two heartbeats of a leader.
     """
 
-    __slots__ = ("_last", "_longest", "_period", "_row", "_window", "listening_until", "lost")
+    __slots__ = ("_before", "_last", "_longest", "_period", "_row", "_window", "listening_until", "lost")
 
     def __init__(self, period: float) -> None:
         self._period = period
         self._last = math.nan
         self._row = 0
         self._window = -math.inf
-        self._longest = (0.0, 0.0)  # in this window and in the one before
+        self._longest = self._before = 0.0  # in this window and in the one before
         self.listening_until = -math.inf
         self.lost = 0.0  # all the seconds by which looks were late
 
@@ -47,13 +47,11 @@ class Watch:
         """Note that the member runs at ``now``; return the seconds by which it is late, 0 if it is not."""
         gap = now - self._last
         self._last = now
-        this, before = self._longest
         if now - self._window > WINDOW_S:
-            before = this if now - self._window < 2 * WINDOW_S else 0.0
-            this, self._window = 0.0, now
-        if gap > this:
-            this = gap
-        self._longest = (this, before)
+            self._before = self._longest if now - self._window < 2 * WINDOW_S else 0.0
+            self._longest, self._window = 0.0, now
+        if gap > self._longest:
+            self._longest = gap
         late = gap - LOOK * self._period
         if not late > 0.0:  # nan at the first look
             return 0.0
@@ -79,4 +77,4 @@ class Watch:
     @property
     def longest(self) -> float:
         """Return the longest gap between two looks in the last one to two seconds."""
-        return max(self._longest)
+        return max(self._longest, self._before)

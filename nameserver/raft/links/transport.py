@@ -66,6 +66,8 @@ RAFT: Final = 1
 APPLICATION: Final = 2
 
 _SIZE: Final = struct.Struct(">I")
+#: Size of a frame, and its kind.
+_HEAD: Final = struct.Struct(">IB")
 #: The first two bytes of a TLS handshake, or of its refusal.
 _TLS_RECORDS: Final = (b"\x16\x03", b"\x15\x03")
 #: Up to this size, copying costs less than another call of the loop.
@@ -77,7 +79,7 @@ class LinkOwner(Protocol):
 
     def link_up(self, peer: str) -> None: ...
     def link_down(self, peer: str) -> None: ...
-    def raft_message(self, peer: str, data: memoryview) -> None:
+    def raft_message(self, peer: str, data: bytes | memoryview) -> None:
         """May raise :class:`LinkError` to have the link closed."""
 
     def application_message(self, peer: str, data: bytes) -> None: ...
@@ -413,10 +415,9 @@ class Link(asyncio.Protocol):
                 peer is not None
                 and not self._buffer
                 and len(data) > 5
-                and data[4] == APPLICATION
                 and int.from_bytes(data[:4], "big") + 4 == len(data)
-            ):  # one whole message without MAC or encryption: the short path for the most urgent ones
-                self._links.owner.application_message(peer, data[5:])
+            ):  # one whole message without MAC or encryption: nearly every one of a group without a secret
+                self._hand_up(peer, data[4], data[5:])
             else:
                 self._take_bytes(data if self._pipe is None else self._decrypt(self._pipe, data))
         except (LinkError, TlsError) as error:
@@ -499,8 +500,16 @@ class Link(asyncio.Protocol):
         if body_size < 1:
             raise LinkError(f"frame of {len(frame)} bytes is too short")
         body = frame[:body_size]
-        handshake.incoming.check(body, frame[body_size:])
-        kind, payload = body[0], body[1:]
+        if handshake.incoming.size:
+            handshake.incoming.check(body, frame[body_size:])
+        self._hand_up(peer, body[0], body[1:])
+
+    def _hand_up(self, peer: str, kind: int, payload: bytes | memoryview) -> None:
+        """Pass on the content of a frame.
+
+        Raises:
+            LinkError: The link must be closed.
+        """
         if kind == RAFT:
             self._links.owner.raft_message(peer, payload)
         elif kind == APPLICATION:
@@ -539,16 +548,15 @@ class Link(asyncio.Protocol):
             self._links.report(self, f"{waiting} bytes unsent")
             asyncio.get_running_loop().call_soon(self.close)
             return False
-        kind_byte = kind.to_bytes(1, "big")
-        mac = seal.next(kind_byte, payload)
+        head = _HEAD.pack(1 + size + seal.size, kind)
+        mac = seal.next(head[_SIZE.size :], payload) if seal.size else b""
         self._sent_since_check = True
-        parts = (_SIZE.pack(1 + size + len(mac)), kind_byte, payload, mac)
         if self._pipe is not None:
-            wire.write(self._pipe.seal(b"".join(parts)))
+            wire.write(self._pipe.seal(head + payload + mac))
         elif size < _JOIN_MAX:
-            wire.write(b"".join(parts))
+            wire.write(head + payload + mac)
         else:
-            wire.writelines(parts)
+            wire.writelines((head, payload, mac))
         return True
 
     # ---- ends

@@ -487,11 +487,13 @@ class RaftMember:
         """
         if self._performing:
             return  # an applied entry appended another: the loop below performs its effects, too
+        engine = self._engine
+        assert engine is not None, "it has been called"
         self._performing = True
-        take_effects = self.engine.take_effects
+        due = engine.effects
         try:
-            while effects_due := take_effects():
-                for effect in effects_due:
+            while due.wanted:
+                for effect in due.take():
                     self._do(effect)
         finally:
             self._performing = False
@@ -504,9 +506,7 @@ class RaftMember:
                 self.wake()
             case WriteJournal():
                 assert self._writer is not None
-                # A leader learns of the end of its own write with the next message, before it can commit.
-                silent = effect.leads and len(self.engine.voters) > 1
-                self._writer.write(effect.position, effect.ops, silent=silent)
+                self._writer.write(effect.position, effect.ops, silent=effect.silent)
             case Apply():
                 self._apply(effect)
             case Changed():
@@ -531,12 +531,12 @@ class RaftMember:
 
     def _apply(self, effect: Apply) -> None:
         """Apply entries for as long as the loop can wait, and report the number to the engine."""
-        began, applier = boot_clock(), self._applier
+        began, applier, engine = boot_clock(), self._applier, self.engine
         done = applier.apply(effect.entries)
         if applier.failure:
-            self.engine.apply_failed(done, applier.failure)
+            engine.apply_failed(done, applier.failure)
         else:
-            self.engine.applied(done, within=applier.within, took=boot_clock() - began)
+            engine.applied(done, within=applier.within, took=boot_clock() - began)
 
     def _set_timer(self, wake_at: float) -> None:
         if self._closed:
@@ -548,16 +548,16 @@ class RaftMember:
         delay = max(0.0, wake_at - boot_clock())  # the deadline is -inf for "stand now"
         self._timer = self._loop.call_later(math.ceil(delay * 1000) / 1000, self._timer_fired)
 
-    def _move_timer(self) -> None:
+    def _move_timer(self, engine: Engine) -> None:
         """Set a follower's timer anew after heartbeats moved its deadline, which costs less than firing too
         early.
 
         A limit on the interval keeps it from doing so at each message of a busy leader.
         """
         now = boot_clock()
-        if now >= self._timer_moved_from and self._timer is not None and not self.engine.leads:
+        if now >= self._timer_moved_from and self._timer is not None and not engine.leads:
             self._timer_moved_from = now + MOVE_TIMER_S
-            wake_at = self.engine.next_wake()
+            wake_at = engine.next_wake()
             if wake_at > self._timer_at:
                 self._set_timer(wake_at)
 
@@ -614,14 +614,16 @@ class RaftMember:
         self.perform()
         self.changed()
 
-    def raft_message(self, peer: str, data: memoryview) -> None:
+    def raft_message(self, peer: str, data: bytes | memoryview) -> None:
+        engine = self._engine
+        assert engine is not None, "links come after the start"
         self._ask_journal()
         try:
-            self.engine.receive(peer, data)
+            engine.receive(peer, data)
         except MessageError as error:
             raise LinkError(str(error)) from error
         self.perform()
-        self._move_timer()
+        self._move_timer(engine)
 
     def hand_over(self, to: str | None = None) -> bool:
         """Ask ``to``, or the best follower, to take over; return False if this member does not lead any

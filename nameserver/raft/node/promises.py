@@ -31,6 +31,7 @@ class Promises:
         on_failed: Called with the reason when one cannot be stored; the member stops.
 
     Attributes:
+        kept: No promise is being stored: messages may leave, and writes count.
         closing: Set when the member closes; a full disk is then waited for no longer.
     """
 
@@ -46,21 +47,21 @@ class Promises:
         self._vote_due: Callable[[], None] | None = None
         self._standing_due: Callable[[], None] | None = None
         self._saving = False
-        self._promised = self._kept = 0  # promises made, and how many of them are on the disk
+        self._promised = 0  # number of promises made
+        self.kept = True
 
-    @property
-    def kept(self) -> bool:
-        """Return whether no promise is being stored: messages may leave, and writes count."""
-        return self._kept == self._promised
+    def _promise(self) -> None:
+        self._promised += 1
+        self.kept = False
 
     def store_vote(self, term: int, vote: str | None) -> None:
         self._vote_due = partial(self.directory.save_vote, term, vote)
-        self._promised += 1
+        self._promise()
         self._save_soon()
 
     def store_standing(self, standing: MemberState) -> None:
         if self.directory.become(standing):
-            self._promised += 1
+            self._promise()
         self.save_standing()
 
     def save_standing(self) -> None:
@@ -81,8 +82,8 @@ class Promises:
             self._vote_due = self._standing_due = None
             if not await self._saved(saves):
                 return  # the held messages never leave
-            self._kept = made
-            if self.kept:  # no promise was made meanwhile
+            if self._promised == made:  # none was made meanwhile
+                self.kept = True
                 self.on_kept()
         self._saving = False
 

@@ -29,6 +29,7 @@ from .slots import BLOCK, Damaged
 END: Final = "end"
 _VALUE: Final = struct.Struct(">IQQQ")
 _BLOCKS: Final = 3
+_ALL_BLOCKS: Final = frozenset(range(_BLOCKS))
 _SIZE_MAX: Final = 64 * 1024
 
 
@@ -96,7 +97,7 @@ class JournalEnd:
     def save(self, position: Position) -> None:
         """Store ``position``; do nothing before :meth:`begin`. A failure on a full disk does no harm."""
         if self._file is not None:
-            block = min({*range(_BLOCKS)} - {self._written, self._synced})
+            block = min(_ALL_BLOCKS - {self._written, self._synced})
             try:
                 write_all(self._file, block * BLOCK, self._encode(position))
             except OSError as error:

@@ -185,7 +185,9 @@ class _Segment:
     last_index: int = 0  # highest index that any of its entries has
 
     def holds(self, ops: list[Any]) -> None:
-        self.last_index = max([self.last_index, *(op[1] for op in ops if op[0] == OP_ENTRY)])
+        for op in ops:
+            if op[0] == OP_ENTRY:
+                self.last_index = max(self.last_index, op[1])
 
 
 class Journal:

@@ -823,14 +823,12 @@ def _d36_off(patch: pytest.MonkeyPatch) -> None:
     original = Shared.adopt_configuration
 
     def adopt(shared: Any) -> None:
-        held = shared.log._configurations
-        if held[-1][0] <= shared.log.getRaftCommitIndex() or len(held) == 1:
-            original(shared)
-            return
-        later = held[1:]
-        del held[1:]
+        log, held = shared.log, shared.log._configurations
+        newest = log.configuration_index, log.configuration
+        if log.configuration_index > log.getRaftCommitIndex() and len(held) > 1:
+            log.configuration_index, log.configuration = held[0]
         original(shared)
-        held.extend(later)
+        log.configuration_index, log.configuration = newest
 
     patch.setattr(Shared, "adopt_configuration", adopt)
 

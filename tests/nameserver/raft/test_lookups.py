@@ -33,7 +33,7 @@ class Owner:
     def link_down(self, peer: str) -> None:
         raise AssertionError(peer)
 
-    def raft_message(self, peer: str, data: memoryview) -> None:
+    def raft_message(self, peer: str, data: bytes | memoryview) -> None:
         raise AssertionError(peer)
 
     def application_message(self, peer: str, data: bytes) -> None:

@@ -165,7 +165,7 @@ class _Owner:
     def link_down(self, peer: str) -> None:
         self.linked[peer] -= 1
 
-    def raft_message(self, peer: str, data: memoryview) -> None:
+    def raft_message(self, peer: str, data: bytes | memoryview) -> None:
         self.order.append(bytes(data))
 
     def application_message(self, peer: str, data: bytes) -> None:

@@ -158,7 +158,7 @@ class _Owner:
     def link_down(self, peer: str) -> None:
         self.linked[peer] -= 1
 
-    def raft_message(self, peer: str, data: memoryview) -> None:
+    def raft_message(self, peer: str, data: bytes | memoryview) -> None:
         if bytes(data) == b"bad":
             raise LinkError("bad message")
         self.messages.append((peer, bytes(data)))
@@ -433,10 +433,10 @@ def test_a_proven_link_that_breaks_the_rules_is_closed(how: str) -> None:
 def test_views_that_a_failed_reader_still_holds_cost_no_link() -> None:
     async def scenario() -> None:
         async with _transport() as (_, owner, port):
-            held: list[memoryview] = []
+            held: list[bytes | memoryview] = []
             take = owner.raft_message
 
-            def keep(peer: str, data: memoryview) -> None:
+            def keep(peer: str, data: bytes | memoryview) -> None:
                 held.append(data)  # as the frames of an exception do that nobody has collected yet
                 take(peer, data)
 
