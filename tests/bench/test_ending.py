@@ -84,5 +84,5 @@ def test_what_is_said_of_the_full_profile_is_what_it_is_planned_to_take(path: Pa
         whole = expected_minutes(msgspec.structs.replace(asked, plan=alone))
         minutes.append(f"{whole - REPORT_S / 60:.0f}")
     said = " ".join(path.read_text().replace("#", " ").split())
-    assert f"About {expected_minutes(asked) / 60:.1f} hours" in said
+    assert f"about {expected_minutes(asked) / 60:.1f} hours" in said.lower()
     assert f"{', '.join(minutes[:-1])} and {minutes[-1]} minutes in this order" in said

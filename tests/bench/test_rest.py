@@ -23,7 +23,7 @@ def test_rest_is_the_last_scenario() -> None:
     rest = text[begin:end]
     moved = text[:begin] + text[end:]
     moved = moved.replace("[[scenarios]]", f"{rest}[[scenarios]]", 1)
-    with pytest.raises(PlanError, match="scenario 'rest' is not the last one"):
+    with pytest.raises(PlanError, match="scenario 'rest' must be the last one"):
         parse_plan(moved)
 
 

@@ -238,7 +238,7 @@ def test_a_changed_tls_config_names_other_files(tmp_path: Path) -> None:
         assert "stranger" not in str(made.tls.context().get_ca_certs()[0]["subject"])
         assert Path(AUTHORITY) in made.files.paths
         file.write_text("tls.enable=false\n")
-        assert "by a restart only" in await made.files.look()
+        assert "only a restart switches TLS to nameservers off" in await made.files.look()
         made.files.close()
 
     asyncio.run(change())
