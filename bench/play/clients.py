@@ -89,6 +89,7 @@ class Asker(threading.Thread):
             self._ask_always()
         except Exception:
             _LOG.exception("%s has ended", self.name)
+            logging.shutdown()  # another thread writes the log; it would end with the process before it has
             os._exit(1)
 
     def _ask_always(self) -> None:

@@ -297,7 +297,7 @@ class Playground:
 
     def lost(self, running: _Running, reason: str) -> None:
         """End a design of which something is not read any more, and show it as failed."""
-        if running.phase == "running":
+        if running.phase == "running" and not self._ending:
             running.phase = "failed"
             self.change(Change(id=0, at_ms=0, design=running.name, phase="failed", reason=reason))
             self._threads.submit(running.stage.end)

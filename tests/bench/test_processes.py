@@ -91,3 +91,11 @@ def test_cpu_counts_every_thread_and_is_finer_than_the_kernel_s_ticks() -> None:
     assert sample is not None
     assert own_ns <= sample.cpu_ns < own_ns + 9_000_000
     assert sample.cpu_ns % 10_000_000 != 0
+
+
+def test_bytes_that_are_no_text_do_not_end_the_reading_of_its_lines(tmp_path: Path) -> None:
+    code = "import os, time\nos.write(1, b'\\xff\\xfe\\nx ready\\n')\ntime.sleep(60)"
+    process = a_process(code, tmp_path, [])
+    process.launch()
+    assert process.wait_ready() == "x ready"
+    process.kill()

@@ -16,22 +16,18 @@ from routekeeper.bench.play.clients import READY
 from routekeeper.bench.play.heard import ClientsConfig, Heard
 from routekeeper.bench.ports import HOST, free_ports
 
+pytestmark = pytest.mark.bench
+
 LINE_MAX = 65_536
+CLIENTS = [sys.executable, "-m", "routekeeper.bench.play.clients"]
 
 
-@pytest.mark.bench
-@pytest.mark.parametrize("environment", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
-def test_each_line_is_one_write(tmp_path: Path, environment: dict[str, str]) -> None:
-    """A line written in two pieces may have another thread's line between them; then neither is understood.
-
-    Through a socket of datagrams, each write arrives by itself.
-    """
-    names = ["client-0", "client-1"]
-    nobody = [f"{HOST}:{port}" for port in free_ports(1)]
+def config_of(names: list[str], folder: Path) -> Path:
+    """Return the settings of clients whose nameserver does not run."""
     config = ClientsConfig(
         arm=ArmConfig(
             kind="remoting",
-            sides=[Side(name=name, servers=nobody) for name in names],
+            sides=[Side(name=name, servers=[f"{HOST}:{port}" for port in free_ports(1)]) for name in names],
             lease_ms=2_000,
             refresh_ms=500,
             heartbeat_ms=500,
@@ -42,13 +38,23 @@ def test_each_line_is_one_write(tmp_path: Path, environment: dict[str, str]) -> 
         every_s=0.05,
         seed=1,
     )
-    path = tmp_path / "clients.json"
+    path = folder / "clients.json"
     path.write_bytes(msgspec.json.encode(config))
+    return path
+
+
+@pytest.mark.parametrize("environment", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
+def test_each_line_is_one_write(tmp_path: Path, environment: dict[str, str]) -> None:
+    """A line written in two pieces may have another thread's line between them; then neither is understood.
+
+    Through a socket of datagrams, each write arrives by itself.
+    """
+    names = ["client-0", "client-1"]
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with here, there:
         here.settimeout(60.0)
         child = subprocess.Popen(
-            [sys.executable, "-m", "routekeeper.bench.play.clients", str(path)],
+            [*CLIENTS, str(config_of(names, tmp_path))],
             stdin=subprocess.PIPE,
             stdout=there.fileno(),
             env={name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"} | environment,
@@ -62,3 +68,25 @@ def test_each_line_is_one_write(tmp_path: Path, environment: dict[str, str]) -> 
     lines.remove(f"{READY}\n".encode())
     heard = [msgspec.json.decode(line, type=Heard) for line in lines]
     assert {each.operation.client_side for each in heard if each.operation is not None} == set(names)
+
+
+def test_a_client_that_fails_ends_the_process_and_says_so(tmp_path: Path) -> None:
+    """Else it would look like a client that is slow to ask."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "from routekeeper.bench.arms.remoting import RemotingClientSession as Session\n"
+        "Session.look_up = lambda self, topic: 1 // 0\n"
+    )
+    child = subprocess.Popen(
+        [*CLIENTS, str(config_of(["client-0"], tmp_path))],
+        stdin=subprocess.PIPE,  # the process ends when it does
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    with child:
+        assert child.wait(60.0) == 1
+        assert child.stderr is not None
+        said = child.stderr.read()
+    assert "client-0 has ended" in said
+    assert "ZeroDivisionError" in said
