@@ -55,15 +55,15 @@ class TopicOrder:
     Only one task at a time may use it.
 
     Args:
-        view: Returns the table as it is.
+        view: Returns the present view of the table.
     """
 
     def __init__(self, view: Callable[[], RouteView], log: ChangeLog) -> None:
         self._view = view
         self._log = log
         self._at: tuple[int, int] | None = None  # epoch and revision
-        self._blocks: list[list[str]] = []  # no part is empty
-        self._lasts: list[str] = []  # the last name of each part
+        self._blocks: list[list[str]] = []  # no block is empty
+        self._lasts: list[str] = []  # the last name of each block
 
     def catching_up(self) -> Steps[None]:
         """Apply all changes up to the revision of the log, which may rise meanwhile."""
@@ -102,7 +102,10 @@ class TopicOrder:
         return found
 
     def after(self, name: str | None, prefix: str = "") -> Iterator[str]:
-        """Yield the names above one, or all, that begin with a prefix, as long as the order stays."""
+        """Yield the names that begin with ``prefix``, in order: those after ``name``, or all if it is None.
+
+        The iterator is valid until the order changes.
+        """
         if name is None or name < prefix:
             place, find = prefix, bisect_left
         else:

@@ -45,7 +45,7 @@ class Reads:
 
     Attributes:
         order: The sorted topics; only tasks in the lane may use them.
-        waits: Bounds of the blocking queries that wait within a handler.
+        waits: Timeouts of the blocking queries that wait within a handler.
         waiting: Blocking route queries that wait without a handler.
     """
 
@@ -177,7 +177,7 @@ class Reads:
         return await self._lane.run(work(), is_wanted=lambda: request.transport is not None)
 
     def _tag(self, index: int, *more: object) -> str:
-        """Return a weak entity tag of an answer: the age of the contact in it may differ."""
+        """Return an entity tag. It is weak, because answers with it may state different ages of contact."""
         parts = self.life, self._consistency.changes.epoch, index, *more
         return f'W/"{"-".join(map(str, parts))}"'
 
@@ -258,10 +258,10 @@ class Reads:
         return _response(msgspec.json.encode(body), self._tag(view.topic_revision(topic), *shown_as))
 
     async def wait(self, change: Callable[[float], Awaitable[object]], wait_s: float) -> None:
-        """Return once the awaited change has come, the time is over, or the server stops.
+        """Wait for a change, at most ``wait_s`` seconds; return at once when the server stops.
 
         Args:
-            change: Waits for it until a deadline.
+            change: Waits for the change until the deadline that it is called with.
         """
         deadline = asyncio.get_running_loop().time() + (0.0 if self.ended else wait_s)
         try:
@@ -375,7 +375,7 @@ def _wanted(request: web.Request, *, parts: int) -> Wanted:
     """Return the part of a list that a request asks for.
 
     Args:
-        parts: How many texts make a place in the list.
+        parts: Number of texts in a cursor.
     """
     limit = whole_number(request, "limit")
     if limit is not None and not 1 <= limit <= lists.LIMIT_MAX:

@@ -29,14 +29,14 @@ from .peer_messages import FORMAT as MESSAGE_FORMAT
 from .peer_messages import Acknowledgement, BrokerContact, Hearing, Report, in_parts, size_of
 
 HEARINGS_BYTES: Final = 1024 * 1024
-"""Hearings in one acknowledgement take about this many bytes at most."""
+"""The last-seen times in one acknowledgement take about this many bytes at most."""
 
 FORGET_S: Final = 10 * LEASE_DEFAULT_S
-"""How long a leader remembers a hearing of a broker that has no record and no connection."""
+"""Time in seconds for which a leader remembers when a broker without record and connection was last seen."""
 
 UNLISTED_MAX: Final = 20_000
-"""Brokers without a record that a leader remembers, of its own and of each member's evidence. Those heard
-longest ago are forgotten first. No member knows more of them."""
+"""Bound of the brokers without a record in the leader's own evidence, and in its copy of each member's
+evidence. Brokers that were last seen longest ago are forgotten first. No member knows more of them."""
 
 _T = TypeVar("_T")
 
@@ -61,7 +61,7 @@ class FailureDetector:
         prior_term: Term of the previous leader. Times handed over from an older term are ignored, because
             a later leader may have heard from the broker since.
         clock: Time at which this member began to lead.
-        judge_after_s: Two maximum election timeouts; after them missing reports are not waited for.
+        judge_after_s: Two maximum election timeouts; after them the leader judges without missing reports.
 
     Attributes:
         members: The copy of each member's evidence, for members that have reported.
@@ -174,7 +174,7 @@ class FailureDetector:
                     continue
                 contact = None if nearest is None else nearest.get(broker)
                 if contact is not None and contact.connected:
-                    continue  # nearly every broker: the short form of the same judgement
+                    continue  # nearly every broker: judge() would return None, and takes longer
             if self._judged.get(broker) == record.revision:
                 continue
             if heard is None:
@@ -213,10 +213,10 @@ class FailureDetector:
             _forget_oldest(member.contacts, is_listed, lambda contact: contact.heard_at)
 
     def note(self, broker: BrokerKey, at: float) -> None:
-        """Record the time at which a broker was last seen, or its record made; its silence is not longer than
-        that.
+        """Record the time at which a broker was last seen, or at which its record was made.
 
-        The evidence behind a record may still be on its way, or may have been forgotten with a former record.
+        A record counts too, because no report about its broker may be here: it may still be on its way, or it
+        may have been forgotten together with a former record.
         """
         if at == NEVER:
             return
@@ -250,8 +250,9 @@ def judge(
 
     Args:
         contacts: The evidence of each member in contact, None for a member that does not know the broker.
-            None instead of all if one of them has yet to report.
-        heard_at: The latest known time at which it was seen, or the time at which this leader began to lead.
+            None in place of the list if one of these members has yet to report.
+        heard_at: The latest known time at which the broker was seen, or else the time at which this leader
+            began to lead.
     """
     lease_s = record.lease_ms / 1000
     known = [contact for contact in contacts or () if contact is not None]

@@ -54,10 +54,14 @@ from .surroundings import Component, Surroundings
 logger = logging.getLogger(__name__)
 
 LARGE_BYTES: Final = 2048
-"""Of its log form, above which a command is not kept decoded: 10,000 topics are 26 KB and 2 MB then."""
+"""Size of a command's log form in bytes, above which its decoded topics are not kept: 10,000 topics have
+26 KB in the log form, and take 2 MB decoded.
+"""
 
 ASK_ALL_S: Final = 0.05
-"""A round of barriers asks as many voters as it needs, and everybody if it is not over after this time."""
+"""A round of barriers first asks only as many voters as it needs. If it is not over after this time in
+seconds, it asks all voters.
+"""
 
 
 class Leader(Component):
@@ -68,7 +72,7 @@ class Leader(Component):
         rounds: Barriers that members asked for; None if this member does not lead.
         failure_detector: Judges brokers; None before an entry of this leader's own term is applied.
         barriers_answered: Number of barriers answered, for other members and for itself.
-        rounds_begun: Number of rounds that they needed.
+        rounds_begun: Number of rounds begun to answer barriers.
         judge_all_at: Time at which all brokers are judged next, on the liveness clock.
         judged_with: Members in contact when all brokers were last judged.
     """
@@ -181,7 +185,7 @@ class Leader(Component):
         sequencer = self.sequencer
         assert sequencer is not None, "offered without leading"
         if sequencer.knows(proposal):
-            return  # sent again because it takes long: do not decode it again
+            return  # its proposer sent it again, because it takes long: do not decode it again
         # The newest format that every member understands, as far as this leader knows.
         detector = self.failure_detector
         understood = FIRST_FORMAT if detector is None else detector.understood()
@@ -242,7 +246,7 @@ class Leader(Component):
         index = self._member.append(encode_batch(batch), term=sequencer.term)
         if index is None:
             if self._member.role is Role.LEADER and self._member.term == sequencer.term:
-                sequencer.not_appended()  # it is handing over, perhaps in vain: the next tick retries
+                sequencer.not_appended()  # it hands over leadership; if that fails, the next tick retries
             else:
                 self.end()
             return
@@ -267,7 +271,7 @@ class Leader(Component):
                 for deferral in of_member:
                     self._book.defer(deferral, term=term)
             else:
-                # If it is lost, the proposal is sent again.
+                # If this message is lost, the proposer sends its proposal again.
                 self._send(member, Deferred(term=term, deferrals=tuple(of_member)))
 
     # -- read barriers ------------------------------------------------------------------------------------
@@ -278,10 +282,10 @@ class Leader(Component):
         """
         if barrier.voter:
             index = self._member.read_index_with(member, barrier.term)
-            if index is not None:  # of three voters, asker and leader are a majority
+            if index is not None:  # the asker and this leader are a majority of the voters
                 self.barriers_answered += 1
                 self._note_voter(member)
-                # If it is lost, the link is gone, and the barrier is sent again.
+                # If this answer is lost, the link is gone, and the other member sends its barrier again.
                 self._send(member, ReadIndexReply(number=barrier.number, index=index))
                 return
         rounds = self._rounds_of(barrier.term)
@@ -316,7 +320,7 @@ class Leader(Component):
                 if asker == self._me:
                     self._barriers.confirmed(answer.number, answer.index)
                 else:
-                    # If it is lost, the link is gone, and the barrier is sent again.
+                    # If this answer is lost, the link is gone, and the asker sends its barrier again.
                     self._send(asker, answer)
             self._answer_reads()
             index = member.read_index_in(rounds.term)
@@ -401,7 +405,7 @@ class Leader(Component):
             return
         if answer.version == report.version and self._reported_over.get(member) != link:
             self._reported_over[member] = link
-            self.judge_all_at = 0.0  # its report was missing until now
+            self.judge_all_at = 0.0  # this member's report was missing until now
         if member == self._me:
             self._reporter.acknowledged(answer)
         else:
@@ -459,7 +463,7 @@ class Leader(Component):
         return {m for m in members if m != self._me and number(m) != self._reported_over.get(m)}
 
     def in_contact(self) -> set[str]:
-        """Return the members in contact, this one included; none while it does not judge brokers."""
+        """Return the members in contact, this one included; none while this member judges no brokers."""
         if self.failure_detector is None:
             return set()
         within_s = 2 * self._member.contact_limit

@@ -25,7 +25,7 @@ from .surroundings import Component, Surroundings
 logger = logging.getLogger(__name__)
 
 CONTACT_LOOK_S: Final = 0.01
-"""How often requests that wait for contact with a leader look for it; one timer serves all of them."""
+"""Interval in seconds at which requests that wait for contact check for it; one timer serves all of them."""
 
 ANSWER_MARGIN_S: Final = 0.05
 """A request stops waiting so long before its deadline, so that its answer leaves in time."""
@@ -97,7 +97,7 @@ class Reader(Component):
     # -- contact with a leader ----------------------------------------------------------------------------
 
     def why_not(self) -> str:
-        """Return why this member cannot serve, beginning with the usual words of the wire's remark."""
+        """Return why this member cannot serve. The text begins like the remarks of RocketMQ's protocol."""
         member = self._member
         if waiting := member.waiting_for:
             return f"no leader, the first start waits for {', '.join(waiting)}"
@@ -159,7 +159,7 @@ class Reader(Component):
     def _look_again(self) -> None:
         self._contact_timer = None
         if not self._given.closing:
-            if self._contact_waiters and self._member.in_contact_behind_entry():  # once for all of them
+            if self._contact_waiters and self._member.in_contact_behind_entry():  # one check for all waiters
                 waiters = self._contact_waiters.items()
                 wake([waiter for waiter, otherwise in waiters if otherwise is not None and otherwise()])
             self._wake_in_contact()
@@ -254,7 +254,7 @@ class Reader(Component):
             return term, leader, 0
         if leader is None or leader not in self._links or self._reporter.term != term:
             return None
-        if self._reporter.leader_reads < BARRIER_FORMAT:  # it has not stated its format yet, or is older
+        if self._reporter.leader_reads < BARRIER_FORMAT:  # the leader has not stated its format, or is older
             return None
         return term, leader, self._links[leader]
 

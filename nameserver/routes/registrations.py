@@ -41,7 +41,10 @@ Sender: TypeAlias = RegisterBroker | Registration
 
 
 def would_change(store: RouteStore, command: RegisterBroker) -> Steps[bool]:
-    """Compute whether applying a registration would change the table, assuming that it is not *moved*."""
+    """Compute whether a registration would change the table.
+
+    The result holds only if no base of the command has changed, see :meth:`.table.RouteTable.moved`.
+    """
     news = _says_news(store, command)
     if news is None:
         return _brings_news(store, command, (yield from _brought(store, command)))
@@ -343,7 +346,7 @@ class _Topics:
     """The changes of topics by a registration, prepared before they are made; see :class:`Draft`.
 
     Args:
-        host, over: As for the draft.
+        host, over: As for :class:`Draft`.
     """
 
     def __init__(
@@ -404,7 +407,7 @@ def _new_mapping(store: RouteStore, name: BrokerName, mapping: QueueMapping) -> 
 
 
 def touch(store: RouteStore, command: Touch) -> Verdict:
-    """Renew a record that equals the command's description."""
+    """Give a record a new revision if the command describes it as it is; else the command has moved."""
     record, name = store.brokers.records.get(command.broker), store.brokers.names.get(command.broker_name)
     if (
         record is None
@@ -443,7 +446,7 @@ def says_the_same(said: Sender | Touch, record: Record, name: NameEntry) -> bool
 
 
 def is_contained(record: Record, version: DataVersion, *, incremental: bool) -> bool:
-    """Return whether a complete record contains an incremental registration already: a late copy."""
+    """Return whether a registration is incremental and late: a complete record contains it already."""
     return incremental and record.complete and version.contained_in(record.data_version)
 
 

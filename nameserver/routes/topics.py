@@ -42,13 +42,13 @@ Numbers: TypeAlias = tuple[int, ...]
 """Read queues, write queues, permission and flag of a topic at a broker."""
 
 SHARES_SPARE: Final = 1000
-"""Bound of the queue data without a topic that are kept for a broker name, because topics may have them
-again.
+"""Values of queue data that no topic has are kept for a broker name up to about this number, because topics
+may get them again.
 """
 
 COPIED_FROM: Final = 20_000
-"""Number of topics of a change from which on it is made in copies of the mappings, which then take their
-places. To put 100,000 topics into a mapping takes 6 to 14 ms, in one step; to copy it takes 0.3 ms.
+"""A change of at least this many topics is made in copies of the mappings, and the copies then replace the
+mappings. To put 100,000 topics into a mapping takes 6 to 14 ms in one step; to copy the mapping takes 0.3 ms.
 """
 
 COPIED_MAX: Final = 4
@@ -65,7 +65,7 @@ class Pool:
     """Data derived from the topics for one broker name.
 
     Attributes:
-        topics: Topics with the name's queue data of each.
+        topics: The name's queue data, by topic.
         shares: Queue data by read queues, write queues, permission and flag. Most topics of a broker have
             equal values and share one object, so different objects have different values.
         host: Host that is charged for the queue data and for new topics.
@@ -88,11 +88,11 @@ _NO_POOL: Final = Pool()
 
 
 class Difference(msgspec.Struct):
-    """Differences between a broker's registration and the list of its name.
+    """Topics for which a broker's registration differs from the table's queue data of its broker name.
 
     Attributes:
-        topics: Topics with the queue data that the table is to store.
-        adds_topics: Whether the name has no queue data of some of these topics yet.
+        topics: These topics, with the queue data that the table is to store.
+        adds_topics: Whether the table has no queue data of the broker name yet for one of these topics.
     """
 
     topics: list[TopicQueues] = []
@@ -102,12 +102,12 @@ class Difference(msgspec.Struct):
 class TopicStore:
     """Queue data of topics by broker name; every change names its revision.
 
-    Each change updates the part of the digests. A topic's part is a product: its own mark times the mark of
-    its queue set (or times its revision). So a change of a topic costs a multiplication and no hashing: one
-    registration may change 100,000 topics.
+    Each change also updates this store's part of the digests. The part of one topic is a product: its own
+    mark times the mark of its queue set (or times its revision). So a change of a topic costs a
+    multiplication and no hashing. That matters, because one registration may change 100,000 topics.
 
     Attributes:
-        entries: Entries by topic; each has queue data, and each mapping has its queue data.
+        entries: Entries by topic. Each has queue data, and each broker name with a mapping has queue data.
         marks: Marks of the same topics, see :func:`mark_of_topic`.
         pools: Derived data by broker name.
         shown: Part of the digest of the state that clients see.
@@ -164,7 +164,7 @@ class TopicStore:
     def find_differing(
         self, said: Iterable[tuple[str, TopicNumbers]], difference: Difference, name: BrokerName, mask: int
     ) -> None:
-        """Find the topics for which a broker's data differ from those of its name.
+        """Find the topics for which a broker's queue data differ from those of its broker name in the table.
 
         Args:
             said: Topics, and the broker's data of each.
@@ -192,7 +192,7 @@ class TopicStore:
         name: BrokerName,
         mask: int = -1,
     ) -> None:
-        """As :meth:`find_differing`, but return shares. A new share enters the store only with a change.
+        """As :meth:`find_differing`, but collect shares. A new share enters the store only with a change.
 
         The texts of topics are interned, so a hundred brokers with the same topics keep each name once.
 
@@ -249,7 +249,7 @@ class TopicStore:
         """As :meth:`put`, for few topics that all exist already, as in most changes.
 
         Args:
-            topics: Each topic once; the name's queue data of it differ.
+            topics: Each topic once, with queue data that differ from the present ones of the broker name.
         """
         pool, sets = self.pools[name], self._sets
         listed, entries, marks = pool.topics, self.entries, self.marks
@@ -261,7 +261,7 @@ class TopicStore:
         for of in topics:
             topic, numbers = of.topic, (of.read_queue_nums, of.write_queue_nums, of.perm, of.topic_sys_flag)
             before = entries[topic]
-            # otherwise the topic changes in the same way as the one before it
+            # A topic with the same entry and the same new data as the one before it gets the same new entry.
             if before is not last or numbers != last_numbers:
                 if last is not None:
                     shown += total * change
@@ -371,24 +371,27 @@ class Draft:
         self._shares: Mapping[str, Share] = {}
         self._without: Collection[str] = ()
         self._entries: dict[str, TopicEntry] = {}
-        # topics that no broker name has yet, and topics that none has any more,
+        # Marks of the topics that no broker name has yet, and of the topics that none has any more.
         self._new: dict[str, int] = {}
-        self._removed: dict[str, int] = {}  # with their marks
+        self._removed: dict[str, int] = {}
         self._sets: dict[int, QueueSet] = {} if over is None else over._sets
         # By the old set and the new share of topics: the new set, and the difference of the marks.
         self._steps: dict[tuple[QueueSet, Share | None], tuple[QueueSet, int]] = {}
         self._shown = self._rest = self._removed_marks = self._info_size = self._new_size = 0
-        # by host: topics that no broker name has any more, and their size
+        # By host: number of the topics that no broker name has any more, and their size.
         self._lost: dict[str, list[int]] = {}
-        # The mappings of the store with the change in them, which take their places; None if there are none.
+        # Copies of the store's mappings with the change in them, which are to replace the mappings; None if
+        # the change is small and is made in the mappings themselves.
         self._made: tuple[dict[str, Share], dict[str, TopicEntry], dict[str, int]] | None = None
 
     def put(self, shares: Mapping[str, Share], *, without: Collection[str] = ()) -> Iterable[None]:
         """Prepare new queue data of the name for some topics.
 
         Args:
-            without: Topics that the name is to lose. A topic that no other name has is removed. ¶ Returns:
-                The remaining steps; none if there are few topics.
+            without: Topics that the name is to lose. A topic that no other name has is removed.
+
+        Returns:
+            The remaining steps; none if there are few topics.
         """
         self._shares, self._without = shares, without
         topics: list[str] = [*shares, *without]
@@ -431,7 +434,7 @@ class Draft:
         return over._new[topic] if topic in over._new else over._mark(topic)
 
     def _put_step(self, topics: list[str], shares: list[Share | None]) -> None:
-        """Prepare some topics; handle equal changes together, because most topics changed together before."""
+        """Prepare some topics. Handle equal changes together: most topics have equal entries and data."""
         befores = list(map(self._store.entries.get if self._over is None else self._before, topics))
         if befores.count(befores[0]) == shares.count(shares[0]) == len(topics):
             self._put_run(befores[0], shares[0], topics)

@@ -77,7 +77,7 @@ class OwnTopic(_Body, frozen=True, kw_only=True):
     changes: Annotated[tuple[TimelineEvent, ...], said("Requests that changed it, the newest last.")]
 
 
-# The picture of all ------------------------------------------------------------------------------------
+# All nameservers side by side --------------------------------------------------------------------------
 
 State = Annotated[str, _one_of("this", "answered", "asking", "silent", "refused", "unknown")]
 

@@ -41,13 +41,14 @@ class QuorumContact:
 
     def __init__(self, members: int) -> None:
         self._needed = majority(members)
-        self._heard: dict[str, float] = {}  # newest clock of each peer in this term: what we echo
+        self._heard: dict[str, float] = {}  # newest clock of each peer in this term, which we echo to it
         self._echoed: dict[str, float] = {}  # newest own clock that each voter echoed in this term
-        self._echoed_before: dict[str, float] = {}  # over a former link
+        self._echoed_before: dict[str, float] = {}  # the same, over a former link of the peer
         self.pending: deque[tuple[int, float]] = deque(maxlen=_PENDING_MAX)
         self.date = -math.inf
+        # The stored positive answer of in_time: the limit for which it holds, and the time until which.
         self._limit = math.inf
-        self._young_until = -math.inf  # end of the stored positive answer of in_time, and its limit
+        self._young_until = -math.inf
 
     def voters_are(self, others: Collection[str]) -> None:
         """Take the configuration in force: the voters other than this member; only their echoes count."""

@@ -44,7 +44,8 @@ STALL_S: Final = 1.0
 _ROLES: Final = {FOLLOWER: Role.FOLLOWER, CANDIDATE: Role.CANDIDATE, LEADER: Role.LEADER}
 #: Messages that nearly always make something due at once.
 _REPLICATION: Final = Append, AppendReply
-#: Entries, and their bytes, that go to the state machine at once; a single entry may have more bytes.
+#: Bounds of the entries that go to the state machine at once: their number, and their bytes. A single entry
+#: may have more bytes.
 APPLY_ENTRIES: Final = 512
 APPLY_BYTES: Final = 1024 * 1024
 
@@ -66,7 +67,7 @@ class Engine(EnginePart):
         self._goes_on = False  # more entries are applied in the next turn of the loop
         self._replay_end: Final = self._log.last_index  # the last entry that was in the log at the start
         self._stalls = 0  # number of journal writes that took too long
-        self._passed = 0  # committed entries that are not for the state machine
+        self._passed = 0  # number of committed entries that are not for the state machine
         self._seen: tuple[object, ...] = ()
         self.elections = Elections(shared)
         self.following = following = Following(shared)
@@ -254,7 +255,8 @@ class Engine(EnginePart):
         elif peer not in self._effects.greeted:
             raise MessageError(f"{type(message).__name__} before a greeting")
         elif message.term - (mine := self._library.term) > TERM_STEP_MAX:
-            # Raise the term by the largest step only; over the next link it gets closer.
+            # Raise our term by the largest step and close the link. Each new link brings our term closer to
+            # the peer's.
             self._library.become_follower(mine + TERM_STEP_MAX)
             self._effects.wake()
             raise MessageError(f"term {message.term} is more than {TERM_STEP_MAX} beyond {mine}")
@@ -301,7 +303,7 @@ class Engine(EnginePart):
 
     def _on_message(self, peer: str, message: Message) -> None:
         greetings, shared = self.greetings, self.shared
-        # An empty member has an empty log; nearly none has.
+        # Look at the log first, which is cheap: only an empty member has an empty log.
         was_empty = self._log.last_index == FIRST_INDEX and shared.empty
         if was_empty and isinstance(message, Append | SnapshotPart):
             for stranger in greetings.join(peer):
@@ -517,9 +519,9 @@ class Engine(EnginePart):
     def applied(self, count: int, *, within: bool, took: float) -> None:
         """Record that ``count`` entries of :class:`.effects.Apply` are applied (D7); the rest follows soon.
 
-        By now the leader has sent the commit index to the others, for which clients of a follower wait. A
-        slow entry is then slow on all members at the same time, shortly after each has received a message
-        from the leader.
+        By now the leader has sent the commit index to its followers, whose clients wait for it. So a slow
+        entry is slow on all members at the same time, shortly after each has received a message from the
+        leader.
 
         Args:
             within: The next entry is half applied.

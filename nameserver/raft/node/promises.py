@@ -65,7 +65,7 @@ class Promises:
         self.save_standing()
 
     def save_standing(self) -> None:
-        """Store facts that are no promises; no message waits for them."""
+        """Store the part of the member state that is no promise; no message waits for it."""
         self._standing_due = self.directory.standing_to_save()
         self._save_soon()
 
@@ -82,7 +82,7 @@ class Promises:
             self._vote_due = self._standing_due = None
             if not await self._saved(saves):
                 return  # the held messages never leave
-            if self._promised == made:  # none was made meanwhile
+            if self._promised == made:  # no promise was made meanwhile
                 self.kept = True
                 self.on_kept()
         self._saving = False

@@ -9,7 +9,7 @@
 
 One block holds the last synced value; the other two take newer values in turn. So a value survives a killed
 process; a write that was interrupted leaves the value before it. A power cut leaves at least the synced
-value, which is written when the journal is closed, begins a segment, or makes room for zeros.
+value, which is written when the journal is closed, begins a segment, or writes zeros ahead.
 
 A value is written after the frame that it counts and before that frame is acknowledged. Under ``fsync`` it is
 therefore never ahead of the durable journal, and after a kill it counts all acknowledged frames.
@@ -87,7 +87,9 @@ class JournalEnd:
         if not self._whole:
             self._replace(position)
         self._file = self._files.open(self.path, write=True)
-        self._file.sync()  # writes of a killed process
+        # The newest value may come from a killed process that did not sync it. It must be durable before
+        # save() writes over an older value.
+        self._file.sync()
         self.save(position)
         self.sync()
 
