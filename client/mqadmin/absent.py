@@ -21,15 +21,15 @@ class Absent:
 
     def line(self, name: str) -> str:
         """Return the line for a user who calls the subcommand."""
-        return f"mqadmin {name} is not in RouteKeeper: {self.reason}; instead {self.instead}"
+        return f"mqadmin {name} is not in RouteKeeper: {self.reason}; instead: {self.instead}"
 
 
-_NO_ACL_2: Final = "ACL 2.0 of RocketMQ 5.x is not served"
+_NO_ACL_2: Final = "ACL 2.0 of RocketMQ 5.x is not supported"
 _ACL_1: Final = "use accounts of ACL 1.0: updateAclConfig, getAclConfig (docs/security.md)"
 _NO_CONTROLLER: Final = "there is no controller, because brokers here have no slaves"
-_NO_COLD_DATA: Final = "brokers here do not tell cold data from other data"
-_NO_STATIC: Final = "static topics (logical queues) are not served"
-_NO_ROCKSDB: Final = "brokers here keep no RocksDB"
+_NO_COLD_DATA: Final = "brokers here do not distinguish cold data from other data"
+_NO_STATIC: Final = "static topics (logical queues) are not supported"
+_NO_ROCKSDB: Final = "brokers here do not use RocksDB"
 _THEIRS: Final = "use RocketMQ's own mqadmin with RocketMQ's brokers"
 
 #: By their names in RocketMQ 5.3.3; none of 4.9.7's subcommands is missing.
@@ -38,21 +38,27 @@ ABSENT: Final[Mapping[str, Absent]] = {
     "checkRocksdbCqWriteProgress": Absent(
         _NO_ROCKSDB, "queryCq -t TOPIC -q QUEUE -i INDEX reads a queue's index"
     ),
-    "cleanBrokerMetadata": Absent(_NO_CONTROLLER, "leave it out: the nameservers remove a broker that ended"),
+    "cleanBrokerMetadata": Absent(
+        _NO_CONTROLLER, "skip this step: the nameservers remove a stopped broker themselves"
+    ),
     "copyAcl": Absent(f"{_NO_ACL_2}, so there are no rules to copy", _ACL_1),
     "copyUser": Absent(f"{_NO_ACL_2}, so there are no users to copy", _ACL_1),
     "createAcl": Absent(f"{_NO_ACL_2}, so a rule would protect nothing", _ACL_1),
     "createUser": Absent(f"{_NO_ACL_2}, so a user would protect nothing", _ACL_1),
     "deleteAcl": Absent(f"{_NO_ACL_2}, so there is no rule to delete", _ACL_1),
     "deleteUser": Absent(f"{_NO_ACL_2}, so there is no user to delete", _ACL_1),
-    "dumpCompactionLog": Absent("topics with compaction are not served", "printMsg -t TOPIC reads a topic"),
-    "electMaster": Absent(_NO_CONTROLLER, "start the broker that ended again: its store has its messages"),
+    "dumpCompactionLog": Absent(
+        "topics with compaction are not supported", "printMsg -t TOPIC reads a topic"
+    ),
+    "electMaster": Absent(_NO_CONTROLLER, "start the stopped broker again: its store holds its messages"),
     "exportMetadataInRocksDB": Absent(_NO_ROCKSDB, "exportMetadata -c CLUSTER"),
     "exportPopRecord": Absent(
-        "consumption by POP is not served", "consumerProgress -g GROUP shows how far a group is"
+        "POP consumption is not supported", "consumerProgress -g GROUP shows a group's progress"
     ),
     "getAcl": Absent(f"{_NO_ACL_2}, so there is no rule to show", _ACL_1),
-    "getBrokerEpoch": Absent(_NO_CONTROLLER, "brokerStatus -b ADDRESS shows where its log begins and ends"),
+    "getBrokerEpoch": Absent(
+        _NO_CONTROLLER, "brokerStatus -b ADDRESS shows where the broker's log begins and ends"
+    ),
     "getColdDataFlowCtrInfo": Absent(
         _NO_COLD_DATA, "consumerProgress -g GROUP shows groups that are far behind"
     ),
@@ -64,27 +70,29 @@ ABSENT: Final[Mapping[str, Absent]] = {
     "getUser": Absent(f"{_NO_ACL_2}, so there is no user to show", _ACL_1),
     "listAcl": Absent(f"{_NO_ACL_2}, so there are no rules to list", _ACL_1),
     "listUser": Absent(f"{_NO_ACL_2}, so there are no users to list", _ACL_1),
-    "remappingStaticTopic": Absent(_NO_STATIC, "updateTopic changes a topic's queues at each broker"),
+    "remappingStaticTopic": Absent(
+        _NO_STATIC, "updateTopic changes the number of a topic's queues at each broker"
+    ),
     "removeBroker": Absent(
         "there are no broker containers", "stop the broker: mqshutdown broker, or SIGTERM"
     ),
     "removeColdDataFlowCtrGroupConfig": Absent(_NO_COLD_DATA, _THEIRS),
     "resetMasterFlushOffset": Absent(
-        "brokers here have no slaves, so no offset of a master's disk is kept", _THEIRS
+        "brokers here have no slaves, so they store no flush offset of a master", _THEIRS
     ),
     "rocksDBConfigToJson": Absent(
         _NO_ROCKSDB, "exportMetadata -c CLUSTER, or read the store's config folder, which holds JSON"
     ),
     "setCommitLogReadAheadMode": Absent(
-        "brokers here give the system no advice on reading ahead", "leave it out"
+        "brokers here do not tell the operating system how to read ahead", "skip this step"
     ),
-    "setConsumeMode": Absent("consumption by POP is not served, so there is one mode", "leave it out"),
+    "setConsumeMode": Absent("POP consumption is not supported, so there is only one mode", "skip this step"),
     "updateAcl": Absent(f"{_NO_ACL_2}, so a rule would protect nothing", _ACL_1),
     "updateColdDataFlowCtrGroupConfig": Absent(_NO_COLD_DATA, _THEIRS),
     "updateControllerConfig": Absent(
         _NO_CONTROLLER, "updateNamesrvConfig -k KEY -v VALUE changes nameservers"
     ),
-    "updateStaticTopic": Absent(_NO_STATIC, "updateTopic -t TOPIC -c CLUSTER makes a topic at each broker"),
+    "updateStaticTopic": Absent(_NO_STATIC, "updateTopic -t TOPIC -c CLUSTER creates a topic at each broker"),
     "updateUser": Absent(f"{_NO_ACL_2}, so a user would protect nothing", _ACL_1),
 }
 _BY_NAME: Final = {name.lower(): name for name in ABSENT}

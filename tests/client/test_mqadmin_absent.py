@@ -49,7 +49,7 @@ def run(*argv: str) -> tuple[int, str, str]:
 
 def parts(line: str) -> tuple[str, str]:
     """Split a line into the reason and what to do instead."""
-    reason, mark, instead = line.partition(": ")[2].rstrip("\n").partition("; instead ")
+    reason, mark, instead = line.partition(": ")[2].rstrip("\n").partition("; instead: ")
     assert mark, line
     return reason, instead
 
