@@ -37,10 +37,11 @@ def _ask(
 def _change(
     context: Context, args: Arguments, code: RequestCode, ext: Mapping[str, str], done: str, failed: str
 ) -> None:
-    """Make a change at all selected brokers, and print each broker at which it was made.
+    """Make a change at all selected brokers, and print each broker that made it.
 
     Raises:
-        PartlyNotApplied, PartlyUnknown: It was not made at some, or may not have been.
+        PartlyNotApplied: Some brokers did not make the change.
+        PartlyUnknown: Some brokers may not have made the change.
     """
     addrs = brokers_of(context, args, with_slaves=True)
     answers, failures = _ask(context, addrs, code, ext)
@@ -78,7 +79,7 @@ def _permissions(name: str, text: str) -> str:
     """Return a list of ``NAME=PERMISSION``, separated by commas, unchanged.
 
     Raises:
-        UsageError: The text is no such list.
+        UsageError: The text is not such a list.
     """
     for item in text.split(","):
         resource, mark, permission = item.partition("=")

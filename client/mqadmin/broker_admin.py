@@ -36,7 +36,9 @@ def _update_broker_config(context: Context, args: Arguments) -> int:
     key, value, as_json = args.text("k"), args.text("v"), args.json()
     done: list[str] = []
     if "\n" in key + value or "=" in key:
-        raise UsageError(f"key {key!r} or value {value!r} holds a line break or '='")
+        raise UsageError(
+            f"key {key!r} may contain neither a line break nor '=', and value {value!r} no line break"
+        )
 
     def updated(addr: str, _answer: RemotingCommand) -> None:
         done.append(addr)
@@ -223,7 +225,10 @@ def _stats_of(context: Context, topic: str) -> list[dict[str, Any]]:
 
 
 def _counted(context: Context, addrs: Any, name: str, key: str) -> tuple[float, int]:
-    """Return messages per second of the last minute, and messages of a day, both since the broker's start."""
+    """Return messages per second in the last minute, and messages in the last day.
+
+    A broker counts from its start, so both figures may cover less time.
+    """
     tps, day = 0.0, 0
     for addr in addrs:
         try:

@@ -177,8 +177,9 @@ def _perm(
                 count = topic_count(answer.response)
                 context.line(f"{prefix} OK, {count}")
                 if not count:  # count brokers that already had the permission, too
-                    hint = "-b is a broker's name, as clusterList shows it"
-                    code = context.fail(f"name server[{answer.addr}]: no topic of {broker_name!r}; {hint}")
+                    hint = "give -b a broker name that clusterList shows"
+                    reason = f"no topic of broker {broker_name!r}; {hint}"
+                    code = context.fail(f"name server[{answer.addr}]: {reason}")
             else:
                 assert answer.error is not None
                 context.line(f"{prefix} Failed")

@@ -93,7 +93,7 @@ def _write(path: Path, text: str) -> None:
 def _of_all(
     context: Context, addrs: Iterable[str], ask: Callable[[str, float], Operation[T]]
 ) -> dict[str, T]:
-    """Ask all given brokers; an export is only made if all answered.
+    """Ask all given brokers and return their answers; an export needs all of them.
 
     Raises:
         PartlyNotApplied: A broker gave no answer.
@@ -183,9 +183,9 @@ def _groups(context: Context, addr: str, left_s: float) -> Operation[Document]:
 def _export_metadata(context: Context, args: Arguments) -> int:
     topics, groups, special = "t" in args, "g" in args, "s" in args
     if topics and groups:
-        raise UsageError("-t exports only topics and -g only groups: give one of them, or none for both")
+        raise UsageError("-t exports only topics and -g only groups: give one of them, or neither for both")
     if special and groups:
-        raise UsageError("-s is about topics, of which -g exports none")
+        raise UsageError("-s selects topics, and -g exports no topics: leave one of them out")
     addrs = brokers_of(context, args)
 
     def ask(addr: str, left_s: float) -> Operation[Document]:
@@ -354,7 +354,7 @@ def _rate(runtime: Mapping[str, str], *names: str) -> float:
             try:
                 return float(text)
             except ValueError:
-                raise RemoteProtocolError(f"{name} is {text[:40]!r}, no number") from None
+                raise RemoteProtocolError(f"{name} is {text[:40]!r}, which is not a number") from None
     return 0.0
 
 
@@ -366,7 +366,7 @@ def _since_yesterday(runtime: Mapping[str, str], name: str) -> int:
 
 
 def _file_path(name: str) -> Option:
-    return Option(short="f", long="filePath", description=f"export {name}.json path | default: it is printed")
+    return Option(short="f", long="filePath", description=f"export {name}.json path | default: print it")
 
 
 COMMANDS: Final = (

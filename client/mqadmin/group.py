@@ -29,7 +29,7 @@ def _consumer_progress(context: Context, args: Arguments) -> int:
     if "g" not in args:
         for short in "cst":
             if short in args:
-                raise UsageError(f"-{short} is about one group: give -g")
+                raise UsageError(f"-{short} is for one group only: give -g as well")
         return _all_progress(context, args)
     group, topic, cluster = args.text("g"), args.get("t"), args.get("c")
     as_json, with_ip = args.json(), args.flag("s", "showClientIP")

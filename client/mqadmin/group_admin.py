@@ -93,7 +93,7 @@ def _asked_of_5(args: Arguments) -> dict[str, Any]:
         try:
             policy = as_object(loads(text.encode(), ANSWER), "policy")
         except RemotingError as error:
-            raise UsageError(f"groupRetryPolicy={text!r} is no JSON object: {error}") from None
+            raise UsageError(f"groupRetryPolicy={text!r} is not a JSON object: {error}") from None
         if policy.get("type") not in _POLICIES:
             raise UsageError(f"groupRetryPolicy={text!r}, allowed types {'|'.join(_POLICIES)}")
         found["groupRetryPolicy"] = policy
@@ -123,7 +123,7 @@ def _kept(context: Context, addrs: Sequence[str], group: str, asked: Mapping[str
             else:
                 same = have.get(name, False) == value
             if not same:
-                failed = context.fail(f"broker {addr} did not keep {name}: it knows no such setting")
+                failed = context.fail(f"broker {addr} did not keep {name}: it does not know this setting")
 
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
     return ask_each(context, addrs, code, done=look) or failed if addrs else 0
@@ -208,11 +208,9 @@ def _reset_offset_by_time(context: Context, args: Arguments) -> int:
         chosen = {"queueId": str(queue_id)} | ({"offset": str(offset)} if offset >= 0 else {})
         addrs = {args.text("b"): args.text("b")}
         if "c" in args:
-            raise UsageError(
-                "-c chooses among the brokers of a topic, and -b has chosen one: give one of them"
-            )
+            raise UsageError("-b selects one broker and -c the brokers of a cluster: give one of them")
     elif "b" in args or "q" in args or "o" in args:
-        raise UsageError("-b, -q and -o belong together: give -b and -q")
+        raise UsageError("-b, -q and -o select one queue: give both -b and -q")
     else:
         begin, chosen = f"group[{group}], topic[{topic}], force[{java.flag(force)}]", {}
         addrs = masters_of_topic(context, topic, args.get("c"))
@@ -250,8 +248,9 @@ def _reset(
     title: str,
     as_json: bool,
 ) -> int:
-    """Let each broker reset its offsets. 4.9's brokers refuse for a group without members; then set them
-    here.
+    """Let each broker reset its offsets.
+
+    4.9's brokers refuse this for a group without members; then this tool sets the offsets itself.
 
     Args:
         title: Line above the reset offsets, if there are any; empty for none.
@@ -289,7 +288,7 @@ def _print_reset(
     offsets: Mapping[MessageQueue, int],
     rolled: Sequence[tuple[MessageQueue, int, int, int, int]],
 ) -> None:
-    """Print a line for each queue. For offsets that were set here more columns are known."""
+    """Print a line for each queue, with more columns for offsets that this tool set itself."""
     if rolled:
         context.line("  ".join(f"{name:<20}" for name in _ROLLED).rstrip())
         for queue, *numbers in sorted(rolled):
@@ -315,7 +314,8 @@ def _roll_back(
     """Set the offsets of a group without members, queue by queue; return the exit code.
 
     Args:
-        done: Gets (queue, broker, consumer, by time, new) for each offset that was set.
+        done: Receives for each offset that was set: the queue, the broker's offset, the group's former
+            offset, the offset at the given time, and the new offset.
 
     Source: DefaultMQAdminExtImpl.resetOffsetByTimestampOld.
     """

@@ -39,7 +39,7 @@ _OF_5: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """The two kinds of lists: topics and groups.
+    """A kind of list: of topics, or of groups.
 
     Attributes:
         name: The member with the name.
@@ -106,7 +106,7 @@ def _update_list(kind: _Kind) -> Callable[[Context, Arguments], int]:
         words = kind.done["b" not in args]
         for addr in done:
             context.line(f"submit batch of {words} to {addr} success, please check the result later.")
-        raise_failures(f"list of {len(wanted)} {kind.word}s not taken over", failures, of=len(addrs))
+        raise_failures(f"list of {len(wanted)} {kind.word}s not stored", failures, of=len(addrs))
         return 0
 
     return run
@@ -127,13 +127,14 @@ def _read_file(context: Context, kind: _Kind, name: str) -> list[dict[str, Any]]
     except OSError as error:
         raise UsageError(f"{name}: {error.strerror}") from None
     if len(content) > _SIZE_MAX:
-        raise UsageError(f"{name} has more than {_SIZE_MAX} bytes: make several lists of it")
+        raise UsageError(f"{name} has more than {_SIZE_MAX} bytes: split it into several files")
     try:
         items = loads(content, ANSWER)
     except RemotingError as error:
         raise UsageError(f"{name}: {error}") from None
     if not isinstance(items, list) or not items:
-        raise UsageError(f"{name} holds no list of {kind.word}s in JSON, such as [{{{kind.name!r}: 'A'}}]")
+        example = f'[{{"{kind.name}": "A"}}]'
+        raise UsageError(f"{name} contains no JSON list of {kind.word}s, such as {example}")
     found: dict[str, dict[str, Any]] = {}
     unknown: dict[str, None] = {}
     for number, item in enumerate(items, 1):
@@ -142,13 +143,13 @@ def _read_file(context: Context, kind: _Kind, name: str) -> list[dict[str, Any]]
         except RemotingError as error:
             raise UsageError(f"{name}: {kind.word} {number}: {error}") from None
         if settings[kind.name] in found:
-            raise UsageError(f"{name}: {kind.word} {number}: {settings[kind.name]!r} was listed before")
+            raise UsageError(f"{name}: {kind.word} {number}: {settings[kind.name]!r} appears twice")
         found[settings[kind.name]] = settings
         unknown |= dict.fromkeys(set(item) - kind.known)
     if unknown:
         context.warn(
-            f"no {kind.word} has the settings {', '.join(sorted(unknown)[:_NAMED_MAX])}: they are ignored;"
-            f" known are {', '.join(sorted(kind.known))}"
+            f"unknown {kind.word} settings are ignored: {', '.join(sorted(unknown)[:_NAMED_MAX])};"
+            f" known settings are {', '.join(sorted(kind.known))}"
         )
     return list(found.values())
 
@@ -156,13 +157,13 @@ def _read_file(context: Context, kind: _Kind, name: str) -> list[dict[str, Any]]
 def _submit(
     context: Context, kind: _Kind, addr: str, wanted: Sequence[Mapping[str, Any]], timeout_s: float
 ) -> Operation[None]:
-    """Send a list to a broker, and check that the broker took it over.
+    """Send a list to a broker, and check that the broker stored it.
 
     If one topic of a list is unchanged, RocketMQ 5.3's broker ignores all others and still answers success.
-    So the missing ones are sent again, without those that the broker has.
+    So send the missing ones again, without those that the broker already has.
 
     Raises:
-        NotApplied: The broker did not take over some of them.
+        NotApplied: The broker did not store some of them.
         ResponseError, ConnectionLost, RequestTimeout: The broker refused, or did not answer.
     """
     admin = context.client.admin
@@ -178,7 +179,7 @@ def _submit(
             return
     names = ", ".join(repr(one[kind.name]) for one in missing[:_NAMED_MAX])
     more = f" and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
-    raise NotApplied(f"it did not take over {names}{more}, or only in part")
+    raise NotApplied(f"it did not store {names}{more}, or only in part")
 
 
 def _has(kind: _Kind, present: object, wanted: Mapping[str, Any]) -> bool:

@@ -122,7 +122,9 @@ def _check_msg_send_rt(context: Context, args: Arguments) -> int:
         name, queue_id = ("", 0) if queue is None else (queue.broker_name, queue.queue_id)
         context.line(_SEND.format(name, queue_id, java.flag(sent.error is None), sent.ms))
     context.line(f"Avg RT: {mean_text(sends)}")
-    return 0 if last is None else context.fail(f"{failed} of {count} sends failed, at last: {describe(last)}")
+    if last is None:
+        return 0
+    return context.fail(f"{failed} of {count} sends failed; last error: {describe(last)}")
 
 
 _RT: Final = "{:<24}  {:<24}  {:<8}  {:<16}  {:<16}"
@@ -162,7 +164,7 @@ def _measure(
     count: int,
     room: str | None,
 ) -> None:
-    """Send to a broker's own topic, and print a row; for a machine room, in the form of a log line."""
+    """Send to the topic that has the broker's name, and print a row; with ``room``, as a log line."""
     message = Message(topic=name, body=body)
     sends = [_timed(lambda: producer.send(message)) for _ in range(count)]
     errors = [sent.error for sent in sends if sent.error is not None]
@@ -174,7 +176,7 @@ def _measure(
         instant = datetime.fromtimestamp(wall_clock.now_ms() / 1000, UTC) + _GMT_8
         context.line(f"{instant:%Y-%m-%d %H:%M:%S}|{room}|{cluster}|{name}|{mean}")
     if errors:
-        context.fail(f"{len(errors)} of {count} sends to {name} failed, at last: {describe(errors[-1])}")
+        context.fail(f"{len(errors)} of {count} sends to {name} failed; last error: {describe(errors[-1])}")
 
 
 _AMOUNT: Final = Option(short="a", long="amount", description="message amount | default 100")

@@ -40,7 +40,7 @@ def _send_message(context: Context, args: Arguments) -> int:
         keys=(args.get("k") or "").split(),
     )
     if args.flag("m", "msgTraceEnable"):
-        raise UsageError("msgTraceEnable=true is not offered, allowed false: this client writes no traces")
+        raise UsageError("msgTraceEnable=true is not offered, allowed is false: this client writes no traces")
     producer = context.client.producer(ProducerConfig(group=f"mqadmin-{wall_clock.now_ms()}"))
     queue = None
     if "b" in args:
@@ -51,9 +51,9 @@ def _send_message(context: Context, args: Arguments) -> int:
             if found.broker_name == args.text("b") and queue_id in (-1, found.queue_id)
         ]
         if not candidates:
-            which = f" queue {queue_id} of" if queue_id >= 0 else ""
+            which = f" queue {queue_id}" if queue_id >= 0 else " queue"
             raise NotApplied(
-                f"The broker[{args.text('b')}] not exist, or topic {message.topic} has no{which} it"
+                f"The broker[{args.text('b')}] not exist, or topic {message.topic} has no{which} there"
             )
         queue = candidates[0]
     result = producer.send(message, queue=queue)

@@ -65,9 +65,9 @@ def _show(
     with_id: bool = True,
     charset: str = "UTF-8",
 ) -> int:
-    """Print messages one below the other, each with its tracks if a nameserver is named.
+    """Print messages one after the other, each with its tracks if the command names a nameserver.
 
-    The body is printed as text, where Apache's tool prints the name of a file with it.
+    Print the body as text; Apache's tool writes it to a file and prints the file's name.
 
     Args:
         with_id: Print the id that names the message's place first.
@@ -82,7 +82,8 @@ def _show(
         try:
             return tracks_of(context, message) if context.nameservers else None
         except RemotingError as error:
-            failed = context.fail(f"which groups have had it is not known: {describe(error)}")
+            reason = f"the groups of message {message.message_id} are unknown"
+            failed = context.fail(f"{reason}: {describe(error)}")
             return None
 
     def documents() -> Iterator[dict[str, Any]]:
@@ -159,7 +160,7 @@ def _query_by_id(context: Context, args: Arguments) -> int:
         try:
             found += _by_id(context, message_id, args.get("t"), args.get("c"))
         except RemotingError as error:
-            hint = "" if "t" in args else "; an id that a producer printed needs its topic: -t TOPIC"
+            hint = "" if "t" in args else "; if a producer printed this id, also give its topic: -t TOPIC"
             failed = context.fail(f"no message. msgId={message_id}: {describe(error)}{hint}")
     if "g" in args or "d" in args:
         return _consume_directly(context, args, found, as_json=as_json) or failed
@@ -194,7 +195,9 @@ def _by_unique_id(context: Context, topic: str, key: str, cluster: str | None) -
 def _consume_directly(context: Context, args: Arguments, matches: Iterable[Match], *, as_json: bool) -> int:
     """Let one member of a group consume messages now, regardless of the group's offsets."""
     if "g" not in args or "d" not in args:
-        raise UsageError("-g and -d belong together: the group and its member that shall consume the message")
+        raise UsageError(
+            "-g and -d belong together: give the group, and the client id of its member that consumes"
+        )
     rows = []
     for message, _ in matches:
         ext = {
@@ -282,7 +285,7 @@ def _query_by_offset(context: Context, args: Arguments) -> int:
     if not taken:
         return context.fail(
             f"no message at offset {offset}: {pull_status(result.code)},"
-            f" the queue has {result.min_offset} to {result.max_offset}"
+            f" the queue has offsets {result.min_offset} to {result.max_offset}"
         )
     limits = {"MIN_OFFSET": str(result.min_offset), "MAX_OFFSET": str(result.max_offset)}
     shown = [
@@ -352,7 +355,9 @@ def charset_of(args: Arguments, short: str, name: str) -> str:
     try:
         body_text(b"a", charset)
     except (LookupError, UnicodeError):
-        raise UsageError(f"{name}={charset!r} is no encoding known here") from None
+        raise UsageError(
+            f"{name}={charset!r} is no known text encoding, allowed are names such as UTF-8 and GBK"
+        ) from None
     return charset
 
 
@@ -434,9 +439,14 @@ COMMANDS: Final = (
                 short="s",
                 long="sendMessage",
                 description="resend message",
-                refused="send what queryMsgById -o json prints with sendMessage, which asks for the topic",
+                refused="print the message with queryMsgById -o json, and send it again with sendMessage",
             ),
-            Option(short="u", long="unitName", description="unit name", refused="this client knows no units"),
+            Option(
+                short="u",
+                long="unitName",
+                description="unit name",
+                refused="this client does not support units",
+            ),
             OUTPUT,
         ),
         run=_query_by_id,
@@ -525,7 +535,7 @@ COMMANDS: Final = (
                 short="l",
                 long="lmqParentTopic",
                 description="Lmq parent topic, lmq is used to find the route.",
-                refused="this client reads no light message queues",
+                refused="this client does not read light message queues",
             ),
             OUTPUT,
         ),

@@ -15,7 +15,7 @@ _USAGE: Final = "usage: "
 
 
 class UsageError(Exception):
-    """The command line is wrong; the text says why, in commons-cli's words."""
+    """The command line is wrong; the text says why, in the words of Java's commons-cli where it has any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Option:
     """One option.
 
     Attributes:
-        short: Empty for an option with only a long name.
+        short: Its short name; empty for an option that has only a long one.
         group: Options of one group exclude each other, and one of them is required.
         own: An option of RouteKeeper, not of RocketMQ; described below Apache's text.
         refused: Why this tool cannot do what the option asks for; None if it can.
@@ -77,24 +77,34 @@ SECURITY: Final = (
     Option(
         short="",
         long="tls-ca",
-        description="encrypt all connections; servers must show a certificate of these authorities (PEM)",
+        description="encrypt all connections; file with the certificates of trusted authorities (PEM)",
         own=True,
     ),
     Option(
         short="",
         long="tls-check",
-        description="encrypt all connections; what certificates must show: host (default: an authority made"
-        " it for the server's host), authority (for any host), nothing",
+        description="encrypt all connections; check of a server's certificate: host (default: an authority"
+        " issued it for this host), authority (an authority issued it for any host), nothing (no check)",
         own=True,
     ),
     Option(
         short="",
         long="tls-cert",
-        description="encrypt all connections; certificate for servers that ask for one (PEM)",
+        description="encrypt all connections; file with the certificate for servers that ask for one (PEM)",
         own=True,
     ),
-    Option(short="", long="tls-key", description="its key (default: in the same file)", own=True),
-    Option(short="", long="tls-key-password-file", description="file with the password of the key", own=True),
+    Option(
+        short="",
+        long="tls-key",
+        description="file with the key of --tls-cert (default: the same file)",
+        own=True,
+    ),
+    Option(
+        short="",
+        long="tls-key-password-file",
+        description="file with the password of --tls-key",
+        own=True,
+    ),
     Option(
         short="",
         long="acl-file",
@@ -292,7 +302,7 @@ def help_text(command: Command) -> str:
     lines = _wrap(_USAGE + f"mqadmin {command.name} " + _syntax(theirs), len(_USAGE))
     lines += _table(theirs)
     if ours:
-        lines += ["", "Of RouteKeeper:", *_table(ours)]
+        lines += ["", "Options of RouteKeeper:", *_table(ours)]
     return "\n".join(lines) + "\n"
 
 

@@ -62,7 +62,7 @@ def _allocate_mq(context: Context, args: Arguments) -> int:
     wrong = [member for member in members if not member.strip()]
     if wrong or len(set(members)) != len(members) or len(members) > _MEMBERS_MAX:
         raise UsageError(
-            f"ipList={args.text('i')[:200]!r}, allowed 1..{_MEMBERS_MAX} members with commas between them,"
+            f"ipList={args.text('i')[:200]!r}, allowed 1..{_MEMBERS_MAX} members, separated by commas,"
             " each once"
         )
     queues = sorted(context.run(TopicReader(context.client.core, TOOLS_CONSUMER).queues(topic)))

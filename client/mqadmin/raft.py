@@ -51,12 +51,14 @@ _HTTP: Final = Option(
     f" (default: those of the name servers given by -n, else {_HTTP_DEFAULT})",
 )
 _TOKEN: Final = Option(
-    short="k", long="token-file", description="file with the token of the name servers' --http-token-file"
+    short="k",
+    long="token-file",
+    description="file with the same token as the name servers' --http-token-file",
 )
 _CHECK: Final = Option(
     short="",
     long="check",
-    description="end with 1 unless every name server asked knows a leader and serves reads and writes",
+    description="exit with 1 unless every name server knows a leader and serves reads and writes",
     value=False,
 )
 _TIMEOUT: Final = Option(
@@ -137,7 +139,7 @@ def _raft_status(context: Context, args: Arguments) -> int:
             mode = get_text(general, "mode")
             if mode != "raft":
                 mode = shortened(str(mode))
-                raise NoAnswer(f"{address}: runs in mode {mode}, it belongs to no raft group")
+                raise NoAnswer(f"{address}: runs in mode {mode} and belongs to no raft group")
             found[address] = _Status.of({**context.run(group.read(address, "/v1/raft/status")), **general})
         except NoAnswer as error:
             code = context.fail(error)
@@ -165,7 +167,7 @@ def _raft_status(context: Context, args: Arguments) -> int:
             context.line(f"{address} is not ready: {status.waiting_for}")
     for address, status in found.items():
         if status.stalled:
-            context.line(f"{address} is hindered: its disk does not accept its journal")
+            context.line(f"{address} cannot write its journal: its disk does not answer")
     for line in (*_missing_links(found), *_strength(found)):
         context.line(line)
     _print_members(context, found)
@@ -277,8 +279,9 @@ def _strength(found: Mapping[str, _Status]) -> list[str]:
 
 
 def _print_members(context: Context, found: Mapping[str, _Status]) -> None:
-    """Print the members of the group; members with different views (during a change) get lines of their
-    own.
+    """Print the members of the group.
+
+    During a change, nameservers may know different members; then print each view with its nameservers.
     """
     views: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for address, status in found.items():
@@ -286,10 +289,10 @@ def _print_members(context: Context, found: Mapping[str, _Status]) -> None:
         voters = tuple(sorted(set(status.members) - set(learners)))
         views.setdefault((voters, learners), []).append(address)
     for (voters, learners), addresses in views.items():
-        told = "" if len(views) == 1 else f" (as {', '.join(addresses)} knows it)"
-        context.line(f"voters: {', '.join(voters) or 'none'}{told}")
+        source = "" if len(views) == 1 else f" (according to {', '.join(addresses)})"
+        context.line(f"voters: {', '.join(voters) or 'none'}{source}")
         if learners:
-            context.line(f"learners: {', '.join(learners)}{told}")
+            context.line(f"learners: {', '.join(learners)}{source}")
 
 
 # -- changes ------------------------------------------------------------------------------------------------
@@ -320,7 +323,7 @@ def _snapshot_save(context: Context, args: Arguments) -> int:
     target = None if args.get("f") is None else Path(args.text("f"))
     if target is None:
         done = context.run(group.save_snapshot(content=False))
-        path, *figures = (_said(done, name) for name in ("path", "index", "term", "size"))
+        path, *figures = (_member_text(done, name) for name in ("path", "index", "term", "size"))
         index, term, size = figures
         context.line(f"snapshot saved at {done.http}: {path} index={index} term={term} bytes={size}")
         return 0
@@ -344,14 +347,15 @@ def _snapshot_restore(context: Context, args: Arguments) -> int:
     except OSError as error:
         return context.fail(f"{args.text('f')} cannot be read: {error.strerror}")
     done = context.run(_group(context, args)[0].restore_snapshot(image))
-    revision, index, digest = (_said(done, name) for name in ("revision", "applied_index", "digest"))
+    revision, index, digest = (_member_text(done, name) for name in ("revision", "applied_index", "digest"))
     context.line(f"snapshot restored at {done.http}: revision={revision} index={index} digest={digest}")
     return 0
 
 
-def _said(done: Done, name: str) -> str:
-    """Return a member of the answer to a change, or "unknown": the change was made even if the answer lacks
-    it.
+def _member_text(done: Done, name: str) -> str:
+    """Return a member of the answer to a change.
+
+    Return "unknown" if the answer lacks it, because the change was made all the same.
     """
     try:
         return get_text(done.document, name) or "unknown"
@@ -377,14 +381,14 @@ def _explain_route(context: Context, args: Arguments) -> int:
     try:
         document = loads(reply.data, ANSWER)
     except RemoteProtocolError:
-        return context.fail(f"{address} answered status {reply.status} without JSON")
+        return context.fail(f"{address} answered with status {reply.status} and without JSON")
     if as_json:
         context.json(document)
     else:
         for line in _readable(document, 0):
             context.line(line)
     if reply.status != 200:
-        return context.fail(f"{address} answered status {reply.status}")
+        return context.fail(f"{address} answered with status {reply.status}")
     return 0
 
 
@@ -447,8 +451,9 @@ def _route_diff(context: Context, args: Arguments) -> int:
         _print_differences(context, differences)
         if len(set(digests.values())) > 1 and not differences:
             context.line(
-                f"no difference in brokers, topics and {compared} routes: the tables have changed meanwhile,"
-                " or differ in KV configuration, or in routes that were not compared (name them with -t)"
+                f"the digests differ, but brokers, topics and {compared} routes are equal: the tables have"
+                " changed meanwhile, or differ in KV configuration, or in routes that were not compared"
+                " (name such a topic with -t)"
             )
     return 1 if differences or len(set(digests.values())) > 1 else code
 
@@ -527,7 +532,7 @@ def _print_differences(context: Context, differences: Sequence[Mapping[str, Any]
             context.line(f"{kind} {difference['name']}: at {', '.join(there)}; not at {', '.join(missing)}")
     for kind, count in shown.items():
         if count > _SHOWN_MAX:
-            context.line(f"{count - _SHOWN_MAX} more differences of {kind}s; -o json prints all")
+            context.line(f"{count - _SHOWN_MAX} more {kind}s differ; -o json prints all")
 
 
 def _route_in_words(route: Mapping[str, Any] | None) -> str:
@@ -564,7 +569,7 @@ COMMANDS: Final = (
         ),
         run=_change(
             lambda group, args: group.add_member(args.text("m")),
-            lambda done, args: (f"member {args.text('m')} added, it votes.", _members_line(done)),
+            lambda done, args: (f"member {args.text('m')} added; it votes.", _members_line(done)),
         ),
         needs_nameserver=False,
     ),
@@ -583,10 +588,10 @@ COMMANDS: Final = (
     ),
     Command(
         name="transferLeader",
-        description="Hand the leadership of a raft group over (RouteKeeper, over HTTP).",
+        description="Hand over the leadership of a raft group (RouteKeeper, over HTTP).",
         options=(
             _member(
-                "raft address of the next leader; without it the best one is chosen",
+                "raft address of the next leader (default: the voter with the most complete log)",
                 long="to",
                 required=False,
             ),
@@ -594,7 +599,7 @@ COMMANDS: Final = (
         ),
         run=_change(
             lambda group, args: group.transfer_leadership(args.get("m")),
-            lambda done, args: (f"leadership transferred to {_said(done, 'leader')}.",),
+            lambda done, args: (f"leadership transferred to {_member_text(done, 'leader')}.",),
         ),
         needs_nameserver=False,
     ),
@@ -605,7 +610,7 @@ COMMANDS: Final = (
             Option(
                 short="f",
                 long="file",
-                description="fetch the snapshot into this file; else it stays on the leader",
+                description="write the snapshot to this local file (default: leave it on the leader)",
             ),
             *(_HTTP, _TOKEN, _TIMEOUT),
         ),
@@ -635,7 +640,8 @@ COMMANDS: Final = (
     ),
     Command(
         name="routeDiff",
-        description="Compare the route tables of name servers; 1 if they differ (RouteKeeper, over HTTP).",
+        description="Compare the route tables of name servers; exit with 1 if they differ"
+        " (RouteKeeper, over HTTP).",
         options=(
             _HTTP,
             Option(short="t", long="topic", description="compare the route of this topic only"),

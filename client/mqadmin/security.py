@@ -34,7 +34,9 @@ def tls_of(args: Arguments) -> TlsConfig | None:
     if check is None:
         raise UsageError(f"tls-check={named['check']!r}, allowed {'|'.join(_CHECKS)}")
     if check == "nothing" and named["ca"]:
-        raise UsageError("--tls-check nothing looks at no authority: leave --tls-ca out")
+        raise UsageError(
+            "--tls-check nothing checks no certificate, so --tls-ca has no use: leave one of them out"
+        )
     for name in ("key", "key-password-file"):
         if named[name] and not named["cert"]:
             raise UsageError(f"--tls-{name} needs --tls-cert")

@@ -63,7 +63,7 @@ def version_text(version: int) -> str:
 
 
 def masters_of_topic(context: Context, topic: str, cluster: str | None = None) -> dict[str, str]:
-    """Return broker name to address of the masters that have a topic.
+    """Return the masters that have a topic: their addresses by broker name.
 
     Args:
         cluster: Take brokers of this cluster only. For a light message queue, the topic that has its route.
@@ -119,11 +119,13 @@ def chosen(args: Arguments) -> str:
     for short in ("b", "c"):
         if short in args:
             return short
-    raise UsageError("which brokers? Give -b or -c")
+    raise UsageError("no brokers are selected. Give -b or -c")
 
 
 def first_online(context: Context, addrs: Iterable[str], group: str) -> ConsumerConnection | None:
-    """Ask brokers one after the other for a group's members; all members connect to each. None without any.
+    """Return a group's members, or None if it has none.
+
+    Ask the brokers one after the other, until one names members: all members connect to every broker.
 
     Raises:
         RemotingError: No broker named a member, and a broker did not answer.

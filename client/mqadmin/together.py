@@ -38,7 +38,7 @@ def ask_together(
         try:
             left_s = deadline_s - (yield from read_clock()).now_s
             if left_s <= 0:
-                raise NotApplied(f"not asked, because {within_s:g} s were over")
+                raise NotApplied(f"not asked, because the limit of {within_s:g} s was over")
             found[place] = yield from ask(place, left_s)
         except RemotingError as error:
             failures[place] = error
@@ -58,7 +58,7 @@ def raise_failures(what: str, failures: Mapping[str, RemotingError], *, of: int)
     """Raise one error that names the brokers at which a change was not made, or may not have been made.
 
     Args:
-        what: The change, as an event that failed: "account not deleted".
+        what: The failed change in words, such as "account not deleted".
 
     Raises:
         PartlyNotApplied: At some brokers it was certainly not made.
@@ -67,7 +67,7 @@ def raise_failures(what: str, failures: Mapping[str, RemotingError], *, of: int)
     if not failures:
         return
     unknown = any(outcome_of(error) is Outcome.UNKNOWN for error in failures.values())
-    raise partial_failure(f"{what}, or unknown whether," if unknown else what, failures, of=of)
+    raise partial_failure(f"{what}, or outcome unknown," if unknown else what, failures, of=of)
 
 
 def brokers_of(context: Context, args: Arguments, *, with_slaves: bool = False) -> list[str]:

@@ -42,7 +42,7 @@ def _update_topic(context: Context, args: Arguments) -> int:
             holders = found_at(listed, addr)
             if not holders:
                 return context.fail(
-                    f"no name server lists a broker with address {addr}, order not configured"
+                    f"no name server lists a broker with address {addr}, so the order is not configured"
                 )
             order_conf = f"{holders[0][0]}:{topic.write_queue_nums}"
             answers = context.run(admin.add_to_order_conf(topic.topic_name, order_conf))

@@ -94,7 +94,7 @@ def _passed(context: Context, group: str, brokers: dict[str, str], message: Rece
     holders = found_at(brokers, message.store_host)
     name = holders[0] if holders else message.queue.broker_name
     if name not in brokers:
-        raise NotApplied(f"{message.store_host}, which has the message, is no master of the topic")
+        raise NotApplied(f"{message.store_host}, which has the message, is not a master of the topic")
     stats = context.run(context.client.admin.consume_stats(brokers[name], group))
     queue = MessageQueue(topic=message.topic, broker_name=name, queue_id=message.queue.queue_id)
     offset = stats.offsets.get(queue)

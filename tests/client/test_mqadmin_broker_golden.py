@@ -34,7 +34,7 @@ FAILS: Final = {
     "updateSubGroup-unknown-cluster": "no master in cluster 'NoCluster'",
     "deleteExpiredCommitLog-unknown": "no master in cluster 'NoCluster'",
     "getConsumerConfig-unknown": "no broker knows group 'NoSuchGroup'",
-    "queryMsgByOffset-beyond": "no message at offset 99: OFFSET_ILLEGAL, the queue has 0 to 3",
+    "queryMsgByOffset-beyond": "no message at offset 99: OFFSET_ILLEGAL, the queue has offsets 0 to 3",
     # Apache's tool uses -c of these only for light message queues; the recorded cluster does not exist
     "consumerProgress-c": "no master in cluster 'Golden' has topic 'Golden'",
     "resetOffsetByTime-c": "no master in cluster 'Golden' has topic 'Golden'",

@@ -242,7 +242,7 @@ def test_a_setting_that_no_topic_has_is_named(nameserver: Any, broker: Any, tmp_
     file.write_text('[{"topicName": "Misspelt", "readQueueNum": 3}]')
     code, _, err = run(nameserver, "updateTopicList", "-b", broker.addr, "-f", str(file))
     assert code == 0
-    assert "WARNING: no topic has the settings readQueueNum: they are ignored; known are attributes, " in err
+    assert "WARNING: unknown topic settings are ignored: readQueueNum; known settings are attributes, " in err
 
 
 @pytest.mark.parametrize(
@@ -250,13 +250,13 @@ def test_a_setting_that_no_topic_has_is_named(nameserver: Any, broker: Any, tmp_
     [
         (None, "the file path FILE does not exists"),
         ("", "FILE: JSON of 0 bytes cannot be read: "),
-        ("[]", "FILE holds no list of topics in JSON"),
-        ("{}", "FILE holds no list of topics in JSON"),
+        ("[]", "FILE contains no JSON list of topics"),
+        ("{}", "FILE contains no JSON list of topics"),
         ("[1]", "FILE: topic 1: topic config is a JSON int"),
         ('[{"topicName": "A"}, {"perm": 6}]', "FILE: topic 2: topic config has no topicName"),
-        ('[{"topicName": "A"}, {"topicName": "A"}]', "FILE: topic 2: 'A' was listed before"),
+        ('[{"topicName": "A"}, {"topicName": "A"}]', "FILE: topic 2: 'A' appears twice"),
         ('[{"topicName": "A", "perm": "six"}]', "FILE: topic 1: perm is 'six', allowed: integers"),
-        ('[{"topicName": "no good"}]', "list of 1 topics not taken over at 1 of 1: "),
+        ('[{"topicName": "no good"}]', "list of 1 topics not stored at 1 of 1: "),
     ],
 )
 def test_a_list_that_is_wrong_is_one_line(
@@ -368,7 +368,7 @@ ACCOUNT = ("updateAclConfig", "-b", "127.0.0.1:1", "-a", "k", "-s", "s")
         ),
         (
             [*PRINT, "broker-a", "-i", "0", "-c", "KLINGON"],
-            "no encoding known",
+            "no known text encoding",
         ),
         ([*PRINT, "broker-a", "-i", "0", "-p", "yes"], "allowed true|false"),
         ([*PRINT, "broker-a", "-i", "0", "-b", "now"], "-b 'now', allowed"),
@@ -385,13 +385,13 @@ ACCOUNT = ("updateAclConfig", "-b", "127.0.0.1:1", "-a", "k", "-s", "s")
         (["allocateMQ", "-t", "NoTopic", "-i", "a"], "No route info of this topic: NoTopic"),
         (["allocateMQ", "-t", "TBW102", "-i", "a,,b"], "ipList='a,,b', allowed 1..10000 members"),
         (["allocateMQ", "-t", "TBW102", "-i", "a,a"], "each once"),
-        (["haStatus"], "which brokers? Give -b or -c"),
+        (["haStatus"], "no brokers are selected. Give -b or -c"),
         (["haStatus", "-b", "127.0.0.1:1"], "broker 127.0.0.1:1: "),
         (["haStatus", "-c", "Nowhere"], "no master in cluster 'Nowhere'"),
         (["exportConfigs", "-c", "Nowhere"], "no master in cluster 'Nowhere'"),
-        (["exportMetadata"], "which brokers? Give -b or -c"),
-        (["exportMetadata", "-c", "DefaultCluster", "-t", "-g"], "give one of them, or none for both"),
-        (["exportMetadata", "-c", "DefaultCluster", "-g", "-s"], "-s is about topics"),
+        (["exportMetadata"], "no brokers are selected. Give -b or -c"),
+        (["exportMetadata", "-c", "DefaultCluster", "-t", "-g"], "give one of them, or neither for both"),
+        (["exportMetadata", "-c", "DefaultCluster", "-g", "-s"], "-s selects topics"),
         (
             ["exportMetadata", "-b", "127.0.0.1:1"],
             "nothing exported, because a broker gave no",

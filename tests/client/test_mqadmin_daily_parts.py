@@ -76,7 +76,7 @@ CHANGES = {
     "updateTopicList": (
         ("-f", "FILE"),
         "submit batch of topic config to {} success, please check the result later.",
-        "list of 1 topics not taken over",
+        "list of 1 topics not stored",
     ),
     "updateAclConfig": (
         ("-a", "key-of-one", "-s", "secret-of-one"),
@@ -124,7 +124,7 @@ def test_a_change_goes_on_after_a_broker_that_fails_and_names_it(
     addr = cluster.addr("broker-b")
     if unknown:
         begin = (
-            f"mqadmin {command}: {failed}, or unknown whether, at 1 of 3: {addr}: connection to {addr} was"
+            f"mqadmin {command}: {failed}, or outcome unknown, at 1 of 3: {addr}: connection to {addr} was"
         )
         assert err.startswith(begin), err
     else:
@@ -165,7 +165,7 @@ def test_a_broker_that_says_success_and_keeps_nothing_is_named(cluster: Cluster,
     file.write_text(json.dumps([{"groupName": f"G{number}"} for number in range(5)]))
     code, out, err = cluster.run("updateSubGroupList", "-b", cluster.addr("broker-c"), "-f", str(file))
     assert (code, out) == (1, "")
-    assert err.endswith("it did not take over 'G0', 'G1', 'G2' and 2 more, or only in part\n")
+    assert err.endswith("it did not store 'G0', 'G1', 'G2' and 2 more, or only in part\n")
 
 
 def test_attributes_of_a_list_are_edits(cluster: Cluster, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_attributes_of_a_list_are_edits(cluster: Cluster, tmp_path: Path) -> Non
     assert cluster.run("updateTopicList", "-b", addr, "-f", str(file))[0] == 0
     file.write_text('[{"topicName": "B", "attributes": {"-message.type": ""}}]')
     code, _, err = cluster.run("updateTopicList", "-b", addr, "-f", str(file))
-    assert (code, "did not take over 'B'" in err) == (1, True)
+    assert (code, "did not store 'B'" in err) == (1, True)
 
 
 def test_many_brokers_are_asked_within_one_time(new_peer: Any) -> None:
@@ -197,7 +197,7 @@ def test_many_brokers_are_asked_within_one_time(new_peer: Any) -> None:
         found, failures = ask_together(context, places, ask, within_s=2.0)
     assert [*found, *failures] == places  # each of them once, in their order
     assert found
-    assert {str(error) for error in failures.values()} == {"not asked, because 2 s were over"}
+    assert {str(error) for error in failures.values()} == {"not asked, because the limit of 2 s was over"}
     assert max(waited) <= 2.0
 
 

@@ -73,7 +73,7 @@ def test_help_begins_with_apaches_text(name: str) -> None:
     assert (code, err) == (0, "")
     assert out.startswith(recorded(f"{name}-h"))
     rest = out.removeprefix(recorded(f"{name}-h"))
-    assert rest == "" or rest.startswith("\nOf RouteKeeper:\n")
+    assert rest == "" or rest.startswith("\nOptions of RouteKeeper:\n")
     assert run("help", name)[1] == out
 
 

@@ -38,7 +38,7 @@ def test_a_subcommand_is_described_as_by_apaches_tool(command: str) -> None:
     code, out, err = described("help", command)
     assert (code, err) == (0, "")
     assert out == described(command, "-h")[1]
-    have, _, _ = out.partition("\nOf RouteKeeper:\n")
+    have, _, _ = out.partition("\nOptions of RouteKeeper:\n")
     want = HELPS["5.3.3"][command].rstrip("\n") + "\n"
     if command in TOPIC_OPTIONAL:
         have, want = (" ".join(text.split()) for text in (have, want))
@@ -59,7 +59,7 @@ def test_every_option_of_4_9_is_known(command: str) -> None:
     ("argv", "reason"),
     [
         (["queryMsgById", "-i", "00", "-s", "true"], "-s is not offered: "),
-        (["queryMsgById", "-i", "00", "-u", "unit"], "-u is not offered: this client knows no units"),
+        (["queryMsgById", "-i", "00", "-u", "unit"], "-u is not offered: this client does not support units"),
         (["printMsg", "-t", "T", "-l", "Parent"], "-l is not offered: "),
     ],
 )

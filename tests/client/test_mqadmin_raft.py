@@ -288,7 +288,7 @@ def test_member_is_added_and_removed(group: Group, tmp_path: Path) -> None:
         code, out, err = mqadmin("addMember", "--address", raft, *admin)
         assert (code, err) == (0, "")
         first, second = out.splitlines()
-        assert first == f"member {raft} added, it votes."
+        assert first == f"member {raft} added; it votes."
         assert set(second.removeprefix("members: ").split(", ")) == set(peers)
         wait_until(
             lambda: "follower" in mqadmin("raftStatus", "-a", newcomer.http)[1], "it knows that it votes"
@@ -384,10 +384,10 @@ def test_independent_nameserver_is_no_group(nameserver: Any) -> None:
     http = nameserver.facts["http"]
     code, out, err = mqadmin("raftStatus", "-a", http)
     assert (code, out) == (1, "")
-    assert err == f"mqadmin raftStatus: {http}: runs in mode independent, it belongs to no raft group\n"
+    assert err == f"mqadmin raftStatus: {http}: runs in mode independent and belongs to no raft group\n"
     code, _, err = mqadmin("transferLeader", "-a", http)
     assert code == 1
-    assert "it belongs to no raft group" in err
+    assert "and belongs to no raft group" in err
 
 
 def test_explain_route_asks_the_first_that_answers(nameserver: Any) -> None:

@@ -94,7 +94,7 @@ def test_certificates_are_checked_as_the_options_say(
     ("options", "said"),
     [
         (("--tls-check", "never"), "tls-check='never', allowed host|authority|nothing"),
-        (("--tls-check", "nothing", "--tls-ca", "a"), "--tls-check nothing looks at no authority"),
+        (("--tls-check", "nothing", "--tls-ca", "a"), "--tls-check nothing checks no certificate"),
         (("--tls-key", "k"), "--tls-key needs --tls-cert"),
         (("--tls-key-password-file", "k"), "--tls-key-password-file needs --tls-cert"),
         (("--tls-ca", "/no/such/ca.pem"), "/no/such/ca.pem': No such file"),

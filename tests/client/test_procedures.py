@@ -404,7 +404,7 @@ def test_full_disk_is_named_and_room_is_all_it_needs(place: Place) -> None:
         lambda: b"disk does not accept its journal" in (alone.get("/readyz")[1] or b""), "readyz names it"
     )
     said = place.admin("raftStatus", http=alone.http)
-    assert f"{alone.http} is hindered: its disk does not accept its journal" in said
+    assert f"{alone.http} cannot write its journal: its disk does not answer" in said
     assert "mqnamesrv_raft_storage_stalled 1.0\n" in alone.get("/metrics")[1].decode()
     refused = alone.ask(100, namespace="n", key="other", value="v")
     assert (refused.remark or "").startswith("[NO_QUORUM]")

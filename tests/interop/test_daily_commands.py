@@ -388,7 +388,7 @@ def test_descriptions_are_those_of_apache(release: str, clusters: Clusters) -> N
     helps = clusters.printed(release, "ours").helps
     tool = our_tool("127.0.0.1:9876")
     for name, theirs in helps.items():
-        ours = tool("help", name).stdout.partition("\nOf RouteKeeper:\n")[0]
+        ours = tool("help", name).stdout.partition("\nOptions of RouteKeeper:\n")[0]
         if release == ONLY_IN.get(name, "5.3.3"):
             have, want = (" ".join(_REWORDED.sub("json path", text).split()) for text in (ours, theirs))
             assert have == want, name
