@@ -242,12 +242,12 @@ def _set_up_logging(arguments: argparse.Namespace, file: Mapping[str, str]) -> N
 def _settings(
     arguments: argparse.Namespace, values: Mapping[str, str], *, changed: dict[str, str] | None = None
 ) -> tuple[BrokerConfig, Path, dict[str, str]]:
-    """Merge the settings and check them: flags win over changes at run time, and those over the file.
+    """Merge the settings and check them: flags win over changes at run time, and such changes over the file.
 
     Args:
         values: Settings of the file.
-        changed: Settings that were changed at run time. None at the start: the store's are read then, and
-            warnings are logged.
+        changed: Settings that were changed at run time. If None (at the start), read them from the store, and
+            log warnings.
 
     Returns:
         The settings, the store's folder, and which settings were changed at run time.
@@ -344,7 +344,7 @@ def _founding(config: BrokerConfig, *, is_named: bool) -> tuple[Path, str]:
     """Return the folder of the store and the broker's name.
 
     Args:
-        is_named: The name was given.
+        is_named: The user gave a name to the broker.
 
     Raises:
         SettingError: If folder and name do not fit each other, or the folder cannot be read.

@@ -57,11 +57,11 @@ _UNIQUE_MARK: Final = f"{PROPERTY_UNIQ_KEY}{NAME_END}"
 _VERSION_3_4_9: Final = 121
 _MULTI_TAG: Final = "MULTI_TAG"
 _TIMER_PROPERTIES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
-#: Properties that redirect a message or cause its refusal; and the property that we write.
+#: Properties that redirect a message or cause its refusal; and CLUSTER, which the broker itself writes.
 _STEERING: Final = frozenset({PROPERTY_DELAY, PROPERTY_TRAN_MSG, PROPERTY_CLUSTER, *_TIMER_PROPERTIES})
 _SEND_V2: Final = int(RequestCode.SEND_MESSAGE_V2)
-#: Arguments that are equal in all messages of a producer to one queue; then arguments that define another
-#: kind of message.
+#: Arguments of request 310 that a producer repeats in all messages to one queue. If one of them differs, the
+#: message is of another kind.
 _KIND: Final = itemgetter(*"abcdefhjkm")
 #: Bounds of the remembered kinds, and of one kind's characters, because strangers choose both.
 KNOWN_MAX: Final = 4096
@@ -329,9 +329,10 @@ def _create(state: BrokerState, call: Call, fields: SendMessageFields) -> TopicC
 def _retry_or_dead(
     state: BrokerState, call: Call, fields: SendMessageFields, config: TopicConfig, queue_id: int
 ) -> tuple[TopicConfig, int]:
-    """Return the topic of a message to a retry topic: this one, or that of dead letters after too many tries.
+    """Return topic and queue id for a message that was sent to a retry topic.
 
-    Consumers of an orderly group retry themselves. They send only messages that they do not try again.
+    After too many tries it goes to the topic of dead letters. Consumers of an orderly group retry themselves:
+    they send only messages that they do not try again.
     Source: AbstractSendMessageProcessor.handleRetryAndDLQ, RocketMQ 5.3.
     """
     group = fields.topic[len(RETRY_PREFIX) :]
@@ -530,8 +531,8 @@ def _answer(
 ) -> RemotingCommand | Later:
     """Hold an answer back until the data that it acknowledges are on disk.
 
-    With SYNC_FLUSH this is the message. It is always the topic, because messages of unknown topics are
-    dropped.
+    With SYNC_FLUSH the message must be on disk. The topic must always be, because a start drops messages of
+    unknown topics.
 
     Args:
         topic: Topic of the message, now or after its delay.

@@ -29,8 +29,10 @@ def end_at_signals(stop: asyncio.Event, reload: Callable[[], None]) -> Ending:
     loop's thread, before there are other threads.
 
     Args:
-        reload: Called on the loop at a signal to read settings and files again. ¶ Returns: Object that has
-            the exit code once ``stop`` is set.
+        reload: Called on the loop at a signal to read settings and files again.
+
+    Returns:
+        An object that has the exit code once ``stop`` is set.
     """
     end_at, reloading = server_signals()
     numbers = (*end_at, *reloading)

@@ -33,8 +33,11 @@ def default_place(stores: Mapping[str, str], asked: str | None, *, root: Path) -
 
     Args:
         stores: Broker name by folder below ``root``.
-        asked: Name that the settings give the broker. ¶ Raises: SettingError: If several folders are
-            possible, or if the folder would be new beside an unnamed broker's.
+        asked: Name that the settings give the broker.
+
+    Raises:
+        SettingError: If several folders are possible, or if a new folder would lie beside the store of an
+            unnamed broker.
     """
     if asked is not None:
         if stores.get(asked) == asked:

@@ -67,9 +67,11 @@ def load_broker(
 
     Args:
         boot: Name of the machine's present boot; empty if unknown.
-        changed_settings: See :func:`read_changed_settings`; they are in ``config`` already. ¶ Raises:
-            SettingError: If the store belongs to a broker of another name. StoreDamaged, ValueError: If the
-            content of the disk cannot be used, or an operator has to decide.
+        changed_settings: See :func:`read_changed_settings`; they are in ``config`` already.
+
+    Raises:
+        SettingError: If the store belongs to a broker of another name.
+        StoreDamaged, ValueError: If the content of the disk cannot be used, or an operator has to decide.
         OSError: If the disk fails.
     """
     tables = directory / "config"

@@ -258,7 +258,7 @@ class Registrar:
         targets = self._addresses
         if trigger is Trigger.PERIOD:
             targets = tuple(addr for addr in targets if addr not in self._busy)
-        # At its start a broker replaces the registration of its former process.
+        # Do not look for a twin at the start: the nameserver may still list this broker's former process.
         await self._register_whole(targets, looks=trigger is Trigger.PERIOD)
 
     async def _register_whole(self, targets: tuple[str, ...], *, looks: bool = False) -> None:
@@ -328,7 +328,7 @@ class Registrar:
             heartbeat_timeout_ms=asked_lease_ms(config.timer_divisor),
         )
         request = RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext(), body)
-        # This query goes first over the same connection, so it reads the state before the registration.
+        # Send the queries first: over the same connection, each reads the state before the registration.
         work = [self._look_for_twin(addr) for addr in targets] if looks else []
         await asyncio.gather(*work, *(self._register_at(addr, request) for addr in targets))
 

@@ -53,7 +53,7 @@ class RegistrationSchedule:
         self._due: float | None = None
 
     def started(self, now: float) -> None:
-        """The registration at start was sent: the first periodic one follows after the short delay."""
+        """Note that the registration at start was sent; a periodic one follows after the short delay."""
         self._due = now + self._delay_s
 
     def until_due(self, now: float) -> float:
@@ -73,7 +73,7 @@ class RegistrationSchedule:
 
 
 def asks_first(trigger: Trigger, *, force_register: bool) -> bool:
-    """Return whether to send request 322 before: only for periodic registrations, unless they are forced."""
+    """Return whether to send request 322 before a registration: only if it is periodic and not forced."""
     return trigger is Trigger.PERIOD and not force_register
 
 

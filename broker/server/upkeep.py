@@ -73,7 +73,7 @@ class Upkeep:
         self._flush_wanted = asyncio.Event()
         self._clean_wanted = False
         self._file_wanted = {file.name: asyncio.Event() for file in files}
-        for file in (files.topics, files.groups):  # the disk may have failed at the start
+        for file in (files.topics, files.groups):  # write them now: at the start the disk may have failed
             self._file_wanted[file.name].set()
         self._file_threads = {file.name: DiskThreads(file.name) for file in files}
         self._unsynced: deque[_Waiting] = deque()
@@ -148,8 +148,8 @@ class Upkeep:
         """Wait until the log is synced up to an offset.
 
         Raises:
-            TimeoutError: If that takes longer than ``syncFlushTimeout``. StoreUnavailable: If the disk
-                failed.
+            TimeoutError: If that takes longer than ``syncFlushTimeout``.
+            StoreUnavailable: If the disk failed.
         """
         done, waiter = _waiter()
         self.when_synced(log_offset, done)

@@ -175,8 +175,10 @@ class MessageStore:
     Attributes:
         deletions: Number of topics deleted since the start.
         queue_counts: Topic to the number of queues that it must have for all its messages to be in one.
-        index: Finds messages by their keys. ¶ Raises: StoreDamaged: If the files cannot be used without
-            losing messages.
+        index: Finds messages by their keys.
+
+    Raises:
+        StoreDamaged: If the files cannot be used without losing messages.
     """
 
     def __init__(

@@ -47,8 +47,8 @@ class Checkpoint:
         boot: Name of the machine's boot during which it was written.
         topics_counter: Counter of the topic table's version on disk at that time; a table with a lower
             counter is older.
-        given_up: Begin and end of each missing part of the log between its files, without which the broker
-            shall go on by the operator's order.
+        given_up: Begin and end of each part of the log that is missing between its files, and without which
+            the operator ordered the broker to go on.
     """
 
     log_offset: int = 0
@@ -122,14 +122,15 @@ class Recovery:
         """Cut the torn end of the log, and add missing entries to the queues.
 
         Raises:
-            StoreDamaged: If valid records follow a damaged one or some are missing, unless that is to be
-                skipped. OSError, StoreUnavailable: If the disk fails.
+            StoreDamaged: If valid records follow a damaged one, or records are missing; not if
+                ``skip_damage`` is set.
+            OSError, StoreUnavailable: If the disk fails.
         """
         checkpoint = self.checkpoint
         start = self.log.min_offset
         if checkpoint is not None and start > checkpoint.log_min:
-            # Otherwise the next checkpoint would allow their removal, and they would be removed if they came
-            # back.
+            # Refuse now: the next checkpoint would name the later begin, and the missing files would be
+            # removed if they came back.
             self._refuse(f"log begins at offset {start}, it began at {checkpoint.log_min}: files are missing")
             logger.error("log files missing began=%s begins=%s", checkpoint.log_min, start)
         self._look_for_holes()
@@ -162,7 +163,7 @@ class Recovery:
         Bytes above the checkpoint may be torn; the replay checks them.
 
         Raises:
-            StoreDamaged: If a part is missing that no operator gave up, unless it is to be skipped.
+            StoreDamaged: If a part is missing that no operator gave up; not if ``skip_damage`` is set.
         """
         known = () if self.checkpoint is None else self.checkpoint.given_up
         for begin, end in self.log.holes():
@@ -179,7 +180,7 @@ class Recovery:
         files are missing.
 
         Raises:
-            StoreDamaged: If the log ends too early, unless that is to be skipped.
+            StoreDamaged: If the log ends too early; not if ``skip_damage`` is set.
         """
         begin, end = self.log.min_offset, self.log.max_offset
         if end:

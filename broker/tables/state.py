@@ -56,8 +56,9 @@ class Effects:
     Attributes:
         notify: Consumer groups whose members are notified to rebalance (request 40), before the answer is
             sent.
-        changed_topics: Topics to register incrementally, in order, each with the data version of its change.
-            With a later version, nameservers would take a later change for known.
+        changed_topics: Topics to register incrementally, in order, each with the data version of its own
+            change. If a topic carried a later version, nameservers would believe that they know the later
+            change already.
         register_all: All topics are to be registered.
         nameservers: The setting that names the nameservers may have changed.
         save_topics, save_groups: The table has changed and must be written.
@@ -147,7 +148,7 @@ class BrokerState:
 
     Attributes:
         advertise: Address in message ids and at the nameservers.
-        hot_bytes: The last this many bytes of the log count as being in memory.
+        hot_bytes: Number of bytes at the end of the log that count as being in memory.
         delay_offsets: Delay level to next offset of its queue.
         id_prefix: Beginning of all message ids: the advertised address.
         live_keys: Settings that request 25 may change.
@@ -228,8 +229,10 @@ class BrokerState:
         """Check that a queue has messages, or that the bound of queues allows its first one.
 
         Args:
-            reserve: The message comes later; reserve room for its queue. ¶ Raises: Refusal: If there would be
-                too many.
+            reserve: The message comes later; reserve room for its queue.
+
+        Raises:
+            Refusal: If there would be too many.
         """
         if self.store.has_queue(topic, queue_id):
             return
@@ -267,10 +270,10 @@ class BrokerState:
             )
 
     def commit_offsets(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
-        """Store a group's offsets, by queue; all or none.
+        """Store a group's offsets of several queues: all of them, or none.
 
         Raises:
-            Refusal: If there are new ones among them, and there would be too many.
+            Refusal: If one of these queues had no offset yet, and there is no room for another offset.
         """
         growth = sum(self.offsets.growth(topic, group, queue_id) for queue_id in offsets)
         size, size_max = self.offsets.size, self.config.offset_bytes_max

@@ -123,17 +123,18 @@ class StartTopics:
 class TopicConfigs:
     """The broker's topic table.
 
-    A topic has a birth offset, the end of the log at its creation: earlier messages of its name belong to a
-    deleted topic. The table also has the end of the log at the time of its writing: earlier messages of a
-    topic that it lacks belong to a deleted topic for good. Topics of later messages are restored from the
-    log; if the table may be too old, so are all others.
+    A topic has a birth offset: the end of the log when the topic was created. Earlier messages of its name
+    belong to a deleted topic. The table also has the end of the log when the table was written. If the table
+    lacks the topic of an earlier message, that topic was deleted. If it lacks the topic of a later message,
+    the topic is restored from the log. If the table may be too old, every topic that it lacks is restored.
 
     Every change replaces the data version by (same state version, now, counter + 1). Two changes within one
     millisecond therefore still differ, and a version never repeats within one store.
 
     Attributes:
         known_until: End of the log when the table was written: the table has all topics of earlier messages.
-        unknown_from: Log offset from which on messages count whose topic the table lacks; None if none do.
+        unknown_from: Log offset from which on a message counts although the table lacks its topic; None if
+            no such message counts.
         changes: Changes since the file or its journal was last written.
         is_journaled: The loaded file has a journal.
     """
@@ -142,7 +143,7 @@ class TopicConfigs:
         self._start = {config.topic_name: config for config in start.configs()}
         self._configs = dict(self._start)
         self._births: dict[str, int] = {}
-        self._deaths: dict[str, int] = {}  # number of topics that the journal deletes
+        self._deaths: dict[str, int] = {}  # by topic: end of the log when it was deleted
         self.known_until = 0
         self._lacks_changes = False
         self.changes = Changes()
@@ -192,7 +193,7 @@ class TopicConfigs:
     def follow_log(self, log_end: Callable[[], int], queue_counts: Mapping[str, int], *, now_ms: int) -> bool:
         """Use this log for birth offsets from now on; return whether the table was corrected.
 
-        A power cut may have shortened the log: a topic born behind its end is as if born at it.
+        A power cut may have shortened the log. A birth offset behind its end is then set to its end.
 
         Args:
             queue_counts: Topics that have messages, with the number of queues that hold them.
@@ -235,7 +236,10 @@ class TopicConfigs:
             self._bump(now_ms, put=(*found, *widened))
 
     def is_older_than(self, counter: int) -> bool:
-        """Return whether a table with this counter, or a later one, is on disk."""
+        """Return whether this table is older than one with this version counter, which was on disk.
+
+        If it is older, it continues from that counter, so that no version is used twice.
+        """
         older = self._version.counter < counter
         if older:
             known = self._version

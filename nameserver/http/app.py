@@ -1,7 +1,7 @@
 """The nameserver over HTTP: reads, metrics and administration for people, scripts and dashboards, and a page.
 
-Answers are JSON; errors are problem details (RFC 9457). Every read of the table carries mode, index (revision
-of what was read), whether a leader is known, and the age of the contact with the group.
+Answers are JSON; errors are problem details (RFC 9457). Every answer from the table states the mode, the
+index (the revision of its content), whether a leader is known, and the age of the contact with the group.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _CONTENT_TYPES: Final = {
 
 @dataclass(kw_only=True, eq=False)
 class HttpServer:
-    """Serves HTTP from a mode and the wire's counters; it is not bound before :meth:`start`.
+    """The HTTP server of one nameserver; :meth:`start` binds its port.
 
     Args:
         token: Content of ``--http-token-file``; None turns changes of the group off.

@@ -44,7 +44,7 @@ class Freshness(Enum):
 
 DEFAULT: Final = Freshness.DEFAULT
 LINEARIZABLE: Final = Freshness.LINEARIZABLE
-"""The members under names of their own, for the read path: Python 3.11 takes 0.2 us to find a member in its
+"""Module constants for two members, used by the read path: Python 3.11 takes 0.2 us to find a member in its
 class.
 """
 
@@ -89,7 +89,7 @@ class ConsistencyStatus:
         state_digest: Digest of all replicated state, 32 hex digits.
         reads_ready, writes_ready: A default read, or a write, could be served now.
         waiting_for: In words, why reads or writes are not ready; empty if both are.
-        unwritten_files: How many files lack changes because the disk refused the last write.
+        unwritten_files: Number of files that lack changes because the disk refused the last write.
     """
 
     mode: str
@@ -131,7 +131,7 @@ end in the order of their numbers. The view is valid until the function returns.
 
 
 class Consistency(Protocol):
-    """Orders route changes, dates reads, carries liveness; the same for every mode.
+    """Orders changes of routes, bounds the age of reads, tracks which brokers live; the same for every mode.
 
     Everything runs on one event loop. Deadlines are loop times in seconds.
     """
@@ -144,14 +144,14 @@ class Consistency(Protocol):
         """Explain why a topic has a route here or none; local and without waiting."""
 
     def view(self, freshness: Freshness) -> RouteView:
-        """Return a read-only face of the live table, valid until the caller next awaits.
+        """Return a read-only view of the live table, valid until the caller next awaits.
 
         Synchronous, for the read path. It never returns a linearizable view: that needs a barrier that begins
         after the read arrived, see :meth:`await_view` and :meth:`join_barrier`.
 
         Raises:
-            NoQuorum: If the freshness cannot be given now. FreshnessNotOffered: If this method never gives
-                it.
+            NoQuorum: If the freshness cannot be given now.
+            FreshnessNotOffered: If this method never gives it.
         """
 
     async def await_view(self, freshness: Freshness, *, deadline: float) -> RouteView:
@@ -159,7 +159,7 @@ class Consistency(Protocol):
 
         Raises:
             NoQuorum: If the freshness could not be given by the deadline, or the mode gave up earlier.
-            FreshnessNotOffered: If this mode never can.
+            FreshnessNotOffered: If this mode never gives this freshness.
         """
 
     def join_barrier(self, passed: BarrierPassed) -> int:
@@ -206,7 +206,7 @@ class Consistency(Protocol):
         """
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
-        """Note the end of a connection; evidence against its brokers unless we closed it ourselves."""
+        """Note that a connection ended: evidence that its brokers are gone, unless we closed it ourselves."""
 
     def carries_broker(self, origin: ConnectionId) -> bool:
         """Return whether a broker registered over this connection (a refused read must not close it then)."""
@@ -229,7 +229,7 @@ class Consistency(Protocol):
         """Return the age of a broker's last message to this process; None if there was none."""
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
-        """Return the topic's revision once it is above ``after``, or what it is at the deadline.
+        """Return the topic's revision once it is above ``after``, or its revision at the deadline.
 
         It also returns once the table has another epoch, because ``after`` has no meaning in it.
         """
@@ -260,7 +260,7 @@ class Consistency(Protocol):
             NoQuorum: If it was certainly not applied.
             OutcomeUnknown: If the deadline passed first.
             CommandTooLarge: If it is above the limit of the log.
-            CommandFormatError: If it could not be read again.
+            CommandFormatError: If its log form cannot be read back: a defect of this program.
         """
 
     def status(self) -> ConsistencyStatus:

@@ -71,11 +71,11 @@ class Mode(Protocol):
             NoQuorum: If it was certainly not applied.
             OutcomeUnknown: If the deadline passed first.
             CommandTooLarge: If it is above the limit of the log.
-            CommandFormatError: If it could not be read again.
+            CommandFormatError: If its log form cannot be read back: a defect of this program.
         """
 
     async def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
-        """Note a broker's unregistration over a connection of its own: evidence, as a close is."""
+        """Note that a broker unregistered over its own connection: evidence that it is gone, like a close."""
 
     async def change_settings(self, change: SettingsChange) -> Answer:
         """Put settings in force and write them to a file."""

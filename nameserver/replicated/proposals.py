@@ -36,13 +36,13 @@ from routekeeper.nameserver.verdicts import Verdict
 from .peer_messages import Deferral, in_parts
 
 WRITE_DEADLINE_S: Final = 2.5
-"""A write is answered within this time in any case."""
+"""A write is answered within this time in seconds in any case."""
 
 BOOK_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of commands that one process may have on their way."""
 
 RESEND_S: Final = 1.0
-"""A proposal without any verdict is sent again after this time, though leader and link seem unchanged."""
+"""A proposal without an outcome is sent again after this time in seconds, even over the same link."""
 
 #: Largest work of an entry. While members apply it, they are behind the leader and serve no reads. It is
 #: measured in bytes of uncompressed commands: some 20,000 topics that are registered, 40,000 that are removed
@@ -110,7 +110,7 @@ class ProposalBook:
         self._bytes = 0
         self._sequence = 0
         self._waiting: dict[int, PendingProposal] = {}
-        # Among those: proposals that the present leader may not have yet; in most turns there are none.
+        # Those of _waiting that the present leader may not have yet; in most turns there are none.
         self._fresh: dict[int, PendingProposal] = {}
         self.deferred: dict[int, tuple[int, int]] = {}
         self._applied_term = 0
@@ -177,8 +177,8 @@ class ProposalBook:
         """Record that a proposal was handed to a leader.
 
         Args:
-            may_reach_log: It left this process. In the leader's own process this is known only later, see
-                :meth:`appended`.
+            may_reach_log: The proposal left this process. In the leader's own process, whether it reaches the
+                log is known only later, see :meth:`appended`.
         """
         waiting.route = route
         waiting.handed_at = now
@@ -197,17 +197,17 @@ class ProposalBook:
     def defer(self, deferral: Deferral, *, term: int) -> None:
         """Record that the leader of ``term`` did not append a copy of a proposal, see :meth:`released`.
 
-        Only the answer to the newest copy counts. A leader gets copies in the order in which they were sent,
-        over one link after the other. So it has then decided on all copies that can ever reach it, and any
-        that it appended are not after the index that it names. The answer to an older copy says nothing about
-        a newer one, which may have been appended.
+        Only the answer to the newest copy counts. Copies reach the leader in the order in which they were
+        sent, because links follow one another. So when the leader answers the newest copy, no older copy can
+        reach it any more. If it appended an older copy, that entry is not after the index in its answer. The
+        answer to an older copy does not say whether a newer copy was appended.
         """
         waiting = self._waiting.get(deferral.sequence)
         if waiting is None or deferral.boot_id != self.boot_id:
             return
         if waiting.route is not None and waiting.route[0] == term:
             if waiting.route[1] and term in waiting.copies:
-                waiting.copies.remove(term)  # the copy that this answers is in no log
+                waiting.copies.remove(term)  # the answered copy is in no log
             if deferral.attempt == waiting.attempts:
                 self.deferred[deferral.sequence] = (term, deferral.index)
 
@@ -231,7 +231,7 @@ class ProposalBook:
         Each copy handed to this leader or a former one is then applied, was not appended, or never will be:
         see :meth:`defer`.
         """
-        # The index alone is not enough: it may be another leader's entry.
+        # Compare the term, too: another leader may have an entry with this index.
         applied = (self._applied_term, applied_index)
         return tuple(sequence for sequence, needed in self.deferred.items() if needed <= applied)
 
@@ -295,7 +295,7 @@ class Sequencer:
         self._known: set[tuple[int, int]] = set()  # proposals that are queued or in flight
         # Brokers with a command here: the index of its entry in flight, or None while it is queued.
         self._touching: dict[BrokerKey | None, int | None] = {}
-        self._held: list[_Queued] = []  # to be deferred until a queued command has its index
+        self._held: list[_Queued] = []  # deferred once the queued command of the broker has its index
         self._batch: tuple[_Queued, ...] = ()
         self._in_flight = 0
         self._applied = 0
@@ -315,8 +315,9 @@ class Sequencer:
         Args:
             command: The proposal's command, decoded.
             member: Its proposer.
-            moved_at: The leader's table, applied up to this index, is already newer than the command names.
-            attempt: How many times its proposer has handed it over.
+            moved_at: If the leader's table shows that the command has moved, the index up to which that table
+                is applied; else None.
+            attempt: Number of times that its proposer has handed it over.
             pairs: Number of the broker's topics that the command changes and does not name.
 
         Returns:

@@ -133,7 +133,7 @@ class Peers:
         self._watchers = 0
         self._peers: dict[str, _Peer] = {}
         self._named = NamedByBrokers()
-        self._told_http: dict[str, str] = {}  # By member: a lost member is asked again.
+        self._told_http: dict[str, str] = {}  # By member; kept so that a lost member is asked again.
         self._pace = Pace(EVERY_S)
         self._http: aiohttp.ClientSession | None = None
         self._scheme = "http"
@@ -149,7 +149,7 @@ class Peers:
     # -- pages -------------------------------------------------------------------------------------------
 
     def ask(self) -> None:
-        """Note that a page wants the picture: rounds go on for a while."""
+        """Note that a page asked for the picture: rounds go on for the next :data:`OPEN_S` seconds."""
         self._open_until = self._loop.time() + OPEN_S
         self._begin()
 
@@ -403,7 +403,7 @@ class Peers:
             self._http = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=32, limit_per_host=2, ssl=True if tls is None else tls),
                 timeout=aiohttp.ClientTimeout(total=ANSWER_S),
-                headers={"Accept-Encoding": "identity"},  # Read exactly: the answer has this number of bytes.
+                headers={"Accept-Encoding": "identity"},  # ANSWER_MAX bounds the plain bytes.
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
@@ -424,7 +424,10 @@ class Peers:
         return msgspec.json.decode(content, type=kind)
 
     def _tls(self) -> ssl.SSLContext | None:
-        """Return how to ask peers: over TLS with the same files if this HTTP port has TLS."""
+        """Return the TLS context for questions to peers; None if this HTTP port has no TLS.
+
+        It uses the certificate files of this HTTP port.
+        """
         current = self._settings.current
         if not current.http_tls_cert:
             return None
