@@ -206,8 +206,8 @@ class Admin:
             NotApplied: If the cluster has no master; nothing was sent.
             InvalidArgument: If a number is out of range; nothing was sent.
             PartlyNotApplied: If some masters did not do it; ``failures`` has their addresses, and all other
-                masters did it. PartlyUnknown: Likewise, if some of the masters in ``failures`` may have done
-                it.
+                masters did it.
+            PartlyUnknown: Likewise, if some of the masters in ``failures`` may have done it.
         """
         addrs = tuple(masters((yield from self.cluster_info()), cluster_name).values())
         if not addrs:

@@ -101,8 +101,8 @@ class Producer:
         that, the plain function ``on_delivery(error, result)`` is called, with None for one of the two.
 
         Raises:
-            InvalidArgument: If the message cannot be sent in a batch; it was not added. ClientClosed: If the
-                producer is closed; the message was not added.
+            InvalidArgument: If the message cannot be sent in a batch; it was not added.
+            ClientClosed: If the producer is closed; the message was not added.
         """
         if on_delivery is not None:
             check_not_awaited("on_delivery", on_delivery)

@@ -241,7 +241,7 @@ class Assignment:
         return process is not None and process.leaving
 
     def _give_up(self, queues: Iterable[MessageQueue]) -> Operation[None]:
-        """Release queues now, or each when its batch ends; the locks on the latter are renewed meanwhile."""
+        """Release queues: now, or when the batch in flight ends; until then a queue's lock is renewed."""
         for queue in queues:
             process = self.queues[queue]
             if process.leaving:
@@ -267,7 +267,7 @@ class Assignment:
             yield from self._unlock((queue,))
 
     def _finish(self, process: ProcessQueue[Taken]) -> Operation[None]:
-        """Wait for the batch in flight, but with a bound, because the broker's lock ends, too."""
+        """Wait for the batch in flight, but no longer than a lock counts: then others may lock the queue."""
         instant: Instant = yield Clock()
         deadline_s = instant.now_s + _LOCK_LIVES_S
         while not (process.idle or self._stopping) and instant.now_s < deadline_s:
@@ -411,11 +411,11 @@ class Assignment:
     def commit(
         self, queue: MessageQueue, process: ProcessQueue[Taken], *, oneway: bool, last: bool = False
     ) -> Operation[None]:
-        """Store a queue's offset, if it moved since.
+        """Store a queue's offset, if it differs from the stored one.
 
         Args:
-            last: The queue is given up. This offset is stored in any case, and earlier ones that a thread has
-                yet to send are not sent behind it.
+            last: The queue is given up. This offset is stored in any case, and no earlier offset that still
+                waits in a thread is sent after it.
 
         Raises:
             RemotingError: If it is not stored.

@@ -131,8 +131,8 @@ class Producer:
         two.
 
         Raises:
-            InvalidArgument: If the message cannot be sent in a batch; it was not added. ClientClosed: If the
-                producer is closed; the message was not added.
+            InvalidArgument: If the message cannot be sent in a batch; it was not added.
+            ClientClosed: If the producer is closed; the message was not added.
         """
         if on_delivery is not None:
             check_not_awaited("on_delivery", on_delivery)

@@ -25,8 +25,10 @@ def check_callback(name: str, call: Any, *, arguments: int, awaited: bool = Fals
     Args:
         name: Users' name for it.
         arguments: Number of arguments of the call.
-        awaited: The caller awaits the coroutine that a call returns. ¶ Raises: InvalidArgument: If it is no
-            function of this number of arguments, or its call would run no code.
+        awaited: The caller awaits the coroutine that a call returns.
+
+    Raises:
+        InvalidArgument: If it is no function of this number of arguments, or its call would run no code.
     """
     allowed = f"allowed a function of {arguments} arguments"
     if not callable(call):

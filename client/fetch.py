@@ -120,8 +120,10 @@ def http_fetch(fetch: Fetch, context: ssl.SSLContext | None = None) -> FetchRepl
     """Send a request over HTTP. Any status is a reply, not an error, and so is a redirection.
 
     Args:
-        context: Context of ``https``; None for the system's authorities. ¶ Raises: OSError: If no complete
-            reply came in time, or it is above the limit; Unreached if nothing was sent.
+        context: Context of ``https``; None for the system's authorities.
+
+    Raises:
+        OSError: If no complete reply came in time, or it is above the limit; Unreached if nothing was sent.
         ValueError: If the URL is invalid or not HTTP.
     """
     url = fetch.url

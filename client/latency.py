@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Latency in seconds from which on a broker is avoided, and for how many seconds. Source: MQFaultStrategy,
-#: 5.3.
+#: Pairs: the latency of a send in seconds from which on its broker is avoided, and the seconds for which it
+#: is avoided. Source: MQFaultStrategy, 5.3.
 _STEPS: Final = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))
-#: Latency in seconds that a try without an answer counts. Source: MQFaultStrategy.updateFaultItem
+#: Latency in seconds that is assumed for a try without an answer. Source: MQFaultStrategy.updateFaultItem
 #: (isolation), 5.3.
 NO_ANSWER_S: Final = 10.0
 
@@ -26,7 +26,7 @@ def avoid_for_s(latency_s: float) -> float:
 
 
 class SlowBrokers:
-    """Avoided brokers, each with the instant of its end. The last send to a broker decides."""
+    """Brokers that are avoided, each until its own instant. The last send to a broker decides."""
 
     def __init__(self) -> None:
         self._until_s: dict[str, float] = {}

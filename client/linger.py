@@ -190,8 +190,8 @@ class LingerCore:
         It waits while ``buffer_size`` bytes wait or are under way.
 
         Raises:
-            InvalidArgument: If the message cannot be sent in a batch; it was not added. ClientClosed: If the
-                producer is closed; the message was not added.
+            InvalidArgument: If the message cannot be sent in a batch; it was not added.
+            ClientClosed: If the producer is closed; the message was not added.
         """
         self._producer.check_use(message, queue, select, None)
         if message.delay_level:

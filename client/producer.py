@@ -141,8 +141,10 @@ class ProducerCore:
         Args:
             queue: Send to this queue, in one try.
             select: Chooses the queue, for one try: order would be lost by a change of queue.
-            timeout_s: Time for all tries together. ¶ Raises: InvalidArgument: If the message cannot be sent;
-                nothing was sent.
+            timeout_s: Time for all tries together.
+
+        Raises:
+            InvalidArgument: If the message cannot be sent; nothing was sent.
             NoRoute, NoNameserver: If there is no queue to send to; nothing was sent.
             SendNotApplied: If certainly no broker stored it.
             SendOutcomeUnknown: If one may have stored it.

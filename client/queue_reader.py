@@ -458,8 +458,11 @@ class QueueReader:
         """Store ``offset`` as the group's next offset.
 
         Args:
-            unless: As for :class:`.operation.Invoke`. ¶ Raises: As :meth:`pull`; with ``oneway`` the broker's
-                answer is not awaited.
+            oneway: Do not wait for the broker's answer.
+            unless: As for :class:`.operation.Invoke`.
+
+        Raises:
+            As :meth:`pull`.
         """
         addr = yield from self.addr(queue)
         fields = UpdateConsumerOffsetFields(

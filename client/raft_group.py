@@ -165,8 +165,8 @@ class Group:
         """Have the leader make a change.
 
         Raises:
-            NotApplied: If it was not made; the text says why. OutcomeUnknown: If it is unknown whether it was
-                made.
+            NotApplied: If it was not made; the text says why.
+            OutcomeUnknown: If it is unknown whether it was made.
         """
         headers = dict(self._headers)
         body = image

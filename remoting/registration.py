@@ -132,7 +132,7 @@ _TABLE_BEGINS: Final = re.compile(rb'[{,]\s*+"topicConfigTable"\s*+:\s*+\{\s*+(?
 #: The text between two topics; it cannot occur inside a topic, where no object follows another one.
 _TOPIC_ENDS: Final = re.compile(rb'\}\s*+,\s*+(?="(?:[^"\\]|\\.)*+"\s*+:\s*+\{)', re.DOTALL)
 _ENDS_TRIED: Final = 3
-#: A key that replaces removed topics. No broker has a topic of that name.
+#: An entry in place of the topics that were read in pieces. No broker has a topic of that name.
 _MARK: Final = ("\0", TopicNumbers("\0", 0, 0, -INT32_MAX - 1))
 _MARK_JSON: Final = b'"\\u0000":{"topicName":"\\u0000","readQueueNums":0,"writeQueueNums":0,"perm":%d},' % -(
     INT32_MAX + 1
@@ -241,12 +241,13 @@ def reading_registration(
 
 
 def read_any_json(body: bytes, *, version: int, topics_max: int = REGISTER_TOPICS_MAX) -> PlainRegistration:
-    """Read a registration in JSON of any sender, up to :data:`REGISTER_LIMITS`; an empty one, too.
+    """Read a registration in any form of JSON that senders use, up to :data:`REGISTER_LIMITS`.
 
-    Of equal names the last counts, as in Java's map.
+    An empty body is a registration without topics. If two topics have the same name, the last one counts, as
+    in Java's map.
 
     Raises:
-        RemoteProtocolError: If it is none, or is above a limit.
+        RemoteProtocolError: If the body is no registration, or is above a limit.
     """
     if not body:
         return PlainRegistration(DataVersion(), {}, None)
@@ -308,7 +309,10 @@ def reading_long_json(
 
     Args:
         piece_max: Bytes of a piece. The text before the topics must be shorter, and so must the text after
-            them. ¶ Returns: None also if it is longer.
+            them.
+
+    Returns:
+        None also if one of these texts is longer.
 
     Raises:
         RemoteProtocolError: If there are too many topics.
@@ -367,7 +371,7 @@ def _names_differ(topics: Mapping[str, TopicNumbers]) -> bool:
 
 
 def _named_as_stated(topics: Mapping[str, TopicNumbers]) -> Steps[dict[str, TopicNumbers]]:
-    """Return topics by their own names, or else by their keys. Of equal names the last counts."""
+    """Return topics by their own names, or else by their keys; the last topic of a name counts."""
     named: dict[str, TopicNumbers] = {}
     for chunk in in_chunks(topics.items()):
         if named:
@@ -437,7 +441,7 @@ def _reading_words(data: bytes, topics_max: int) -> Steps[PlainRegistration]:
 
 
 def _topics_of(compressed: bytes) -> int:
-    """Return how many topics a compressed registration may have: names differ, real ones take 2.4 bytes."""
+    """Return the bound of the topics in a compressed registration: a real topic takes 2.4 bytes of it."""
     return 64 + len(compressed) // 2
 
 

@@ -89,7 +89,7 @@ class Loaded(Generic[T]):
 
 
 def beside(path: Path, suffix: str) -> Path:
-    """Return the path of a file that belongs to another one."""
+    """Return the path of a file beside ``path`` that has its name and a suffix."""
     return path.with_name(path.name + suffix)
 
 
@@ -174,8 +174,11 @@ def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = Fal
 
     Args:
         backup_too: The backup gets the new content, too, and gets it before the file. So a file with the new
-            content never has an older backup. ¶ Raises: OSError: If it cannot be written. The old content
-            remains, unless only the last step failed, which makes the new name durable.
+            content never has an older backup.
+
+    Raises:
+        OSError: If it cannot be written. The old content remains, unless only the last step failed, which
+            makes the new name durable.
     """
     sums, backup, scratch = beside(path, CHECKSUM), beside(path, BACKUP), beside(path, ".tmp")
     try:

@@ -52,7 +52,7 @@ STALLED_S: Final = 10.0
 _NEVER_S: Final = 365 * 24 * 3600.0
 #: Bytes of an unread answer that the kernel holds; the process holds the rest, within its bounds.
 _KERNEL_BUFFER: Final = 64 << 10
-#: Largest request in bytes that is remembered for a :class:`Shortcut`; clients' requests have some hundred.
+#: Largest request in bytes that is remembered for a :class:`Shortcut`; real ones have a few hundred.
 REQUEST_MAX: Final = 2_048
 #: Headers after which the following bytes may not be the next request.
 _NOT_PLAIN: Final = frozenset({"Content-Length", "Transfer-Encoding", "Upgrade", "Expect"})
@@ -143,7 +143,7 @@ class HttpConnections:
         )
 
     def start(self) -> None:
-        """Close connections whose time is over, at each interval until cancelled."""
+        """Close connections whose time is over, and again at each interval until :meth:`close`."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         while self.begun and (oldest := next(iter(self.begun))).since <= now - self.header_s:
@@ -209,7 +209,7 @@ class HttpConnections:
         self._unread.pop(connection, None)
 
     def _recount(self) -> None:
-        """Update which peers have read since the last call."""
+        """Note which peers have read a part of their answers since the last call."""
         now = asyncio.get_running_loop().time()
         for connection, size in list(self._unread.items()):
             left = connection.unread_bytes()
