@@ -48,13 +48,13 @@ from routekeeper.client.config import ClientConfig
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.route import TopicConfig
 
-#: Time from "everything is ready" until the warm-up begins, in which users are made.
+#: Time in s from "everything is ready" until the warm-up begins; users are made meanwhile.
 LEAD_S: Final = 0.4
 #: Longest time in s until the observer starts or stops reading.
 OBSERVER_MAX_S: Final = 30.0
-#: Questions to a server about what it has written, of which one is answered.
+#: Number of times that a server is asked for its written bytes until it answers.
 WRITTEN_TRIES: Final = 3
-#: A server that was started and does not serve within this time has lost for its arm, s.
+#: Longest time in s from the start of a server until it serves; if it takes longer, its arm is lost.
 RESTART_MAX_S: Final = 60.0
 
 _NO_NEW_TOPICS: Final = "autoCreateTopicEnable=false"
@@ -208,7 +208,7 @@ class Cluster:
             watches=self.series.watches,
         )
 
-    # -- what a manifest says of it -----------------------------------------------------------------------
+    # -- facts for the manifest ---------------------------------------------------------------------------
 
     def broker_indexes(self) -> list[int]:
         """Return the numbers of the real brokers, in the order of their addresses."""
@@ -439,7 +439,7 @@ class Cluster:
     def measure_disk(self, t_ns: int) -> None:
         """Record the bytes that each server and the device have written up to now."""
         for process in self.server_processes:
-            # A busy server may not answer in time: it is asked again.
+            # Ask again, because a busy server may not answer in time.
             tries = (self.started.written(process.index) for _ in range(WRITTEN_TRIES))
             written = next((found for found in tries if found is not None), None)
             if written is not None:

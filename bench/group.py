@@ -113,7 +113,10 @@ def usages(group: Group) -> list[dict[str, Any] | None]:
 
 
 def heap_kept(group: Group) -> dict[str, float]:
-    """Return the largest heap of a JVM after a collection, in MB; None for our designs."""
+    """Return the largest heap of the servers' JVMs after a full collection, in MB.
+
+    The result is empty if the servers are no JVMs, or if the heap cannot be read.
+    """
     if not group.jvm or shutil.which("jcmd") is None:
         return {}
     try:

@@ -108,7 +108,7 @@ class Alarm:
 
 
 def _new_timer() -> int | None:
-    """Return the file of a timer; None where the system has none."""
+    """Return the file descriptor of a new timer; None if the system has no timerfd."""
     if not hasattr(_LIBC, "timerfd_create"):
         return None
     timer = int(_LIBC.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
@@ -120,7 +120,7 @@ class UnderWay:
 
     Attributes:
         pending: Pieces that have not arrived.
-        lost: Whether the connection has ended, so that they never will.
+        lost: Whether the connection has ended, so that the pending pieces will never arrive.
     """
 
     def __init__(self, not_before_s: float = 0.0) -> None:

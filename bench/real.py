@@ -33,7 +33,7 @@ class RealCluster(Cluster):
 
     java: Process
 
-    # -- what there is ------------------------------------------------------------------------------------
+    # -- parts --------------------------------------------------------------------------------------------
 
     def _broker_addr(self, name: str) -> str:
         return broker_addr()
@@ -77,7 +77,7 @@ class RealCluster(Cluster):
         )
         return self._process(name, "broker", command, index=index, ready_mark=READY_MARK)
 
-    # -- what a manifest says of it -----------------------------------------------------------------------
+    # -- facts for the manifest ---------------------------------------------------------------------------
 
     def timers(self) -> dict[str, Timer]:
         lease = Timer(
@@ -102,7 +102,8 @@ class RealCluster(Cluster):
 
     def _tell_generator(self, start_ns: int) -> None:
         super()._tell_generator(start_ns)
-        # Late enough for the longest restarts; otherwise the client would report an error and end.
+        # Schedule requests for longer than the run can last, even with the longest restarts: a client without
+        # further requests would report an error and end.
         faults = sum(len(scenario.faults) for scenario in scenarios_of(self.plan, self.series))
         horizon_s = LEAD_S + 2 * run_seconds(self.plan, self.series) + faults * RESTART_MAX_S
         lines = schedule(self.plan.load, self.given.seed, start_ns, round(horizon_s * 1e9))

@@ -16,8 +16,8 @@ _FOREIGN: Final = re.compile(
     "|JAVA_TOOL_OPTIONS|JDK_JAVA_OPTIONS|_JAVA_OPTIONS|CLASSPATH"
     "|LC_.*|LANG|LANGUAGE"
 )
-"""Variables that name another Spark, cluster or Java, or a locale: in some locales the JVM cannot name every
-file, in Turkish it writes the names of its own settings differently."""
+"""Variables that name another Spark, cluster or Java, or a locale. In some locales the JVM cannot name every
+file. In a Turkish one it writes the names of its own settings differently."""
 
 
 def own_spark(environment: Mapping[str, str]) -> dict[str, str]:
@@ -27,7 +27,7 @@ def own_spark(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def nameless() -> str | None:
-    """Return what this user lacks for Spark, in one line, or None.
+    """Return the reason why this user cannot run Spark, in one line; None if there is none.
 
     The JVM's login asks the system for the user's name, which ``docker run --user`` need not have.
     """
@@ -42,10 +42,9 @@ def nameless() -> str | None:
 
 
 def cache_home() -> Path:
-    """Return the folder in which programs keep what they can make again.
+    """Return the folder in which programs keep files that they can make again.
 
-    Of a user without a home, or with one that cannot be written, it is a folder of its own among the
-    temporary ones.
+    If the user has no home, or may not write there, this is a temporary folder of the user's own.
     """
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -58,7 +57,10 @@ def cache_home() -> Path:
 
 
 def _temporary() -> Path:
-    """Return the user's own temporary folder; another one's of that name is not trusted with programs."""
+    """Return a temporary folder that this user owns.
+
+    A folder of this name that another user owns is not used: its owner could replace programs in it.
+    """
     folder = Path(tempfile.gettempdir()) / f"routekeeper-cache-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()

@@ -22,14 +22,13 @@ from routekeeper.bench.costs.units import (
 )
 
 ALONE: Final = "alone"
-#: Series of the mixtures, in the order of the plan's; they differ in their proportions.
+#: Series of the mixtures, in the plan's order; they differ in their proportions.
 HELD_OUT: Final = ("held-out", "held-out-2")
 SIZES_MIN: Final = 4
-"""A slope needs so many sizes."""
+"""Least number of sizes for a slope."""
 WITHIN: Final = 0.15
-"""A prediction that is off by more than this share is said to be."""
-#: The cost of each unit is subtracted from the slopes of the later ones: a broker, for example, has a few
-#: topics.
+"""Predictions with a larger relative error are named in the text about the mixtures."""
+#: Topics come first: a broker has a few topics, whose cost is subtracted from its own.
 _ORDER: Final[tuple[Unit, ...]] = ("topic", *(unit for unit in UNITS if unit != "topic"))
 
 
@@ -107,9 +106,9 @@ def _point(
     slopes: Mapping[Unit, Mapping[Quantity, Slope]],
     alone: Row,
 ) -> tuple[float, float] | None:
-    """Return size and use: of a minute for units at rest, of the window for events; None if not counted.
+    """Return a row's size and use: per minute for units at rest, per window for events; None if not counted.
 
-    The use of the other units is subtracted if it differs between windows.
+    For events, the use of the servers alone is subtracted; for brokers, the use of their topics.
     """
     use, base = row.use(quantity), alone.use(quantity)
     if use is None or base is None:
@@ -140,7 +139,10 @@ def counts_of(row: Row) -> dict[Unit, float]:
 
 
 def predicted(costs: DesignCosts, counts: Mapping[Unit, float], quantity: Quantity) -> float | None:
-    """Return the use of a mixture, for a minute or held; None if a part of it was not counted."""
+    """Return the predicted use of a mixture; None if a part of it was not counted.
+
+    It is the use of a minute, or for memory the use at any time.
+    """
     if quantity not in costs.alone:
         return None
     total = costs.alone[quantity]

@@ -70,7 +70,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     """Read from its process."""
     pid: int | None = None
     answers: bool = False
-    """True if the last reading was answered; else what follows is of the last one that was."""
+    """True if the last reading was answered; if not, the fields below are from the last answered one."""
     role: str = "unknown"
     """``leader``, ``follower``, ``candidate``, ``independent``...; ``unknown`` without any answer."""
     serves: bool = False
@@ -110,7 +110,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cached(msgspec.Struct, frozen=True, kw_only=True):
-    """The route that a client goes by between two questions, as RocketMQ's clients keep it."""
+    """The route that a client uses between two questions, as RocketMQ's clients keep it."""
 
     topic: str
     brokers: list[str] | None
@@ -145,7 +145,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     """Delay that is added."""
     back_ms: int = 0
     waiting: bool = False
-    """True if something has been sent that does not come through."""
+    """True if bytes have been sent that do not arrive."""
 
 
 class Counters(msgspec.Struct, kw_only=True):
@@ -190,7 +190,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     """The last fault: counters count from here."""
 
     action: int
-    """The id of the change that tells of the order."""
+    """The id of the change that contains the order."""
     at_ms: int
     text: str
 
@@ -199,16 +199,16 @@ class State(msgspec.Struct, kw_only=True):
     """The picture at one instant."""
 
     session: str
-    """Another value: another session, of which ids must not be compared."""
+    """Name of the session; ids of different sessions must not be compared."""
     id: int
-    """The id of the last change that is in it."""
+    """The id of the last change that is in this picture."""
     at_ms: int
     started_at: str
     """Wall clock, ISO 8601, UTC."""
     divisor: float
     """RocketMQ's timers are divided by this; 1 for its own."""
     divisors: list[float]
-    """Those that ``timers`` may name."""
+    """Divisors that the order ``timers`` may name."""
     replayed: bool = False
     """True if it is a saved session: nothing can be done to it."""
     missing: list[str] = []
@@ -278,7 +278,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to an order."""
 
     id: int
-    """The id of the change that tells of it."""
+    """The id of the change that contains this answer."""
     at_ms: int
     order: Order
     outcomes: list[Outcome]
@@ -321,7 +321,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     client: Client | None = None
     counters: Counters | None = None
     links: list[Link] | None = None
-    """Those that have changed."""
+    """Links that have changed."""
     topics: list[str] | None = None
     done: Done | None = None
     """An order and its outcomes."""
@@ -349,7 +349,7 @@ class TickOf(msgspec.Struct, frozen=True, kw_only=True):
     counters: Counters
     usage: Usage | None = None
     traffic: list[Traffic] = []
-    """Links that something passed."""
+    """Links over which bytes passed."""
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):

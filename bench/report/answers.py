@@ -38,7 +38,7 @@ SHOWN: Final = ("independent", "independent-real", "raft", "raft-real", "zookeep
 """Arms that have columns of their own, in order."""
 
 LEANING_BLOCKS_MIN: Final = 6
-"""Blocks that must all agree before a difference is told; six do by chance once in 32."""
+"""Blocks that must all agree before a difference is stated; six agree by chance once in 32 times."""
 
 Leaning = Literal["lower", "higher", "none"]
 
@@ -46,7 +46,7 @@ Setting = tuple[str, str, str]
 """Series, scenario and arm."""
 
 COSTS: Final[frozenset[Unit]] = frozenset({"MiB", "CPU s", "s/min", "MiB/min", "/min", "KiB/s"})
-"""What is used of the machine can be told of one that is full; how soon something happens cannot."""
+"""Units of used resources. Such figures are valid even if an arm used the whole machine; times are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One pair of arms: the difference first minus second, block by block."""
+    """Two arms compared: the first one's value minus the second one's, for each block."""
 
     arms: tuple[str, str]
     found: list[float]
@@ -76,7 +76,7 @@ class Pair:
     material: float
     verdict: Verdict
     step: float = 0.0
-    """Step in which the values are read off."""
+    """Resolution of the values."""
 
     @property
     def leaning(self) -> Leaning:
@@ -99,9 +99,9 @@ class Row:
     arms: Mapping[str, Summary]
     pairs: list[Pair]
     unjudged: tuple[str, ...] = ()
-    """Arms that filled the machine: their values are shown and compared with nothing."""
+    """Arms that used the whole machine: their values are shown, and not compared."""
     set_by_plan: tuple[str, ...] = ()
-    """Arms whose times say how long the plan made something last; they are compared with nothing, either."""
+    """Arms whose times are lengths that the plan sets; they are not compared either."""
 
     @property
     def is_endless(self) -> bool:
@@ -143,7 +143,7 @@ class Primary:
 
     @property
     def blocks(self) -> int:
-        """The number of blocks that it rests on."""
+        """The number of blocks from which it was computed."""
         return 0 if self.pair.estimate is None else self.pair.estimate.blocks
 
     @property
@@ -160,8 +160,9 @@ class Primary:
     def found(self) -> Found:
         """Return the result for the measure's first arm, by the rule behind all sentences of claims.
 
-        With fewer than ten blocks ``better`` and ``worse`` mean: so it was in every block, and the middle of
-        it matters. That is told as such and is no verdict; see :attr:`is_verdict`.
+        With fewer than ten blocks, ``better`` and ``worse`` mean that the arm was so in every block, and that
+        the median difference is large enough to matter. The page says this, and it is no verdict; see
+        :attr:`is_verdict`.
         """
         told = self.pair.estimate
         if self.unjudged:
@@ -192,22 +193,22 @@ class Primary:
 
 
 TIMER_SERIES: Final = ("equal", "equal-tenth", "equal-undivided")
-"""Series that differ in nothing but what their timers are divided by."""
+"""Series that differ only in the divisor of their timers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
     """One recovery of one arm, split into the part that scales with the timers and the fixed part.
 
-    ``split``: made without what was measured at divisor 1, where that is possible; None if there was no end
-    to it in the middle block of one of its divisors. ``measured``: the middle of the blocks at divisor 1.
+    ``split``: made without the values at divisor 1, if there are two other divisors; None if the median
+    recovery at one of its divisors never ended. ``measured``: the median of the blocks at divisor 1.
     """
 
     place: Place
     arm: str
     split: Split | None
     divisors: tuple[float, ...]
-    """Those from which ``split`` was made."""
+    """Divisors from which ``split`` was made."""
     measured: float | None = None
 
     @property
@@ -338,11 +339,12 @@ def taken_apart(
     """Split each recovery by the series that differ only in the timers' divisor.
 
     Two divisors other than 1 predict the value at divisor 1, which is then compared with the measured one.
-    Without a second one, the divisor 1 itself is used, and there is no check.
+    If there are no two such divisors, the value at divisor 1 is used for the split, and nothing is compared.
 
     Args:
         divisors: Series to divisor, of :data:`TIMER_SERIES` as far as they were run.
-        downs: For how long servers were kept down, s, of places of the series ``equal``: no timer scales it.
+        downs: By place of the series ``equal``: the seconds for which servers were kept down, which no timer
+            scales.
 
     The experimenter decides how long a partition lasts, so its times do not depend on timers.
     """
@@ -374,7 +376,7 @@ Holds = Literal[
 
 
 class Evidence(NamedTuple):
-    """One figure that is shown beside a claim; it decides where a headline measure compares it."""
+    """One figure that is shown beside a claim. It counts for the result if a headline measure compares it."""
 
     scenario: str
     case: str | None
@@ -384,7 +386,7 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Claims of RocketMQ's documents, each with the figures that could show it."""
+    """A claim of RocketMQ's documents, with the figures that could show it."""
 
     letter: str
     said: str
@@ -392,11 +394,11 @@ class Claim:
     source: str = ""
     """Where the documents say it; empty for a question of ours."""
     caveat: str = ""
-    """What must be known to read its figures."""
+    """Facts that a reader needs to understand its figures."""
     of_asking: bool = False
-    """Return whether clients that know later speak for it: it tells the price of asking."""
+    """True if it is about the price of asking: clients that learn of changes later then support it."""
     by_design: bool = False
-    """Return whether it says what is built, which nothing that is measured can show or refute."""
+    """True if it describes how something is built, which no measurement can show or refute."""
 
 
 def _claim(told: Mapping[str, Any]) -> Claim:

@@ -32,8 +32,9 @@ def backwards(given: DataFrame, truth: DataFrame, runs: DataFrame) -> DataFrame:
     In:  :func:`answers`; good truth rows with run; ``RUNS``.
     Out: one row per (run, fault) in which anything was compared: fault int, the last one that had begun, null
         before the first; compared long; fell long, answers with an older version than the answer before;
-        relisted long, answers that list a broker again which was gone; servers long, how many gave such
-        answers; longest_ns long, the longest time for which one gave none but older answers, else 0.
+        relisted long, answers that list a broker again which was gone; servers long, the number of servers
+        that gave such answers; longest_ns long, the longest time for which one server gave only older
+        answers, 0 if none did.
     """
     judged = _by_version(given, truth, runs).unionByName(_by_list(given, runs))
     begun = F.filter("windows", lambda w: w["begin_ns"] + F.col("measure_begin_ns") <= F.col("seen_ns"))
@@ -57,9 +58,9 @@ def answers(views: DataFrame, processes: DataFrame, runs: DataFrame) -> DataFram
     """Return each server's answers with the instants of their begin, and the answering process.
 
     In:  good view and process rows with run; ``RUNS``.
-    Out: life, run, index, topic, state, brokers, version; process int, how many had been started; seen_ns
-        long, when it was first read; still_ns long, when the last reading of it was sent. Both are instants
-        of the host.
+    Out: life, run, index, topic, state, brokers, version; process int, number of this server's processes that
+        had been started; seen_ns long, when the answer was first read; still_ns long, when the last reading
+        of it was sent. Both are instants of the host.
     """
     life = F.broadcast(runs.select("run", "life"))
     started = (
@@ -93,8 +94,8 @@ def _by_version(given: DataFrame, truth: DataFrame, runs: DataFrame) -> DataFram
     """Judge the answers that show a version.
 
     In:  :func:`answers`; good truth rows with run; ``RUNS``.
-    Out: run, index, seen_ns; fell, relisted int, 0 or 1; older_ns long, for how long the server has given
-        older answers at the end of this one, 0 if it is none.
+    Out: run, index, seen_ns; fell, relisted int, 0 or 1; older_ns long: at the end of this answer, the time
+        for which the server has given only older answers; 0 if this one is not older.
     """
     sent = (
         truth.where((F.col("subject") == "topic") & (F.col("what") == "changing"))
@@ -124,7 +125,7 @@ def _by_list(given: DataFrame, runs: DataFrame) -> DataFrame:
     """Judge the answers of topics that list a broker which was gone for a while.
 
     In:  :func:`answers`; ``RUNS``.
-    Out: as of :func:`_by_version`.
+    Out: as :func:`_by_version`.
     """
     begin = F.col("measure_begin_ns")
     gaps = (
@@ -167,10 +168,10 @@ def _by_list(given: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def _with_age(judged: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Add for how long older answers have been given without one between that is not.
+    """Add ``older_ns``: for how long each server has given only older answers, one after the other.
 
     In:  the keys; run, index, seen_ns, still_ns; is_older boolean; fell, relisted int.
-    Out: as of :func:`_by_version`.
+    Out: as :func:`_by_version`.
     """
     in_order = Window.partitionBy(*keys).orderBy("seen_ns").rowsBetween(Window.unboundedPreceding, 0)
     of_one = Window.partitionBy(*keys, "episode")

@@ -2,9 +2,8 @@
 
 A round ("block" in the code) has one run of every arm, in random order. Operations of one run share its
 processes and disturbances; rounds share only the machine, so the round is the unit. Order statistics suppose
-no
-distribution: the range of ``n`` independent differences misses their median only if all lie on one side of
-it, which happens once in ``2 ** (n - 1)``. Six rounds contain it with 96.9 %, ten with 99.8 %, for any
+no distribution: the range of ``n`` independent differences misses their median only if all lie on one side
+of it, which happens once in ``2 ** (n - 1)``. Six rounds contain it with 96.9 %, ten with 99.8 %, for any
 distribution.
 
 A difference is always the first arm's value minus the second's.
@@ -16,14 +15,14 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
 VERDICT_BLOCKS_MIN: Final = 10
-"""Fewer blocks are described; nothing is called better by them."""
+"""With fewer blocks, differences are described, and no design is called better."""
 
 CONFIDENCE: Final = 1 - 2 / 2**VERDICT_BLOCKS_MIN
-"""Of one line with a verdict: 99.8 %, so that :data:`PRIMARY_MAX` lines hold together with 98 %."""
+"""Probability that one verdict is right: 99.8 %. So :data:`PRIMARY_MAX` verdicts are all right with 98 %."""
 
 PRIMARY_MAX: Final = 8
 ABOVE_MIN: Final = 10
-"""Observations that must lie above a percentile: of fewer it is a tale about single requests."""
+"""Observations that must lie above a percentile; with fewer, it depends on single requests."""
 
 _Block = TypeVar("_Block", int, tuple[str, int])
 
@@ -119,10 +118,10 @@ def order_statistic(n: int) -> int:
 def judge(found: Estimate | None, line: Line) -> Verdict:
     """Return the result for a measure's first arm.
 
-    ``better`` and ``worse`` need the whole interval beyond the margin, ``equivalent`` needs it within: so the
-    same truth cannot be called better by one experiment and equivalent by another unless one of them missed
-    it. Between them the line is inconclusive. With fewer than ``VERDICT_BLOCKS_MIN`` blocks there is no
-    verdict, only whether all blocks agree.
+    ``better`` and ``worse`` need the whole interval beyond the margin, ``equivalent`` needs the whole
+    interval within it. So two experiments can find ``better`` and ``equivalent`` only if the interval of one
+    of them does not hold the true value. In all other cases the line is inconclusive. With fewer than
+    ``VERDICT_BLOCKS_MIN`` blocks the result only says whether all blocks agree.
     """
     if found is None:
         return "no block"
@@ -143,10 +142,10 @@ def percentile_may_be_told(n: int, quantile: float) -> bool:
 
 
 def percentile(rows: Sequence[tuple[float, int]], quantile: float) -> float | None:
-    """Return a percentile of (value, count) rows of merged histograms or raw values; None of too few.
+    """Return a percentile of (value, count) rows of merged histograms or raw values; None if too few.
 
-    The smallest value that at least the share ``quantile`` of the observations does not exceed: it never
-    interpolates, so values without end are welcome.
+    It is the smallest value that at least the share ``quantile`` of the observations does not exceed. It is
+    never interpolated, so values may be infinite.
     """
     n = sum(count for _, count in rows)
     if not percentile_may_be_told(n, quantile):
@@ -161,15 +160,16 @@ def percentile(rows: Sequence[tuple[float, int]], quantile: float) -> float | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """A recovery time, split into the part that scales with the timers' divisor and the fixed part.
+    """A recovery time, split into a fixed part and a part that the timers' divisor scales.
 
-    ``low`` and ``high``: its bounds with RocketMQ's own timers. They are equal if it was measured at two
-    divisors. From one divisor only the bounds are known: nothing scales, or everything does.
+    ``low`` and ``high`` are bounds of the whole time with RocketMQ's own timers. From measurements at two
+    divisors both parts follow, and the bounds are equal. From one divisor only bounds follow: at ``low``
+    nothing scales, at ``high`` everything does.
     """
 
     fixed: float | None
     scaled: float | None
-    """At divisor 1."""
+    """The scaled part at divisor 1."""
     low: float
     high: float
 
@@ -181,8 +181,8 @@ def split(measured: Mapping[float, float], kept: float = 0.0) -> Split | None:
         kept: Time for which the experimenter kept servers down, which does not scale.
 
     At divisor ``d`` a recovery is ``fixed + scaled / d``. Of more than two divisors the smallest and the
-    largest are taken: they lie farthest apart. Neither part is less than nothing: where chance would make one
-    negative, the other alone is fitted to both values by least squares.
+    largest are used, because they lie farthest apart. No part can be negative: if chance makes one negative,
+    it counts as 0, and the other one is fitted to both values by least squares.
     """
     if not measured or any(not math.isfinite(value) for value in measured.values()):
         return None

@@ -53,15 +53,15 @@ CASE_OPS: Final = {
     "messages": ("send", "send_once"),
     "new-topic": ("first_send",),
 }
-"""Which operations are drawn for a scenario; the first at once, the others folded."""
+"""Operations that are drawn for a scenario: the first one is open, the others are folded."""
 
 EQUAL: Final = (MAIN_SERIES, "equal-described")
-"""Runs with equal timers; of the second there are fewer rounds, without headline measures."""
+"""Series with equal timers; the second one has fewer rounds, and no headline measures."""
 _NUMBER_AND_UNIT: Final = re.compile(r"(?<=[0-9∞]) (?=(?:µs|ms|s|[KMG]iB|%)(?![\w-]))")
 _T = TypeVar("_T")
 BUSY_CORES: Final = 0.6
-"""Above this load the generator's own queue adds to the measured times (bench-notes: at 25k/s it is all of
-p90).
+"""Above this load, in cores, the generator's own queue adds to the measured times. At 25,000 requests a
+second, p90 is this queue alone.
 """
 
 
@@ -345,7 +345,7 @@ def _crossed(
 
 
 def _currency(gold: Gold, used: Sequence[Source], arms: Sequence[str]) -> list[dict[str, Any]]:
-    """Plot how many nameservers and clients knew a change, by the time since it began, of all rounds."""
+    """Return a table: the share of nameservers and clients that knew a change, by the time since it began."""
     arm_of = {each.run: each.arm for each in used if each.series in EQUAL and each.scenario == "staleness"}
 
     def cell(rows: Sequence[Currency]) -> str:
@@ -443,7 +443,7 @@ _STAGES: Final = {"during": "during the fault", "after": "after the fault"}
 def _sides(
     gold: Gold, used: Sequence[Source], scenario: str, case: str, arms: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Plot outcomes of reads on each side of a partition, during it and after it: shares of all rounds."""
+    """Return a table: the outcomes of reads on each side of a partition, during and after it, as shares."""
     faults = _faults(gold, used, scenario, case)
     if not any(fault.kind == "partition" for _, fault in faults.values()):
         return []

@@ -85,11 +85,11 @@ def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame)
 
     In:  good operation rows with run, :func:`registrations` among them; ``RUNS``; :func:`holders`;
         :func:`routekeeper.bench.report.routes.changes`.
-    Out: ``REQUESTS``. behind_ns: how long before a stale answer was asked for a later version had been
-        acknowledged. changing: whether a later version began to be sent before the answer came. healed:
-        whether the fault had been taken back when it was due. phase: ``fault``, ``reference`` (before a
-        fault) or ``quiet`` (in no window). unreachable: whether a route lists a broker that the client
-        cannot reach, even if more is wrong with it.
+    Out: ``REQUESTS``. behind_ns: for a stale answer, the time from the acknowledgement of a later version
+        until the request was sent. changing: whether a later version began to be sent before the answer
+        came. healed: whether the fault was already taken back when the operation was due. phase: ``fault``,
+        ``reference`` (before a fault) or ``quiet`` (in no window). unreachable: whether a route lists a
+        broker that the client cannot reach, even if it has other mistakes as well.
     """
     due, done, begin = F.col("due_ns"), F.col("done_ns"), F.col("measure_begin_ns")
     window = F.col("window")
@@ -143,7 +143,7 @@ def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame)
 
 
 def _behind_ns() -> Column:
-    """Return for how long a route had been superseded when it was asked for; null if it had not."""
+    """Return for how long a route had been superseded when it was requested; null if it was the newest."""
     route = F.col("op").isin(*ROUTE_OPS) & (F.col("outcome") == "ok")
     behind = F.col("sent_ns") - F.col("newer_acked_ns")
     return F.when(route & (behind >= 0), behind)
@@ -159,7 +159,10 @@ def _listed() -> Column:
 
 
 def _haunted() -> Column:
-    """Return whether a route lists a broker that was gone all the time and not being restarted yet."""
+    """Return whether a route lists a broker that was gone from the request to the answer.
+
+    A broker whose restart has begun does not count as gone.
+    """
     sent, done = F.col("sent_ns"), F.col("done_ns")
 
     def gone(broker: Column) -> Column:
@@ -185,10 +188,7 @@ def _verdict() -> Column:
         return F.exists("gaps", lambda gap: (gap["broker"] == broker) & (gap["to_ns"] <= sent))
 
     def lacks(*, new: bool) -> Column:
-        """Return whether a reachable broker is not listed.
-
-        One that has come back, or one that was never gone.
-        """
+        """Return whether a reachable broker is missing: one that came back (``new``), or was never gone."""
         return F.exists(
             F.coalesce("holders", F.array().cast("array<int>")),
             lambda broker: (
@@ -211,14 +211,15 @@ def _verdict() -> Column:
 
 
 def registrations(ops: DataFrame) -> DataFrame:
-    """Make one operation of what one broker announced to all servers at once.
+    """Join the requests that one broker sent to all servers at once into one operation.
 
-    It is a success when the first of them has accepted it: then one server knows it, and with a replicated
-    table all do. The other servers' results show in their routes. A heartbeat without changes is no
-    registration: a raft member answers it without a leader, and ZooKeeper's brokers send none.
+    The operation succeeds when the first server has accepted its request: that server then knows the change,
+    and with a replicated table all servers do. Results at the other servers show in their routes. A heartbeat
+    is no registration: it changes nothing, a raft member answers it without a leader, and ZooKeeper's
+    brokers send none.
 
     In:  good operation rows with run.
-    Out: the same columns, op ``registration``, or ``heartbeat`` for what changes nothing; target null.
+    Out: the same columns; op ``registration``, or ``heartbeat`` if it changes nothing; target null.
     """
     accepted = F.col("outcome") == "ok"
     of_all = (
@@ -259,12 +260,13 @@ def recoveries(requests: DataFrame) -> DataFrame:
     In:  ``REQUESTS``.
     Out: one row per (run, fault, op, scope): scope ``all``, ``struck`` or ``others`` (servers), ``side-a``...
         (clients). n, right, stale, missing, ghost, refused, failed, unknown, waited, late, queued long;
-        unreachable long, routes that list a broker which the client cannot reach; behind_ns long, how far the
-        oldest answer was behind, 0 without any; recovered_ns long from the fault's begin, 0 if nothing was
-        disturbed, null if it never became right; first_ns long, the first disturbed request; slowest_ns long,
-        of the answered; stuck_ns long, of all; lateness_ns long of the generator; gap_ns long, the longest
-        time after the begin in which no request was due, server by server as above: what was over by then was
-        not noticed.
+        unreachable long, routes that list a broker which the client cannot reach; behind_ns long, the
+        largest ``behind_ns`` of a stale answer, 0 without one; recovered_ns long from the fault's begin, 0
+        if nothing was disturbed, null if it never became right; first_ns long, when the first disturbed
+        request was due; slowest_ns long, the longest wait for a right answer; stuck_ns long, the longest
+        wait of all; lateness_ns long, the longest delay of a send by the generator; gap_ns long, the longest
+        time after the begin in which no request was due, for each server as above: a shorter disturbance may
+        not have been noticed.
     """
     keys = ["run", "fault", "op", "scope"]
     per_server = F.col("op").isin("newcomer", "announce") & F.col("target").isNotNull()
@@ -294,7 +296,7 @@ def recoveries(requests: DataFrame) -> DataFrame:
     in_order = Window.partitionBy(*keys, "server").orderBy("offset_ns")
     before = F.lag("offset_ns", 1, 0).over(in_order)
     whole = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    # One shuffle for both, what is counted by server and by scope.
+    # One shuffle serves the figures by server and those by scope.
     during = during.repartition(*keys).withColumns(
         {
             "gap_ns": F.greatest("offset_ns", begin) - F.greatest(before, begin),

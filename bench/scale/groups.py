@@ -87,7 +87,7 @@ class ScaleGroup:
     """See :class:`routekeeper.bench.group.Group`.
 
     Args:
-        slow: Gives servers a slow disk when it is told to.
+        slow: Makes the disks of single servers slow on request; None if the point needs none.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class ScaleGroup:
         terms = [status_of(http).get("term") for http in self.servers.http]
         return max((int(term) for term in terms if term is not None), default=None)
 
-    # -- what happens to it -------------------------------------------------------------------------------
+    # -- faults -------------------------------------------------------------------------------------------
 
     def delay(self, round_trip_ms: float, *, loss: float = 0.0) -> None:
         """Set the delay and the loss between any two servers."""

@@ -37,7 +37,7 @@ from routekeeper.remoting.route import TopicConfig
 Record = Callable[[dict[str, Any]], None]
 #: Time in s after which a change counts as refused by all servers.
 DOWN_S: Final = 8.0
-#: Numbers of changes that are tried while so many servers are down.
+#: Each number of lost servers gets this many numbers for the changes that are tried then.
 TRIES_MAX: Final = 10_000
 REST_S: Final = 5.0
 #: Time in s after which a query counts as unanswered.
@@ -203,7 +203,7 @@ class Sending:
         self._message = 0
 
     def for_s(self, seconds: float) -> tuple[int, int]:
-        """Send for so long; return how many messages were tried, and how many of these failed."""
+        """Send for ``seconds``; return how many messages were tried, and how many of these failed."""
         began_ns = time.monotonic_ns()
         sent = failed = 0
         while (due_ns := began_ns + round(sent * SEND_EVERY_S * 1e9)) < began_ns + round(seconds * 1e9):
@@ -283,7 +283,7 @@ def users_of(group: ScaleGroup, folder: Path) -> tuple[Arm, list[Process]]:
     if is_zookeeper:
         from routekeeper.bench.arms.zookeeper import ZooKeeperArm  # kazoo is loaded for this design only
 
-        # otherwise it logs a line for each attempt while all servers are down
+        # By default kazoo logs a line for each attempt while all servers are down.
         logging.getLogger("kazoo").setLevel(logging.CRITICAL)
         return ZooKeeperArm(config), brokers
     from routekeeper.bench.arms.remoting import RemotingArm

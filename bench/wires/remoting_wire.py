@@ -81,8 +81,8 @@ class RemotingWire(RemotingAnswers):
 
     Args:
         key: Number of the broker.
-        topics: How many topics it has.
-        timestamp_ms: Of its DataVersion; a later run must name a later one.
+        topics: Number of its topics.
+        timestamp_ms: Timestamp of its DataVersion; a later run must use a later one.
     """
 
     def __init__(self, *, key: int, topics: int, timestamp_ms: int) -> None:
@@ -146,7 +146,8 @@ class RemotingWire(RemotingAnswers):
         self._frame[at : at + 9] = b"%d" % (_FIRST_COUNTER + number)
         crc = body_crc32(bytes(memoryview(self._frame)[self._body_at :]))
         at = self._crc_at
-        self._frame[at : at + 11] = (b'%d"' % crc).ljust(11)  # Java pads no numbers
+        # Keep the frame's length by blanks after the closing quote: Java writes numbers without padding.
+        self._frame[at : at + 11] = (b'%d"' % crc).ljust(11)
         return self._finish()
 
     def _finish(self) -> bytes:

@@ -17,9 +17,9 @@ class Answer(NamedTuple):
     """One answer.
 
     Attributes:
-        tag: That of the request, see :attr:`Wire.tag`.
-        error: Why the server refused; None for success.
-        body: What was read; empty for writes.
+        tag: Tag of the request, see :attr:`Wire.tag`.
+        error: The server's reason to refuse; None for success.
+        body: The content that was read; empty for writes.
     """
 
     tag: int
@@ -32,7 +32,7 @@ class Conversation(Protocol):
 
     Attributes:
         ready: Whether requests may be sent: the handshake, if there is one, is over.
-        tag: Number by which the answer to the request encoded last can be told.
+        tag: Number of the request that was encoded last; its answer carries the same number.
         out: Bytes that the protocol itself has to send (acknowledgements); the driver sends and clears them.
     """
 
@@ -41,14 +41,14 @@ class Conversation(Protocol):
     out: bytearray
 
     def hello(self) -> bytes:
-        """Return what is sent first."""
+        """Return the bytes to send first on a new connection."""
         ...
 
     def feed(self, data: bytes) -> list[Answer]:
-        """Take what arrived; return the answers that are complete.
+        """Take received bytes; return the answers that are complete.
 
         Raises:
-            WireError: If it is not what this protocol sends.
+            WireError: If the bytes break the protocol.
         """
         ...
 
@@ -65,7 +65,7 @@ class Wire(Conversation, Protocol):
         ...
 
     def read(self, number: int, key: int) -> bytes:
-        """Return the request for what write ``number`` of connection ``key`` has changed here."""
+        """Return the request that reads the value which write ``number`` of connection ``key`` changes."""
         ...
 
     def marker(self, number: int) -> bytes:
@@ -81,15 +81,15 @@ class BrokerWire(Conversation, Protocol):
         ...
 
     def heartbeat(self) -> bytes:
-        """Return what keeps the broker listed; it is answered."""
+        """Return the request that keeps the broker listed; the server answers it."""
         ...
 
 
 class WatchWire(Conversation, Protocol):
     """Receives every change of one key, broker or node.
 
-    An answer holds what there is now, the first one what there was when the watch began. What else the
-    protocol asks of a client that wants to go on hearing is in ``out``.
+    An answer has the present content; the first answer has the content at the begin of the watch. If the
+    protocol requires further requests to continue the watch, they are in ``out``.
     """
 
     def watch(self) -> bytes:
