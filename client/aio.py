@@ -136,8 +136,8 @@ class Client:
         """Run one operation to its end; return its result or raise its exception.
 
         Raises:
-            ClientClosed: If the client is closed; nothing was done. WrongLoop: If it began under another
-                event loop; nothing was done.
+            ClientClosed: If the client is closed; nothing was done.
+            WrongLoop: If the client began under another event loop; nothing was done.
         """
         try:
             self._check_use()

@@ -38,7 +38,7 @@ class Rules(Protocol):
     def send_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None: ...
     def send_vote(self, peer: str, term: int) -> None: ...
     def replicate(self) -> None:
-        """Leader: send each peer what it lacks."""
+        """Leader: send each peer the entries that it lacks."""
 
     def term_begins(self, term: int) -> None:
         """The term changes to ``term``: forget the messages of the former one."""
@@ -176,7 +176,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
 
     @property
     def leads(self) -> bool:
-        """Leader, and an entry of its own term is committed."""
+        """Return whether this member leads, and an entry of its own term is committed."""
         return self._SyncObj__raftState == LEADER and self._SyncObj__raftCommitIndex >= self._SyncObj__noopIDx
 
     @property
