@@ -1,20 +1,27 @@
 """A finished comparison as it is published: its page, and the raw events from which anybody makes it again.
 
     python -m routekeeper.bench.publish RESULT TO
+    python -m routekeeper.bench.publish --again PUBLISHED
 
-RESULT is the folder of ``mqbench compare`` with its ``report.html``; TO, a folder, gets ``report.html``,
-``runs.tar.xz`` and the two tables that people ask for. The archive has the manifests and the event files that
-they list, of all runs and of void attempts, and nothing else. Unpack it, and ``mqbench report runs void``
-makes the same page again, byte for byte; without ``void`` if no attempt was void.
+RESULT is the folder of ``mqbench compare`` with its ``report.html``. TO, a folder, gets ``report.html``, the
+two tables that people ask for, and ``runs-SERIES.tar.xz`` for each series. The archives have the manifests and
+the event files that they list, of all runs and of void attempts, and nothing else. Unpack all of them into one
+folder, and ``mqbench report runs void`` makes the same page again, byte for byte; without ``void`` if no attempt
+was void.
+
+``--again`` does that in a folder that was published before, after the report itself has changed.
 """
 
 from __future__ import annotations
 
 import argparse
+import lzma
 import shutil
+import subprocess
 import sys
 import tarfile
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -22,18 +29,35 @@ from typing import Final
 from routekeeper.bench.runfolder import MANIFEST_NAME, ManifestError, event_sums, read_manifest
 
 PAGE: Final = "report.html"
-ARCHIVE: Final = "runs.tar.xz"
+ARCHIVES: Final = "runs-{series}.tar.xz"
 TABLES: Final = ("values.csv", "conditions.csv")
 #: A larger archive does not belong into a repository: it goes beside a release.
 COMMITTED_BYTES_MAX: Final = 10_000_000
+#: One sixth smaller than the preset alone makes them: rows are text, without alignment, full of digits.
+_FILTERS: Final = [
+    {
+        "id": lzma.FILTER_LZMA2,
+        "preset": 9 | lzma.PRESET_EXTREME,
+        "lc": 4,
+        "lp": 0,
+        "pb": 0,
+        "nice_len": 273,
+        "dict_size": 64 * 2**20,
+    }
+]
 
 
 class PublishError(Exception):
     """A result folder that cannot be published; nothing was written."""
 
 
-def publish(result: Path, to: Path) -> Path:
-    """Write page, raw events and tables of ``result`` into ``to``; return the archive's path.
+def archives(published: Path) -> list[Path]:
+    """Return the archives of raw events in a folder."""
+    return sorted(published.glob(ARCHIVES.format(series="*")))
+
+
+def publish(result: Path, to: Path) -> list[Path]:
+    """Write page, raw events and tables of ``result`` into ``to``; return the archives' paths.
 
     Raises:
         PublishError: If there is no page, no run, a run without its manifest, or an event file that is not as
@@ -42,22 +66,57 @@ def publish(result: Path, to: Path) -> Path:
     for name in (PAGE, *(f"marts/{table}" for table in TABLES)):
         if not (result / name).is_file():
             raise PublishError(f"{result}: no {name}; mqbench report makes it")
-    files = [path for name in ("runs", "void") for path in _files(result / name)]
-    if not files:
+    by_series: dict[str, list[Path]] = defaultdict(list)
+    for path in (path for name in ("runs", "void") for path in _files(result / name)):
+        parts = path.relative_to(result).parts
+        by_series[next(part for part in parts if part.startswith("series="))[7:]].append(path)
+    if not by_series:
         raise PublishError(f"{result}: no runs")
     to.mkdir(parents=True, exist_ok=True)
-    # An interrupt or a full disk leaves no half of an archive, and no page without its archive.
+    # An interrupt or a full disk leaves no half of an archive, and no page without its archives.
     with tempfile.TemporaryDirectory(prefix=".publish-", dir=to) as folder:
         made = Path(folder)
-        with tarfile.open(made / ARCHIVE, "w:xz", format=tarfile.GNU_FORMAT, preset=9) as archive:
-            for path in files:
-                archive.add(path, str(path.relative_to(result)), filter=_without_origin)
+        for series, paths in sorted(by_series.items()):
+            with (
+                lzma.open(made / ARCHIVES.format(series=series), "wb", filters=_FILTERS) as packed,
+                tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
+            ):
+                # Files of one kind lie side by side, because they resemble each other.
+                for path in sorted(paths, key=lambda path: (path.name, path)):
+                    archive.add(path, str(path.relative_to(result)), filter=_without_origin)
         shutil.copyfile(result / PAGE, made / PAGE)
         for name in TABLES:
             shutil.copyfile(result / "marts" / name, made / name)
-        for name in (ARCHIVE, PAGE, *TABLES):
+        names = {path.name for path in made.iterdir()}
+        for name in names:
             (made / name).replace(to / name)
-    return to / ARCHIVE
+        for old in archives(to):
+            if old.name not in names:
+                old.unlink()
+    return archives(to)
+
+
+def remake(published: Path, to: Path) -> None:
+    """Make page and tables from the raw events in the folder ``published``; write them into ``to``, a folder.
+
+    Raises:
+        PublishError: If there are no raw events, or the report fails; nothing was written.
+    """
+    if not archives(published):
+        name = ARCHIVES.format(series="SERIES")
+        raise PublishError(f"{published}: no {name}; name a folder that this program published")
+    to.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".publish-", dir=to) as folder:
+        unpacked, made = Path(folder, "raw"), Path(folder, "made")
+        for archive in archives(published):
+            shutil.unpack_archive(archive, unpacked)
+        roots = [str(each) for each in sorted(unpacked.iterdir())]
+        report = [sys.executable, "-m", "routekeeper.bench", "report", *roots, "--out", str(made)]
+        done = subprocess.run(report, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise PublishError(f"{published}: the report failed: {done.stderr[-2000:].strip()}")
+        for name, source in ((PAGE, made / PAGE), *((name, made / "marts" / name) for name in TABLES)):
+            source.replace(to / name)
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -86,19 +145,34 @@ def _without_origin(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Publish a finished comparison with its raw events.")
-    parser.add_argument("result", type=Path, help="folder of mqbench compare, with its report.html")
-    parser.add_argument("to", type=Path, help="folder for the page and the archive; it is made")
+    parser.add_argument(
+        "result", nargs="?", type=Path, help="folder of mqbench compare, with its report.html"
+    )
+    parser.add_argument("to", nargs="?", type=Path, help="folder for the page and the archive; it is made")
+    parser.add_argument(
+        "--again",
+        type=Path,
+        metavar="PUBLISHED",
+        help="make page and tables of this published folder anew, from its raw events",
+    )
     arguments = parser.parse_args(argv)
+    if (arguments.again is None) != (arguments.to is not None) or (arguments.again and arguments.result):
+        parser.error("give RESULT and TO, or --again PUBLISHED")
     try:
-        archive = publish(arguments.result, arguments.to)
+        if arguments.again:
+            remake(arguments.again, arguments.again)
+            print(arguments.again / PAGE)
+            return 0
+        made = publish(arguments.result, arguments.to)
     except (PublishError, OSError) as error:
         print(f"publish: {error}", file=sys.stderr)
         return 1
-    size = archive.stat().st_size
-    print(f"{archive}: {size / 1e6:.1f} MB")
-    if size > COMMITTED_BYTES_MAX:
-        limit = COMMITTED_BYTES_MAX / 1e6
-        print(f"publish: above {limit:.0f} MB: keep it beside a release, not in the repository")
+    for archive in made:
+        size = archive.stat().st_size
+        print(f"{archive}: {size / 1e6:.1f} MB")
+        if size > COMMITTED_BYTES_MAX:
+            limit = COMMITTED_BYTES_MAX / 1e6
+            print(f"publish: above {limit:.0f} MB: keep it beside a release, not in the repository")
     return 0
 
 

@@ -194,7 +194,11 @@ def test_turn_with_a_run_missing_is_not_made_and_the_others_of_its_round_are(
 
 def test_published_raw_events_make_the_same_page_again(comparison: tuple[Path, str], tmp_path: Path) -> None:
     page, _ = comparison
-    archive = publish(page.parent, tmp_path / "published")
+    to = tmp_path / "published"
+    to.mkdir()
+    (to / "runs-gone.tar.xz").write_bytes(b"of a series that an earlier publication had")
+    (archive,) = publish(page.parent, to)
+    assert [path.name for path in to.glob("*.tar.xz")] == ["runs-equal.tar.xz"]
     shutil.unpack_archive(archive, tmp_path / "unpacked")
     assert not list((tmp_path / "unpacked").rglob("*.log*")), "event files and manifests alone are published"
     roots = [str(folder) for folder in sorted((tmp_path / "unpacked").iterdir())]
