@@ -3,11 +3,11 @@
     python -m routekeeper.bench.publish RESULT TO
     python -m routekeeper.bench.publish --again PUBLISHED
 
-RESULT is the folder of ``mqbench compare`` with its ``report.html``. TO, a folder, gets ``report.html``, the
-two tables that people ask for, and ``runs-SERIES.tar.xz`` for each series. The archives have the manifests and
-the event files that they list, of all runs and of void attempts, and nothing else. Unpack all of them into one
-folder, and ``mqbench report runs void`` makes the same page again, byte for byte; without ``void`` if no attempt
-was void.
+RESULT is the folder of ``mqbench compare`` with its ``report.html``. TO, a folder, gets ``report.html``,
+the two tables that people ask for, and ``runs-SERIES.tar.xz`` for each series. The archives have the
+manifests and the event files that they list, of all runs and of void attempts, and nothing else. Unpack all
+of them into one folder, and ``mqbench report runs void`` makes the same page again, byte for byte; without
+``void`` if no attempt was void.
 
 ``--again`` does that in a folder that was published before, after the report itself has changed.
 """
