@@ -1,1 +1,1 @@
-"""Benchmarks of single parts, run by command and never by tests."""
+"""Benchmarks of single parts; a command runs each of them, and no test does."""

@@ -1,14 +1,15 @@
-"""Route queries (request 105): CPU time of this tree's nameserver, and of another tree's beside it.
+"""CPU time of one route query (request 105): this tree's nameserver beside another tree's.
 
     python -m routekeeper.bench.micro.beside TREE [--mode raft] [--pairs 24] [--turns 60]
 
-TREE is a checkout of another commit; with this tree's own path, the result shows the noise. Both run as
-processes. They are queried in turn for some ms each over 16 connections, with 1 and 16 requests in flight on
-each, so that other work of the machine hits both. A turn's figure is the CPU time of the server's main thread
-by the kernel's clock, for one request. For a pair of processes, the ratio of the medians, other tree by this
-one, is one value. The place of a process in memory changes its time by some percent, so the measurement is
-repeated with new pairs. It prints the median of these ratios and the interval that holds it with 95 % (order
-statistics). By command only.
+TREE is a checkout of another commit; with this tree's own path, the result shows the noise. Each nameserver
+runs in a process of its own. The benchmark queries both in turn, some ms each, so that other work of the
+machine disturbs both alike. It uses 16 connections, with 1 and 16 requests in flight on each.
+
+A turn's figure is the CPU time of the server's main thread for one request, by the kernel's clock. Each pair
+of processes yields one value: the median of the other tree divided by the median of this one. The place of a
+process in memory changes its time by some percent, so the benchmark repeats the measurement with new pairs.
+It prints the median of these ratios and its 95 % confidence interval (order statistics).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _LENGTH_SIZE: Final = 4
 
 
 class Asked:
-    """One server and the connections that ask it."""
+    """One server and the connections that query it."""
 
     def __init__(self, target: Target) -> None:
         host, _, port = target.addr.rpartition(":")
@@ -72,7 +73,7 @@ class Asked:
         return self.turn_of(order.choices(requests, k=ROUNDS[depth] * CONNECTIONS * depth), depth)
 
     def turn_of(self, requests: list[bytes], depth: int) -> float:
-        """Return the CPU time in us of one of these requests, which are one turn."""
+        """Send these requests as one turn; return the CPU time in us of one of them."""
         rounds = iter([b"".join(requests[at : at + depth]) for at in range(0, len(requests), depth)])
         before = self._cpu_ns()
         for _ in range(ROUNDS[depth]):
@@ -83,7 +84,7 @@ class Asked:
         took_us = (self._cpu_ns() - before) / len(requests) / 1e3
         answer: RemotingCommand = decode_command(last)
         if answer.code != ResponseCode.SUCCESS:
-            raise SystemExit(f"a server answered {answer.code} {answer.remark}: no routes are measured")
+            raise SystemExit(f"a server answered {answer.code} {answer.remark}, expected a route")
         return took_us
 
     def _cpu_ns(self) -> int:
@@ -176,9 +177,15 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("tree", type=Path, help="checkout of another commit")
-    parser.add_argument("--mode", choices=("independent", "raft"), default="independent")
-    parser.add_argument("--pairs", type=int, default=24, help="pairs of processes, one after the other")
-    parser.add_argument("--turns", type=int, default=60, help="turns of each process in each case")
+    parser.add_argument(
+        "--mode", choices=("independent", "raft"), default="independent", help="mode (default %(default)s)"
+    )
+    parser.add_argument(
+        "--pairs", type=int, default=24, help="pairs of processes, one after the other (default %(default)s)"
+    )
+    parser.add_argument(
+        "--turns", type=int, default=60, help="turns of each process in each case (default %(default)s)"
+    )
     arguments = parser.parse_args()
     if not (arguments.tree / "nameserver" / "__main__.py").is_file():
         parser.error(f"{arguments.tree} is no checkout: it has no nameserver/__main__.py")

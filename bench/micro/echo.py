@@ -1,7 +1,7 @@
-"""An echo server: the least work for a frame of a Python server on this loop.
+"""An echo server: the least work that a Python server on this event loop has for a frame.
 
-It finds the end of each frame and answers with the frame itself, or, with ``--answer FILE``, with the content
-of a file, such as a recorded route answer. It reads no header and looks nothing up.
+The server finds the end of each frame and sends the frame back. With ``--answer FILE`` it sends the content
+of a file instead, such as a recorded route answer. It reads no header and looks nothing up.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
-"""TLS at a nameserver: CPU of route queries, and waits of other clients during handshakes.
+"""Cost of TLS at a nameserver: CPU time of route queries, and delays of other clients during handshakes.
 
     python -m routekeeper.bench.micro.handshakes [--turns 60] [--seconds 10] [--storm 64]
 
-First part: route queries (request 105) over 16 connections, 1 and 16 in flight on each, at three processes in
-turn: TLS off; ``permissive`` and a plain client; ``permissive`` and TLS 1.3. It prints the CPU time of the
-server's main thread for one request, the median of the turns.
+The first part sends route queries (request 105) over 16 connections, with 1 and 16 in flight on each. There
+are three cases, by turns: TLS off; ``permissive`` and a plain client; ``permissive`` and TLS 1.3. The first
+part prints the CPU time of the server's main thread for one request: the median and the quartiles of the
+turns, and the ratio to TLS off.
 
-Second part: clients each connect, send a hello, read the server's answer and disconnect, a given number at
-the same time, as fast as they can; they compute no keys themselves. Meanwhile one bystander asks for a route
-twenty times a second over a plain connection, and another one over TLS. It prints their waits, first without
-the other clients. By command only. The certificate has an elliptic key (P-256); with an RSA key of 2,048 bits
-a handshake costs 2 to 3 times as much.
+The second part starts a storm of handshakes: a given number of clients at a time, as fast as they can. Each
+client connects, sends a hello, reads the server's answer and disconnects; it computes no keys itself. In a
+second storm, the clients leave their handshakes unfinished and open. Meanwhile two bystanders ask for a route
+twenty times a second, one over a plain connection and one over TLS. The benchmark prints their waits, first
+without a storm. The certificate has an elliptic-curve key (P-256); with an RSA key of 2,048 bits, a handshake
+costs 2 to 3 times as much.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ from routekeeper.bench.micro.beside import Asked, route_requests
 from routekeeper.bench.micro.route_query import CONNECTIONS, DEPTHS, WORKLOADS, Stack, Target, register
 from routekeeper.remoting.transport.blocking import BlockingClient
 
-#: Requests of a bystander in a second.
+#: Requests of each bystander per second.
 _ASKS_PER_S: Final = 20
 _LENGTH_SIZE: Final = 4
 
 
 def make_certificate(folder: Path, *, key: str = "ec") -> tuple[Path, Path]:
-    """Return the files of a self-signed certificate and of its key."""
+    """Make a self-signed certificate; return its file and the file of its key."""
     cert, its_key = folder / "cert.pem", folder / "key.pem"
     kind = ("ec", "-pkeyopt", "ec_paramgen_curve:P-256") if key == "ec" else (key,)
     command = ["openssl", "req", "-x509", "-newkey", *kind, "-nodes", "-days", "7", "-subj", "/CN=bench"]
@@ -104,7 +106,7 @@ class Bystander:
         self._question = route_requests(WORKLOADS[0], 1)[0]
 
     def wait_s(self) -> float:
-        """Return the time of one answer."""
+        """Send one request; return the time in s until its answer."""
         began = time.perf_counter()
         self._link.sendall(self._question)
         data = b""
@@ -120,7 +122,7 @@ class Bystander:
 
 
 def waits(bystanders: dict[str, Bystander], seconds: float) -> Iterator[str]:
-    """Yield a line for each bystander: its waits within some seconds."""
+    """Let the bystanders ask for some seconds; yield a line with the waits of each."""
     found: dict[str, list[float]] = {name: [] for name in bystanders}
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -135,7 +137,7 @@ def waits(bystanders: dict[str, Bystander], seconds: float) -> Iterator[str]:
 
 
 def hello() -> bytes:
-    """Return the first flight of a client of TLS 1.3."""
+    """Return the first message of a TLS 1.3 client."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context()
     client = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
@@ -148,7 +150,7 @@ async def storm(addr: str, *, seconds: float, at_a_time: int, stays: bool) -> in
     """Begin handshakes for some seconds; return how many the server has answered.
 
     Args:
-        stays: Leave each one unfinished and open until the server closes it.
+        stays: Leave each handshake unfinished and its connection open until the server closes it.
     """
     host, _, port = addr.rpartition(":")
     first, until = hello(), time.monotonic() + seconds
@@ -184,8 +186,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--turns", type=int, default=60, help="turns of the first part (default 60)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="time of each storm (default 10)")
-    parser.add_argument("--storm", type=int, default=64, help="handshakes at a time (default 64)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of each storm in s (default 10)")
+    parser.add_argument("--storm", type=int, default=64, help="handshakes at the same time (default 64)")
     parser.add_argument("--key", default="ec", help="key of the certificate: ec, rsa:2048, ... (default ec)")
     parser.add_argument("--be-storm", metavar="HOST:PORT", help=argparse.SUPPRESS)
     parser.add_argument("--stays", action="store_true", help=argparse.SUPPRESS)
@@ -215,8 +217,8 @@ def main() -> None:
             for line in route_queries(asked, turns=arguments.turns):
                 print(line)
         bystanders = {"plain": Bystander(permissive, None), "TLS": Bystander(permissive, context)}
-        print(f"bystanders beside {arguments.storm} handshakes at a time")
-        print("  alone", *waits(bystanders, arguments.seconds), sep="\n")
+        print(f"bystanders during {arguments.storm} handshakes at the same time")
+        print("  no handshakes", *waits(bystanders, arguments.seconds), sep="\n")
         for stays in (False, True):
             command = [sys.executable, "-m", "routekeeper.bench.micro.handshakes", "--be-storm"]
             command += [permissive.addr, "--seconds", str(arguments.seconds + 1)]
@@ -225,7 +227,7 @@ def main() -> None:
             time.sleep(1.0)
             lines = list(waits(bystanders, arguments.seconds - 1))
             answered = int(process.communicate(timeout=60)[0])
-            what = "half done and left open" if stays else "begun and broken off"
+            what = "handshakes left open" if stays else "handshakes broken off"
             rate = answered / (arguments.seconds + 1)
             print(f"  {what}: {rate:,.0f} answered a second", *lines, sep="\n")
         for bystander in bystanders.values():

@@ -1,8 +1,8 @@
 """Closed-loop load in a process of its own: a fixed number of requests in flight on each connection.
 
-Reads one JSON object from standard input (see :class:`Plan`), writes one with the figures to standard output.
-Every answer of the warm-up is decoded and compared with its request; answers of the measured window are
-counted. The server's CPU time is read at both ends of the window from the kernel's account of its process.
+The process reads one JSON object from standard input (see :class:`Plan`), and writes one with the figures to
+standard output. It decodes every answer of the warm-up and compares it with its request; it only counts the
+answers of the measured window. It reads the server's CPU time from the kernel at both ends of the window.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Plan(msgspec.Struct, kw_only=True):
         mixed: Connections use three dialects in turn: quoted keys, unquoted keys, and quoted keys with binary
             headers. As with real clients, each connection always uses the same one.
         pid: Process whose CPU time is read.
-        check: Compare the answers of the warm-up with their requests; off for an echo.
-        fresh: In each request, a number that no other request has replaces :data:`PLACE`.
+        check: Compare the answers of the warm-up with their requests; off for an echo server.
+        fresh: Replace :data:`PLACE` in each request by a number that no other request has.
     """
 
     host: str
@@ -90,7 +90,7 @@ def template(topic: str, *, version: int, codec: HeaderCodec) -> Template:
 
 
 def templates(plan: Plan) -> list[list[Template]]:
-    """Return, by dialect, the requests in a random order, in which they are sent again and again."""
+    """Return the requests of each dialect, in the random order in which they are sent again and again."""
     chooser = random.Random(plan.seed)
     kinds = [(_QUOTED_VERSION, HeaderCodec.JSON)]
     if plan.mixed:

@@ -1,13 +1,14 @@
-"""CPU time of broker and client for a message: sends, batches, a lingering producer, pulls, a consumer.
+"""CPU time of broker and client for one message: sends, batches, a lingering producer, pulls, a consumer.
 
     python -m routekeeper.bench.micro.messages [--count 20000] [--size 1024] [--in-flight 64] [--rounds 3]
         [CASE ...]
     python -m routekeeper.bench.micro.messages --served NAMESRV BROKER PID [CASE ...]
 
-A nameserver and a broker of their own on loopback; this process is the client (asyncio, uvloop). CPU time is
-the kernel's clock of each process, user and system: other programs disturb it less than wall time. It prints
-the smallest and the largest value of the rounds. At the end the broker is killed, and this process recovers
-its messages from the log alone. ``--served`` names servers that run already, such as Apache's.
+The benchmark starts a nameserver and a broker on loopback; this process is the client (asyncio, uvloop). It
+measures CPU time, user and system, by the kernel's clock of each process, because other programs disturb it
+less than wall time. It prints the smallest and the largest value of the rounds. At the end it kills the
+broker, and measures how this process recovers the messages from the log alone. ``--served`` names servers
+that already run, such as Apache's.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ async def run(arguments: argparse.Namespace, namesrv: str, broker_addr: str, bro
 
 
 def recover(store: Path, rounds: int) -> None:
-    """Measure the time of a start that reads and indexes the whole log."""
+    """Measure a recovery that reads and indexes the whole log."""
     for _ in range(rounds):
         (store / "checkpoint").unlink(missing_ok=True)
         shutil.rmtree(store / "consumequeue", ignore_errors=True)
@@ -221,17 +222,21 @@ def recover(store: Path, rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--count", type=int, default=20_000)
-    parser.add_argument("--size", type=int, default=1024)
-    parser.add_argument("--in-flight", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--flush", default="ASYNC_FLUSH")
-    parser.add_argument("--directory", help="where the broker stores, in a temporary directory")
+    parser.add_argument("--count", type=int, default=20_000, help="messages per round (default %(default)s)")
+    parser.add_argument("--size", type=int, default=1024, help="bytes of a message (default %(default)s)")
+    parser.add_argument(
+        "--in-flight", type=int, default=64, help="sends at the same time (default %(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each case (default %(default)s)")
+    parser.add_argument(
+        "--flush", default="ASYNC_FLUSH", help="the broker's flushDiskType (default %(default)s)"
+    )
+    parser.add_argument("--directory", help="make the broker's temporary directory in this one")
     parser.add_argument(
         "--served",
         nargs=3,
         metavar=("NAMESRV", "BROKER", "PID"),
-        help="addresses of a nameserver and a broker that run already, and the broker's process",
+        help="use running servers: addresses of a nameserver and a broker, and the broker's process id",
     )
     parser.add_argument(
         "only",
@@ -243,7 +248,7 @@ def main() -> None:
     if arguments.served:
         namesrv, broker, pid = arguments.served
         if _RECOVERY in arguments.only:
-            parser.error("recovery is for a broker that was started here, not for --served")
+            parser.error("recovery does not work with --served: leave one of them out")
         uvloop.run(run(arguments, namesrv, broker, int(pid)))
         return
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:

@@ -1,9 +1,11 @@
-"""Memory and processor time of the playground, and the age of its picture, at rest and after faults.
+"""Memory and CPU time of the playground, and the age of its picture, at rest and after faults.
 
-``python -m routekeeper.bench.micro.playground [--designs ...] [--divisor 10] [--rest 20] [--after 10]``
-starts ``mqbench play``, watches its stream as a page does, and prints one line at rest and one after each
-fault: memory of all its processes (their own pages and their share of common pages), cores in use, and, at
-each tick, the age of the oldest reading of an answering server.
+    python -m routekeeper.bench.micro.playground [--designs ...] [--divisor 10] [--rest 20] [--after 10]
+
+It starts ``mqbench play`` and reads its stream as a page does. It prints one line at rest and one after each
+fault, with three figures: the memory of all its processes (own pages, and their share of common pages); the
+number of cores in use; and the age of the picture. The age is taken at each tick: that of the oldest reading
+of a server that answers.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ FAULTS: Final[Sequence[dict[str, Any]]] = (
 
 
 class Watch(threading.Thread):
-    """Reads the stream and notes the age of the picture at each tick."""
+    """A thread that reads the stream and records the age of the picture at each tick."""
 
     def __init__(self, addr: str) -> None:
         super().__init__(daemon=True)
@@ -107,7 +109,7 @@ def used(process: psutil.Process) -> tuple[int, float]:
 
 
 def measure(name: str, process: psutil.Process, watch: Watch, seconds: float) -> None:
-    """Print one line about this number of seconds from now."""
+    """Measure for this number of seconds; print one line."""
     _, before_s = used(process)
     begun_s = time.monotonic()
     watch.ages()
@@ -124,8 +126,10 @@ def measure(name: str, process: psutil.Process, watch: Watch, seconds: float) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m routekeeper.bench.micro.playground")
-    parser.add_argument("--designs", default="independent,raft,zookeeper")
-    parser.add_argument("--divisor", default="10")
+    parser.add_argument(
+        "--designs", default="independent,raft,zookeeper", help="as of mqbench play (default: %(default)s)"
+    )
+    parser.add_argument("--divisor", default="10", help="as of mqbench play (default: %(default)s)")
     parser.add_argument("--rest", type=float, default=20.0, help="seconds at rest (default: 20)")
     parser.add_argument("--after", type=float, default=10.0, help="seconds after each fault (default: 10)")
     arguments = parser.parse_args()

@@ -1,14 +1,15 @@
-"""Decoding registrations (103): CPU time of this tree, and of another one beside it.
+"""CPU time of decoding a registration (request 103): this tree beside another one.
 
     python -m routekeeper.bench.micro.registration [--against TREE] [--pairs 40] [--processes 4]
 
-It times ``decode_registration`` on arguments and body of a request whose frame was just read, so that all its
-texts are new. Without ``--against`` it prints the CPU time in us of one registration. With ``--against`` (a
-checkout of another commit) each tree gets a process of its own. Both work in turn, and the smaller of two
-batches counts. The ratio of CPU times, other tree by this one, is computed for each pair, because other
-programs slow both. It prints the median of all pairs and the interval that holds it with 95 % (order
-statistics). Processes are replaced from time to time, because the place of a process in memory changes its
-time by some percent. By command only.
+The benchmark times ``decode_registration`` on the arguments and the body of a request whose frame was just
+read, so that all its texts are new. Without ``--against`` it prints the CPU time in us of one registration.
+
+With ``--against`` (a checkout of another commit), each tree has a process of its own. Both work in turn, and
+the smaller of two batches counts. Each pair yields one ratio: the other tree's time divided by this tree's,
+because other programs slow both. The benchmark prints the median of all pairs and its 95 % confidence
+interval (order statistics). It replaces the processes from time to time, because the place of a process in
+memory changes its time by some percent.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def imported(tree: Path, *files: str) -> Any:
         if path.is_file():
             module = import_module(below + file.removesuffix(".py").replace("/", "."))
             if Path(str(module.__file__)).resolve() != path.resolve():
-                raise SystemExit(f"{module.__name__} comes from {module.__file__}, wanted {path}")
+                raise SystemExit(f"{module.__name__} comes from {module.__file__}, expected {path}")
             return module
     raise SystemExit(f"{tree} has none of the files {', '.join(files)}")
 
@@ -187,11 +188,20 @@ def compare(cases: Path, other: Path, *, pairs: int, processes: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m routekeeper.bench.micro.registration", description=__doc__
+        prog="python -m routekeeper.bench.micro.registration",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--against", type=Path, help="checkout of another commit")
-    parser.add_argument("--pairs", type=int, default=40)
-    parser.add_argument("--processes", type=int, default=4, help="pairs of processes, one after the other")
+    parser.add_argument("--against", type=Path, help="checkout of another commit to compare with")
+    parser.add_argument(
+        "--pairs", type=int, default=40, help="pairs of batches in each case (default %(default)s)"
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=4,
+        help="pairs of processes, one after the other (default %(default)s)",
+    )
     arguments = parser.parse_args()
     print(interpreter.said(), flush=True)
     with tempfile.TemporaryDirectory() as directory:

@@ -1,9 +1,10 @@
-"""Growth of the report's time with the events: ``python -m routekeeper.bench.micro.report_scale --rows
-5000000``.
+"""Time of the benchmark's report, by the number of rows.
 
-It writes run folders with a given number of rows of invented operations, changes and views, and makes their
-report as ``mqbench report`` does. There are always six rounds of three arms with five scenarios of a minute
-each: more rows mean only more load. By command only.
+    python -m routekeeper.bench.micro.report_scale [--rows 5000000] [--out out/scale] [--keep]
+
+It writes run folders with a given number of rows of invented operations, changes and views. Then it makes
+their report as ``mqbench report`` does. There are always six rounds of three arms, with five scenarios of one
+minute each, so more rows only mean more load.
 """
 
 from __future__ import annotations
@@ -276,15 +277,17 @@ def rows_wanted(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m routekeeper.bench.micro.report_scale", description=__doc__
+        prog="python -m routekeeper.bench.micro.report_scale",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rows", type=rows_wanted, default=5_000_000, help="rows (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("out/scale"), help="default: %(default)s")
-    parser.add_argument("--keep", action="store_true", help="leave the rows and the report there")
+    parser.add_argument("--rows", type=rows_wanted, default=5_000_000, help="number (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("out/scale"), help="folder (default: %(default)s)")
+    parser.add_argument("--keep", action="store_true", help="do not delete the rows and the report")
     options = parser.parse_args()
     out: Path = options.out / str(options.rows)
     if out.exists():
-        parser.error(f"{out} is there already")
+        parser.error(f"{out} exists already; delete it, or name another folder with --out")
     begun = time.monotonic()
     with ProcessPoolExecutor() as pool:
         rows = sum(pool.map(write_run, parts(out, options.rows)))

@@ -1,15 +1,19 @@
-"""Route queries per second and per second of server CPU: our nameserver, a bare echo, Apache's nameserver.
+"""Route queries per second, and per second of server CPU: our nameserver, an echo server, and Apache's.
 
     python -m routekeeper.bench.micro.route_query [--rounds 3] [--seconds 3] [--apache-jars DIR] [--json FILE]
 
-All servers run at the same time, and only one gets requests; each round queries all of them in turn, in
-another order each time. Closed loop, 16 connections, 1 and 16 requests in flight on each. Two workloads: 100
-topics, each on 10 brokers; and 1,000 topics on 10 brokers asked at random in three dialects (quoted keys,
-unquoted keys, quoted keys with binary headers), a third of the connections in each. Metrics are on. In raft
-mode, the leader of three and a follower are queried.
+All servers run at the same time, but only one of them gets requests. Each round queries all of them in turn,
+in another order each time. The load is a closed loop over 16 connections, with 1 and 16 requests in flight on
+each. Metrics are on. In raft mode, the leader of three members and a follower are queried. There are two
+workloads:
 
-There are two references: ``echo`` answers each frame with the frame, ``echo-route`` with the bytes of a route
-answer, so that both sides move the same number of bytes. README.md beside this file has the figures.
+- 100 topics, each on 10 brokers;
+- 1,000 topics on 10 brokers, queried at random in three dialects, each on a third of the connections: quoted
+  keys, unquoted keys, and quoted keys with binary headers.
+
+There are two reference servers. ``echo`` answers each frame with the same frame. ``echo-route`` answers with
+the bytes of a route, so that it moves as many bytes as a nameserver. README.md in this folder has the
+figures.
 """
 
 from __future__ import annotations
@@ -331,13 +335,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3, help="times that each server is asked (default 3)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="measured time of each (default 3)")
-    parser.add_argument("--apache-jars", type=Path, help="folder of Apache RocketMQ 5.3.3's jars")
-    parser.add_argument("--only", help="names of servers to ask, by comma")
-    parser.add_argument("--unlike", action="store_true", help="no two topics have the same route bytes")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write raw samples there")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds over all servers (default 3)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="measured s of each case (default 3)")
+    parser.add_argument("--apache-jars", type=Path, help="folder with the jars of Apache RocketMQ 5.3.3")
+    parser.add_argument("--only", help="names of servers to query, separated by commas")
+    parser.add_argument("--unlike", action="store_true", help="give no two topics the same route bytes")
+    parser.add_argument("--seed", type=int, default=1, help="of the order of the servers (default 1)")
+    parser.add_argument("--json", type=Path, help="write the raw samples to this file")
     arguments = parser.parse_args()
     jars = arguments.apache_jars or apache_jars()
     order = random.Random(arguments.seed)
@@ -356,7 +360,8 @@ def main() -> None:
             addrs.append(apache.addr)
         else:
             print(
-                "Apache's nameserver is skipped: needs java and --apache-jars (or a run of the interop tests)"
+                "Apache's nameserver is skipped: it needs java and --apache-jars"
+                " (or jars from a run of the interop tests)"
             )
         client = stack.enter_context(BlockingClient())
         register(client, addrs, unlike=arguments.unlike)

@@ -1,15 +1,18 @@
-"""A large route table: cost of changes and snapshots, and behaviour of a group meanwhile.
+"""Cost of changes and snapshots of a large route table, and behaviour of a raft group meanwhile.
 
     python -m routekeeper.bench.micro.scale [--topics 100000] [--brokers 10] [--unlike] [--json FILE]
     python -m routekeeper.bench.micro.scale --group [--durability fsync]
 
-The first form works in this process, without sockets. It measures the CPU time of each step of a
-registration, of an eviction, and of a snapshot; the longest pause of a loop while a thread encodes or
-prepares a snapshot; and the longest CPU time for which that thread blocks the loop. The second form starts
-three members as users do, and registers every broker with all topics. Then it stores a snapshot on the
-leader, restarts a member, and restarts one without data. During all of this, route queries for random topics
-are sent to all members at fixed times; a response time runs from the intended send. By command only;
-README.md in this folder has the figures.
+The first form works in this process, without sockets. It measures:
+
+- the CPU time of each step of a registration, of an eviction, and of a snapshot;
+- the longest pause of an event loop while a thread encodes or prepares a snapshot;
+- the longest CPU time for which that thread blocks the loop.
+
+The second form starts three members as users do, and registers every broker with all topics. Then it stores
+a snapshot on the leader, restarts a member, and restarts a member without data. Meanwhile it sends route
+queries for random topics to all members at fixed times; a response time begins at the intended time of the
+send. README.md in this folder has the figures.
 """
 
 from __future__ import annotations
@@ -330,7 +333,7 @@ def wait_for(what: str, is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + STEP_S
     while not is_so():
         if time.monotonic() > deadline:
-            raise SystemExit(f"{what}: not within {STEP_S:g} s")
+            raise SystemExit(f"{what}: this did not happen within {STEP_S:g} s")
         time.sleep(0.02)
 
 
@@ -374,7 +377,7 @@ def in_group(arguments: argparse.Namespace) -> dict[str, Any]:
                     return
                 found["registrations refused"] = found.get("registrations refused", 0) + 1
                 if time.monotonic() > deadline:
-                    raise SystemExit(f"registration {broker}: {answer.code} {answer.remark}")
+                    raise SystemExit(f"broker {broker} was refused: {answer.code} {answer.remark}")
                 time.sleep(1.0)
 
         def caught_up(member: int, aim: int) -> bool:
@@ -438,13 +441,22 @@ def _rss_mb(pid: int) -> float:
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="routekeeper.bench.micro.scale", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--topics", type=int, default=100_000, help="of each broker (default %(default)s)")
-    parser.add_argument("--brokers", type=int, default=10, help="(default %(default)s)")
-    parser.add_argument("--unlike", action="store_true", help="no two topics have equal queues")
-    parser.add_argument("--group", action="store_true", help="three members instead of this process")
-    parser.add_argument("--durability", choices=("memory", "journal", "fsync"), default="fsync")
-    parser.add_argument("--data", type=Path, help="folder for the members (default: that of temporary files)")
-    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument(
+        "--topics", type=int, default=100_000, help="topics of each broker (default %(default)s)"
+    )
+    parser.add_argument("--brokers", type=int, default=10, help="brokers (default %(default)s)")
+    parser.add_argument("--unlike", action="store_true", help="give no two topics equal numbers of queues")
+    parser.add_argument(
+        "--group", action="store_true", help="start three members instead of working in this process"
+    )
+    parser.add_argument(
+        "--durability",
+        choices=("memory", "journal", "fsync"),
+        default="fsync",
+        help="of the three members (default %(default)s)",
+    )
+    parser.add_argument("--data", type=Path, help="folder for the members' data (default: a temporary one)")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     return parser
 
 

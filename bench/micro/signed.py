@@ -1,15 +1,17 @@
-"""Signed route queries (request 105) under ``--acl all`` beside plain ones: CPU of the nameserver.
+"""CPU time of the nameserver for signed route queries (request 105) under ``--acl all``, beside plain ones.
 
     python -m routekeeper.bench.micro.signed [--pairs 12] [--turns 60]
 
-Two processes, one without accounts and one with ``--acl all``, are queried in turn over 16 connections, with
-1 and 16 requests in flight on each, so that other work of the machine hits both. There are two kinds of
-requests: repeated ones (a client asks for its topics again and again with the same bytes), and new ones, each
-with an argument that no other has; both servers have to read these, and one has to check them. All are made
-before the clock starts. A turn's figure is the CPU time of the server's main thread for one request, by the
-kernel's clock. The medians of a pair of processes are one value, because the place of a process in memory
-changes its time by some percent. It prints the medians, and for the ratio the interval that holds it with 95
-% (order statistics). By command only.
+One process runs without accounts and one with ``--acl all``. The benchmark queries both in turn, so that
+other work of the machine disturbs both alike. It uses 16 connections, with 1 and 16 requests in flight on
+each. There are two kinds of requests, and all of them are made before the clock starts:
+
+- repeated ones: a client asks for its topics again and again with the same bytes;
+- new ones: each has an argument that no other has. Both servers have to read it, and one has to check it.
+
+A turn's figure is the CPU time of the server's main thread for one request, by the kernel's clock. Each pair
+of processes yields one value of each kind, because the place of a process in memory changes its time by some
+percent. The benchmark prints the medians, their ratio, and its 95 % confidence interval (order statistics).
 """
 
 from __future__ import annotations
@@ -106,8 +108,12 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--pairs", type=int, default=12, help="pairs of processes, one after the other")
-    parser.add_argument("--turns", type=int, default=60, help="turns of each process in each case")
+    parser.add_argument(
+        "--pairs", type=int, default=12, help="pairs of processes, one after the other (default %(default)s)"
+    )
+    parser.add_argument(
+        "--turns", type=int, default=60, help="turns of each process in each case (default %(default)s)"
+    )
     arguments = parser.parse_args()
     print(interpreter.said(), flush=True)
     took: dict[tuple[str, int], list[tuple[float, float]]] = {}

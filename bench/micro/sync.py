@@ -1,8 +1,10 @@
-"""Cost of one sync, by the file's former content: ``python -m routekeeper.bench.micro.sync --folder DIR``.
+"""Time of one sync (fdatasync), by the former content of the file.
 
-It appends blocks to a file and syncs each (fdatasync), like the journal of a raft group. There are four kinds
-of files: a growing file; a file with allocated blocks; a file of durable zeros, as the journal has; and a
-file that held other data before, like a reused segment. By command only.
+    python -m routekeeper.bench.micro.sync [--folder DIR] [--rounds 8] [--blocks 1000]
+
+It appends blocks to a file and syncs each one, like the journal of a raft group. There are four kinds of
+files: a growing file; a file with allocated blocks; a file of durable zeros, as the journal uses; and a file
+that held other data before, like a reused segment.
 """
 
 from __future__ import annotations
@@ -48,10 +50,14 @@ def median_us(file: int, blocks: int) -> float:
 
 def main(argv: list[str] | None = None) -> None:
     """Measure all kinds in turn, in random order, and print a line for each."""
-    parser = argparse.ArgumentParser(prog="python -m routekeeper.bench.micro.sync", description=__doc__)
-    parser.add_argument("--folder", type=Path, help="on the disk that is asked (default: a temporary one)")
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--blocks", type=int, default=1000)
+    parser = argparse.ArgumentParser(
+        prog="python -m routekeeper.bench.micro.sync",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--folder", type=Path, help="folder on the disk to test (default: a temporary one)")
+    parser.add_argument("--rounds", type=int, default=8, help="rounds over all kinds (default %(default)s)")
+    parser.add_argument("--blocks", type=int, default=1000, help="blocks of a round (default %(default)s)")
     given = parser.parse_args(argv)
     if not (1 <= given.rounds <= 1000 and 1 <= given.blocks <= 100_000):
         parser.error("--rounds must be 1 to 1000, --blocks 1 to 100000")

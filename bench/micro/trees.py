@@ -1,4 +1,4 @@
-"""Checkouts of other commits, with which this one is compared."""
+"""Checkouts of other commits, with which benchmarks compare this one."""
 
 from __future__ import annotations
 

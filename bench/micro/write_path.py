@@ -1,15 +1,16 @@
-"""One registration's path through a member, step by step and as a whole, in this process without sockets.
+"""CPU time of a registration's path through a member, step by step and as a whole, without sockets.
 
     python -m routekeeper.bench.micro.write_path [--topics 10] [--brokers 32] [--rounds 100] [--cold]
 
-Brokers register with one changed topic, as in ``routekeeper.bench.micro.raft``. First each step is timed
-separately. Then a raft group of one, ``--durability memory``, gets the bytes that connections would receive:
-from one broker at a time, with the steps around the mode; then from all at the same time; and from one alone.
-The thread's CPU time runs from the bytes to the last answer. Figures are the smallest fifth and the median,
-in us for each write, because other programs only lengthen a step.
+Brokers register with one changed topic, as in ``routekeeper.bench.micro.raft``. First the benchmark times
+each step separately. Then a raft group of one member with ``--durability memory``, in this process, gets the
+bytes that connections would receive: from one broker at a time, with the steps around the mode; from all
+brokers at the same time; and from one broker alone. It measures the thread's CPU time from these bytes to the
+last answer. It prints the 20th percentile and the median, in us for each write, because other programs only
+lengthen a step.
 
-With ``--cold`` the processor's caches are emptied before each step: a member with rare writes, among other
-processes, finds little of its code there. Such figures show how much code a step uses. By command only.
+With ``--cold`` it empties the processor's caches before each step: a member that seldom writes, beside other
+processes, finds little of its code in the caches. Such figures show how much code a step uses.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def steps_alone(wires: Sequence[RemotingWire], rounds: int, *, cold: bool) -> No
 
 
 class _Peer(asyncio.Transport):
-    """Peer of a connection: counts the answers."""
+    """The peer of a connection; it counts the answers."""
 
     def __init__(self, connection: Connection, answered: Callable[[], None]) -> None:
         super().__init__()
@@ -287,15 +288,15 @@ async def group_of_one(wires: Sequence[RemotingWire], rounds: int, *, cold: bool
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--topics", type=int, default=10, help="topics of each broker")
-    parser.add_argument("--brokers", type=int, default=32, help="brokers that register")
-    parser.add_argument("--rounds", type=int, default=100, help="registrations of each broker")
+    parser.add_argument("--topics", type=int, default=10, help="topics of each broker (default %(default)s)")
+    parser.add_argument("--brokers", type=int, default=32, help="brokers that register (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=100, help="rounds of writes (default %(default)s)")
     parser.add_argument("--cold", action="store_true", help="empty the processor's caches before each step")
     args = parser.parse_args()
     print(interpreter.said(), flush=True)
     for name in ("topics", "brokers", "rounds"):
         if (value := getattr(args, name)) < 1:
-            parser.error(f"--{name} {value}: at least 1 is needed")
+            parser.error(f"--{name} {value} is too small, allowed is 1 or more")
 
     def wires() -> list[RemotingWire]:
         return [
