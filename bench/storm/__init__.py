@@ -1,4 +1,4 @@
-"""Storms: many brokers with many topics register, leave or come back at once, before servers of any design.
+"""Storms: many brokers with many topics register, leave or come back at once, at servers of any design.
 
-The brokers and the bystander that asks for routes meanwhile are a process each.
+One process runs all brokers. A second one, the bystander, asks for routes meanwhile.
 """

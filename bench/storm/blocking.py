@@ -1,4 +1,4 @@
-"""Servers asked over a blocking socket, and the lasting nodes of topics in ZooKeeper."""
+"""Requests to servers over a blocking socket, and the persistent nodes of topics in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Blocking(Generic[W]):
 
         Raises:
             OSError: If the connection is lost, or no answer came in time.
-            WireError: If the answer is none of this protocol.
+            WireError: If the answer does not follow the protocol.
         """
         self._deadline = time.monotonic() + self.timeout_s
         self._socket.sendall(request)
@@ -67,13 +67,13 @@ def make_lasting_nodes(addr: str, keys: Iterable[int], topics: Iterable[str]) ->
 
 
 def make_nodes(addr: str, nodes: list[tuple[str, bytes]]) -> None:
-    """Make nodes that last, parents first; none of them may be there."""
+    """Create persistent nodes, parents first; none of them may exist."""
     session = BlockingSession(addr, timeout_s=30.0)
     try:
         for part in slices(nodes):
             answer = session.ask(session.wire.create_all(encode_nodes(part, ephemeral=False)))
             if answer.error:
-                raise WireError(f"lasting nodes: {answer.error}")
+                raise WireError(f"persistent nodes were not created: {answer.error}")
         session.ask(session.wire.close())
     finally:
         session.close()

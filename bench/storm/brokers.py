@@ -1,11 +1,12 @@
 """The process of all brokers of a storm: they register, repeat the registration, leave and come back.
 
-Reads a :class:`Plan` and then one command a line as JSON from standard input, writes one object a line. It
-ends when its standard input ends. A broker has a connection to each nameserver, or one session with one
-ZooKeeper server. A lost connection is made anew as soon as the server accepts one, and a registration that
-was refused or whose
-outcome is unknown is sent again: each of these is a row. Pauses of this process's own event loop are counted,
-so that they can be told from the server's delays.
+The process reads JSON from standard input: a :class:`Plan`, and then one command in each line. It writes one
+JSON object in each line, and ends when its standard input ends.
+
+A broker has a connection to each nameserver, or one session with one ZooKeeper server. It replaces a lost
+connection as soon as the server accepts one. It sends a registration again if the server refused it, or if
+its outcome is unknown. Each of these events is a row. The process also counts the pauses of its own event
+loop, to distinguish them from the server's delays.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ from routekeeper.bench.wires.remoting_wire import RemotingAnswers
 from routekeeper.bench.wires.wire import Answer
 from routekeeper.remoting.route import DataVersion
 
-#: RocketMQ's registerBrokerTimeoutMills; afterwards its broker closes the connection.
+#: RocketMQ's registerBrokerTimeoutMills, in s; after this time its broker closes the connection.
 ANSWER_S: Final = 24.0
-#: After a refusal, and after a lost connection unless :meth:`Brokers.returning` says otherwise. A real broker
-#: waits for its next period of 30 s; how often that was so is counted as failures.
+#: Pause in s after a refusal, and after a lost connection unless :meth:`Brokers.returning` sets another one.
+#: A real broker would wait for its next period of 30 s; the number of such cases is counted as failures.
 AGAIN_S: Final = 1.0
 CONNECT_AGAIN_S: Final = 0.1
 CONNECT_S: Final = 10.0
@@ -60,8 +61,8 @@ class Plan(msgspec.Struct, kw_only=True):
     """Brokers, and where they register.
 
     Attributes:
-        resident: Whether there is one broker more, with topics of its own, that stays.
-        compressed: Registrations travel compressed; brokers do that only if they are told to.
+        resident: Add one broker that has topics of its own and never leaves.
+        compressed: Compress registrations; by default, brokers do not.
     """
 
     kind: Kind
@@ -76,7 +77,7 @@ class Command(msgspec.Struct, kw_only=True):
     """One command; its name is that of the method of :class:`Brokers` that carries it out.
 
     Attributes:
-        seconds: How long at most, or how long.
+        seconds: Duration, or time limit, of the command.
     """
 
     do: str
@@ -84,7 +85,7 @@ class Command(msgspec.Struct, kw_only=True):
 
 
 class Pauses:
-    """Times in which this process's loop was blocked, in ns since the start."""
+    """Times in ns for which this process's event loop was blocked: their sum, and the longest one."""
 
     def __init__(self) -> None:
         self.total_ns = 0
@@ -104,7 +105,7 @@ class Lane(abc.ABC):
     """One broker at one server.
 
     Attributes:
-        wanted: Set to have it register.
+        wanted: Set once the broker shall register.
         listed: Whether the server has acknowledged the registration, over this connection or session.
         answered_s: The loop's time of the last answer, while a registration is under way.
     """
@@ -141,7 +142,7 @@ class Lane(abc.ABC):
         """Leave the server for good."""
 
     def is_still_listed(self) -> bool:
-        """Return whether the server goes on listing brokers whose connection was lost."""
+        """Return whether the server still lists a broker after it lost the broker's connection."""
         return False
 
     def finish(self, error: str | None) -> None:
@@ -404,7 +405,7 @@ class Brokers:
         return {}
 
     async def rest(self, command: Command) -> dict[str, Any]:
-        """Repeat each registration every 30 s, evenly spread, or only keep sessions, for so long."""
+        """For a time, repeat each registration every 30 s, evenly spread, or only keep the sessions."""
         by_broker: dict[int, list[Lane]] = {}
         for lane in [*self.lanes, *self.resident]:
             by_broker.setdefault(lane.broker, []).append(lane)
@@ -420,7 +421,7 @@ class Brokers:
         return {"repeated": turn}
 
     async def returning(self, command: Command) -> dict[str, Any]:
-        """Have brokers that lose their connection come back within so many seconds, evenly spread."""
+        """Have brokers that lose their connection come back within some seconds, evenly spread."""
         self._spread_s = command.seconds
         return {}
 

@@ -1,13 +1,13 @@
 """The process of a bystander: it asks each server for a route that no storm changes, and times every answer.
 
-Reads a :class:`Plan` and then ``start`` and ``stop`` as lines from standard input; answers each with a line,
-the second with the samples as JSON. One connection to each server, one request in flight on it, the next one
-:data:`PAUSE_NS` after the answer: so a wait may have begun that much earlier than the sample says.
+The process reads a :class:`Plan` from standard input, and then the lines ``start`` and ``stop``. It answers
+each with one line; the answer to ``stop`` holds the samples as JSON. It has one connection to each server,
+with one request in flight, and sends the next request :data:`PAUSE_NS` after the answer. So a server's pause
+may begin up to that much earlier than the sample shows.
 
-On a machine with few cores this process waits for its turn, too. It asks the kernel for events with a limit
-of 1 ms; any round of its loop that takes longer is time in which it may have overlooked an answer. That time
-is noted with each sample as ``own_ns``, and is not the server's: a server's wait is at least ``wait_ns -
-own_ns``.
+On a machine with few cores this process waits for the CPU, too. It asks the kernel for events with a limit of
+1 ms. If a round of its loop takes longer, it may have seen an answer too late. Each sample holds this time as
+``own_ns``. It is not the server's: a server's wait is at least ``wait_ns - own_ns``.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from routekeeper.bench.wires.wire import WireError
 
 PAUSE_NS: Final = 2_000_000
 _ROUND_MS: Final = 1
-#: A round lasts its limit, and the time that kernel and loop add.
+#: Longest normal round: its time limit, and the time that kernel and loop add.
 _ROUND_NS: Final = 1_500_000
 _CONNECT_AGAIN_NS: Final = 50_000_000
 _CONNECT_S: Final = 1.0
-#: Longest wait in s for answers after ``stop``; missing ones become samples, too.
+#: Longest wait for answers after ``stop``; missing answers become samples, too.
 _LAST_NS: Final = 5_000_000_000
-#: Priority of this process, if the machine allows it: time in which it waits for the CPU would count as the
-#: servers'.
+#: Priority of this process, if the machine allows it. Without it, time in which this process waits for the
+#: CPU would count as a delay of the servers.
 _PRIORITY: Final = -10
 
 
@@ -48,9 +48,9 @@ class Plan(msgspec.Struct, kw_only=True):
     """Servers to ask.
 
     Attributes:
-        topics: For nameservers: topics that are asked for in turn.
-        paths: For ZooKeeper: nodes that are read in turn.
-        expected: Bytes that every right answer holds.
+        topics: For nameservers: topics to ask for, in turn.
+        paths: For ZooKeeper: nodes to read, in turn.
+        expected: Bytes that every right answer contains.
     """
 
     kind: Kind

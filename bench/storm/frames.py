@@ -1,8 +1,8 @@
 """Registrations of many brokers with many topics, made before the clock starts (pure).
 
-All brokers have the same topics, as in an installation; only header and DataVersion differ. So the bytes of
-the topics exist once, and a broker adds some hundred bytes of its own: 300 registrations of 1.7 MB would
-otherwise take 500 MB of the process that sends them.
+All brokers have the same topics, as in a real installation; only the header and the DataVersion differ. So
+the bytes of the topics are in memory once, and each broker adds some hundred bytes of its own. Otherwise 300
+registrations of 1.7 MB would take 500 MB of memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ QUEUES: Final = 8
 _SIZE: Final = struct.Struct(">I")
 _CRC_SIGN: Final = 0x7FFFFFFF
 _BEST: Final = 9
-#: Begins a stream of zlib at its best level.
+#: First bytes of a zlib stream at its best level.
 _ZLIB: Final = b"\x78\xda"
 _JSON_TOPICS: Final = b',"topicConfigTable":'
 

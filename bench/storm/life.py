@@ -1,6 +1,6 @@
 """One run of a design's servers from start to end, with its storms.
 
-Every figure is computed from rows that are kept.
+Every figure is computed from stored rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONNECT_S: Final = 60.0
 #: Pause in s between a storm and the measurement at rest, in which the servers finish their own work.
 SETTLE_S: Final = 5.0
 BEFORE_S: Final = 0.5
-#: Between two samples of the servers' CPU and memory.
+#: Pause in s between two samples of the servers' CPU and memory.
 SAMPLE_S: Final = 0.5
 MINUTE_S: Final = 60.0
 EPOCH_S: Final = 30.0
@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 
 
 class Child:
-    """A process of ours that takes commands as lines and answers with lines; it ends with its input."""
+    """A process of ours that reads commands as lines and answers with lines; it ends when its input ends."""
 
     def __init__(self, module: str, plan: msgspec.Struct) -> None:
         self._module = module
@@ -64,7 +64,7 @@ class Child:
 
     def tell(self, line: bytes) -> None:
         assert self._process.stdin is not None
-        # the process has ended, and the missing answer will show it
+        # ignore that the process has ended: the missing answer will show it
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line + b"\n")
             self._process.stdin.flush()
@@ -155,7 +155,7 @@ class Life:
         """Kill all servers and start them again; brokers come back by themselves and register.
 
         Args:
-            spread_s: Within so many seconds after the kill, evenly spread; else at once.
+            spread_s: Let brokers come back evenly spread over these seconds after the kill; 0 for at once.
         """
         self._do("returning", spread_s)
         phase = "restart-spread" if spread_s else "restart"
@@ -202,7 +202,7 @@ class Life:
         return found | self._counted(answer["rows"]) | {"brokers_pause_ms": answer["longest_pause_ns"] / _MS}
 
     def _ended(self, watch: Watch, t_ns: int, aim: str) -> dict[str, Any]:
-        """Wait for right answers; return when they came, the servers' CPU so far and their memory."""
+        """Wait for right answers; return their time, and the servers' CPU and memory so far."""
         right = watch.wait(STORM_S)
         for row in watch.rows:
             self._record({"phase": self._phase, **row})
@@ -293,8 +293,8 @@ def waits(samples: list[bystander.Sample]) -> dict[str, Any]:
     """Return the figures of the bystander's samples, in ms, without its own pauses.
 
     Percentiles are those of a client that asks every :data:`bystander.PAUSE_NS` without waiting for answers:
-    each query that it would have sent during a wait counts with the rest of that wait. Otherwise a pause of a
-    second would count as a single query.
+    each query that it would have sent during a wait counts with the rest of that wait. Otherwise a server's
+    pause of one second would count as a single query.
     """
     took: list[int] = []
     longest_ns, own_ns = -1, 0
@@ -318,7 +318,8 @@ def until_right(samples: list[bystander.Sample]) -> list[bystander.Sample]:
     """Return the samples with each wait extended to the server's next right answer.
 
     A client that is refused, or given a wrong route, still has no route: queries that follow such an answer
-    are parts of one wait, the pauses between them included. One that never ended goes until the last of them.
+    are parts of one wait, including the pauses between them. A wait without a right answer ends with the last
+    of these queries.
     """
     found: list[bystander.Sample] = []
     waiting: dict[int, bystander.Sample] = {}

@@ -1,4 +1,4 @@
-"""Watchers: threads that ask each server for storm topics until its answers are right and stay so."""
+"""Watchers: threads that query each server for storm topics until its answers are right and stay right."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.route import decode_route
 from routekeeper.remoting.transport.blocking import BlockingClient
 
-#: Pause in s after a wrong answer: questions must not become part of the storm.
+#: Pause in s after a wrong answer, so that the queries do not become a part of the storm.
 PAUSE_S: Final = 0.05
 ANSWER_S: Final = 60.0
-#: Topics that are asked for, spread over all of them, the first and the last included.
+#: Number of topics to query, spread over all topics, including the first and the last.
 TOPICS_ASKED: Final = 16
 
 
@@ -86,12 +86,12 @@ class ChildrenReader:
 
 
 class Watch:
-    """Asks every server for storm topics until each lists ``brokers`` of all topics asked for.
+    """Queries to every server, until each lists ``brokers`` brokers for all queried topics.
 
     Attributes:
-        rows: Every answer, and every question without one.
-        first_ns: By server, when it gave its first right answer.
-        right_ns: By server, when it gave the first of the unbroken right answers that ended its watch.
+        rows: Every answer, and every query without an answer.
+        first_ns: Time of the first right answer, by server.
+        right_ns: Time from which all answers were right, by server.
     """
 
     def __init__(self, kind: Kind, servers: list[str], *, topics: int, brokers: int) -> None:
@@ -110,7 +110,7 @@ class Watch:
             thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until all servers are right, at most so long; return whether they are."""
+        """Wait until all servers are right, or until a time limit; return whether they are right."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -118,7 +118,7 @@ class Watch:
         return all(at is not None for at in self.right_ns)
 
     def stop(self) -> None:
-        """Have the threads end after their questions in flight."""
+        """Have the threads end after their queries in flight."""
         self._over.set()
 
     def _ask(self, index: int, reader: Reader) -> None:

@@ -1,9 +1,9 @@
-"""ZooKeeper's side of a storm: sessions that are resumed, nodes made by the hundred, children counted.
+"""ZooKeeper's side of a storm: resumed sessions, requests that create hundreds of nodes, counts of children.
 
-A broker holds one session with one server, and one ephemeral node below each topic: a client that wants a
-route lists the topic's children. That is half of the nodes that MetaQ created (see
-:mod:`routekeeper.bench.arms.layout`), and the fewest with which ZooKeeper can tell which brokers have a
-topic. The topics' own nodes last, and are made before any clock starts. Source: zookeeper.jute,
+A broker has one session with one server, and one ephemeral node below each topic. A client that wants a route
+lists the topic's children. These are half of the nodes that MetaQ created (see
+:mod:`routekeeper.bench.arms.layout`), and the minimum with which ZooKeeper can show the brokers of a topic.
+The topics' own nodes are persistent, and are created before any clock starts. Source: zookeeper.jute,
 MultiOperationRecord and MultiResponse of ZooKeeper 3.9.
 """
 
@@ -30,7 +30,7 @@ from routekeeper.bench.wires.jute import JuteSession
 from routekeeper.bench.wires.remoting_wire import broker_addr
 from routekeeper.bench.wires.wire import Answer, WireError
 
-#: Number of nodes that one request creates: some hundred, as a client would that has many nodes.
+#: Number of nodes that one request creates: some hundred, as a real client with many nodes would do.
 NODES_PER_MULTI: Final = 300
 #: Number of such requests of one session in flight at a time, so that no session waits too long for an
 #: answer.
@@ -45,7 +45,7 @@ _HEADER: Final = struct.Struct(">i?i")
 
 
 class Encoded:
-    """A request for many nodes, encoded once and ahead of its sending."""
+    """A request for many nodes, encoded once, before it is sent."""
 
     type: Final = Transaction.type
 
@@ -60,7 +60,7 @@ class Session(JuteSession):
     """One session, new or resumed.
 
     Attributes:
-        identity: Session id and password; with them a later connection goes on with the session.
+        identity: Session id and password, with which a later connection resumes the session.
         expired: Whether the server has forgotten the session.
     """
 
@@ -82,7 +82,7 @@ class Session(JuteSession):
         self._granted(found)
 
     def create_all(self, nodes: Encoded) -> bytes:
-        """Return one request that makes all nodes of :func:`encode_nodes`, or none."""
+        """Return one request that creates all nodes of :func:`encode_nodes`, or none."""
         data = self.request(nodes)
         self._multis.add(self.tag)
         return data
@@ -97,21 +97,24 @@ class Session(JuteSession):
         return [self._judged(answer) for answer in super().feed(data)]
 
     def _judged(self, answer: Answer) -> Answer:
-        """A request for many nodes that failed is answered with success and a list of errors."""
+        """Return an error for a failed request for many nodes.
+
+        ZooKeeper answers such a request with success and a list of errors.
+        """
         if answer.tag not in self._multis:
             return answer
         self._multis.discard(answer.tag)
         if answer.error is None:
-            # Requests behind the failed one were not tried.
+            # ZooKeeper did not try the parts after the failed one.
             error = next(filter(None, _errors(answer.body)), 0)
-            # A node that is there already was made by an earlier try of this session, with all others.
+            # If a node exists already, an earlier try of this session created it together with all others.
             if error not in (0, _NODE_EXISTS):
                 return Answer(answer.tag, f"error {error}", b"")
         return answer
 
 
 def _errors(body: bytes) -> Iterator[int]:
-    """Yield the error of each part of a failed request for many nodes; nothing for one that was done."""
+    """Yield the error of each part of a failed request for many nodes; nothing if the request succeeded."""
     at = 0
     while len(body) - at >= _HEADER.size:
         kind, done, _ = _HEADER.unpack_from(body, at)
@@ -142,7 +145,7 @@ def nodes_of(key: int, topics: list[str], *, queues: int = QUEUES) -> list[tuple
 
 
 def lasting_nodes(keys: Iterable[int], topics: Iterable[str]) -> list[tuple[str, bytes]]:
-    """Return the nodes below which brokers make theirs, parents first."""
+    """Return the persistent nodes below which brokers create theirs, parents first."""
     above = [*(f"{topic_path(topic)}/x" for topic in topics), *(f"{IDS}/{key}/x" for key in keys)]
     return [(path, b"") for path in ancestors(above)]
 
