@@ -17,10 +17,6 @@ RESULTS: Final = Path(__file__).parents[3] / "docs" / "results"
 PUBLISHED: Final = sorted(folder for folder in RESULTS.iterdir() if folder.is_dir() and archives(folder))
 
 
-def test_a_comparison_is_published() -> None:
-    assert PUBLISHED
-
-
 @pytest.mark.parametrize("published", PUBLISHED, ids=lambda folder: folder.name)
 def test_raw_events_make_the_published_page_and_its_tables_again(published: Path, tmp_path: Path) -> None:
     """If this fails because the report has changed: python -m routekeeper.bench.publish --again FOLDER."""
