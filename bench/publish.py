@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import lzma
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -26,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from routekeeper.bench.__main__ import make_report
 from routekeeper.bench.runfolder import MANIFEST_NAME, ManifestError, event_sums, read_manifest
 
 PAGE: Final = "report.html"
@@ -110,11 +110,9 @@ def remake(published: Path, to: Path) -> None:
         unpacked, made = Path(folder, "raw"), Path(folder, "made")
         for archive in archives(published):
             shutil.unpack_archive(archive, unpacked)
-        roots = [str(each) for each in sorted(unpacked.iterdir())]
-        report = [sys.executable, "-m", "routekeeper.bench", "report", *roots, "--out", str(made)]
-        done = subprocess.run(report, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise PublishError(f"{published}: the report failed: {done.stderr[-2000:].strip()}")
+        code = make_report([str(each) for each in sorted(unpacked.iterdir())], str(made))
+        if code:
+            raise PublishError(f"{published}: the report ended with {code}")
         for name, source in ((PAGE, made / PAGE), *((name, made / "marts" / name) for name in TABLES)):
             source.replace(to / name)
 

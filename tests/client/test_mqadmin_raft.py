@@ -387,7 +387,7 @@ def test_independent_nameserver_is_no_group(nameserver: Any) -> None:
     assert err == f"mqadmin raftStatus: {http}: runs in mode independent and belongs to no raft group\n"
     code, _, err = mqadmin("transferLeader", "-a", http)
     assert code == 1
-    assert "and belongs to no raft group" in err
+    assert "it belongs to no raft group" in err
 
 
 def test_explain_route_asks_the_first_that_answers(nameserver: Any) -> None:
