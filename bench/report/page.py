@@ -42,6 +42,7 @@ from routekeeper.bench.report.measures import (
 from routekeeper.bench.report.requests import BIN_NS
 from routekeeper.bench.report.silver import Source
 from routekeeper.bench.report.unit_costs import unit_costs
+from routekeeper.bench.report.used_timers import session_is_lease, used_timers
 from routekeeper.bench.report.words import say
 from routekeeper.bench.runfolder import AGAIN, REAL, Line
 
@@ -469,25 +470,14 @@ def _timers(gold: Gold, used: Sequence[Source], values: Values, arms: Sequence[s
     for taken in answers.taken_apart(values, divisors, downs(gold)):
         title = f"{_where(taken.place)}: {MEASURES[taken.place.measure].title}"
         found.append(((order[taken.place], title), taken.arm, taken))
-    timers: dict[str, tuple[str, str, str]] = {}
-    for source in used:
-        if source.manifest is not None and source.series == MAIN_SERIES:
-            for timer, told in source.manifest.timers.items():
-                ours = source.arm in ("independent", "raft")
-                key = timer if ours else f"{timer} ({words.name(source.arm)})"
-                documented = told.documented_ms
-                timers[key] = (
-                    key,
-                    f"{words.quantity(told.used_ms, 'ms')}, {'divided' if told.scaled else 'as it is'}",
-                    "none" if documented is None else words.quantity(documented, "ms"),
-                )
     divided = sorted(set(divisors.values()) - {1.0}, reverse=True)
     return {
         "divided": words.listed([f"{divisor:g}" for divisor in divided]),
         "rows": _crossed(found, arms, lambda each: _taken(each[0]) if each else ("not disturbed", [])),
         "label": words.listed([words.TIMERS[series] for series in divisors or [MAIN_SERIES]]),
         "folded": len(divisors) == 1,  # with one divisor, only bounds are known
-        "used": list(timers.values()),
+        "used": used_timers(used, MAIN_SERIES),
+        "session_is_lease": session_is_lease(used, MAIN_SERIES),
     }
 
 

@@ -251,7 +251,7 @@ def test_c9_timers_that_were_not_divided_are_not_called_so(tmp_path: Path) -> No
     gold = gold_of(tmp_path, {"independent": 100, "raft": 100, "zookeeper": 100})
     html = page(gold, measures.values(gold)).replace("\N{NO-BREAK SPACE}", " ")
     timers = html[html.index('id="timers"') : html.index('id="trust"')]
-    assert "<td>electionTimeout</td><td>300 ms, as it is</td><td>300 ms</td>" in timers
+    assert "<td>electionTimeout</td><td>300 ms, as documented</td><td>300 ms</td>" in timers
     assert "<td>registerNameServerPeriod</td><td>3 s, divided</td><td>30 s</td>" in timers
     assert "a tenth" not in html
 
