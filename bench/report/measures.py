@@ -295,6 +295,11 @@ MEASURES: Final = {
     )
 }
 
+HARMS: Final = (
+    *("disagree_s", "disagree_queues_s", "given_up_s"),
+    *("oldest_answer_s", "backward_s"),
+)
+"""Durations of something wrong; other times last until something is right."""
 TIMES: Final = tuple(
     key for key, each in MEASURES.items() if each.unit == "s" and key not in ("oldest_answer_s", "backward_s")
 )

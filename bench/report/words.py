@@ -15,7 +15,7 @@ from routekeeper.bench.report.answers import (
     summary,
 )
 from routekeeper.bench.report.blocks import VERDICT_BLOCKS_MIN
-from routekeeper.bench.report.measures import MEASURES, Place, Unit, Values
+from routekeeper.bench.report.measures import HARMS, MEASURES, Place, Unit, Values
 
 MINUS: Final = "\N{MINUS SIGN}"
 NEVER: Final = "never"
@@ -254,6 +254,8 @@ def _way(primary: Primary, *, lower: bool) -> str:
     ways = {"s": ("faster", "slower"), "ms": ("faster", "slower"), "count": ("fewer", "more")}
     measure = MEASURES.get(primary.named.measure)
     less, more = ways.get(measure.unit if measure else "", ("less", "more"))
+    if primary.named.measure in HARMS:
+        less, more = "shorter", "longer"
     return less if lower else more
 
 
@@ -291,10 +293,8 @@ def topic(primary: Primary) -> str:
 def sentences(lines: Sequence[Primary]) -> list[str]:
     """Answer the page's question in one sentence for each pair of designs."""
     return [
-        "RocketMQ's independent nameservers serve routes without ZooKeeper; "
-        + _compared(lines, "independent", "zookeeper"),
-        _first_up(_compared(lines, "raft", "independent")),
-        _first_up(_compared(lines, "raft", "zookeeper")),
+        _first_up(_compared(lines, first, second))
+        for first, second in (("independent", "zookeeper"), ("raft", "independent"), ("raft", "zookeeper"))
     ]
 
 

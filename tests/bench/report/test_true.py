@@ -9,17 +9,18 @@ from typing import Final
 import msgspec
 import pytest
 
-from routekeeper.bench.report import measures
+from routekeeper.bench.report import answers, measures, words
 from routekeeper.bench.report.gold import Gold
+from routekeeper.bench.report.measures import Place, Values
 from routekeeper.bench.report.page import page
 from routekeeper.bench.report.used_timers import LOOK_MS, used_timers
-from routekeeper.bench.runfolder import Manifest, Timer
+from routekeeper.bench.runfolder import Arm, Line, Manifest, Timer
 from routekeeper.bench.timers import documented_timers
 from routekeeper.nameserver.liveness import CLOCK_PERIOD_S
-from tests.bench.report.test_misled import gold_of
-from tests.bench.report.test_said import text_of
+from tests.bench.report.test_misled import a_line, gold_of, values_of
+from tests.bench.report.test_said import AGAIN_S, text_of
 
-THREE: Final = {"independent": 100, "raft": 100, "zookeeper": 100}
+THREE: Final[dict[Arm, int]] = {"independent": 100, "raft": 100, "zookeeper": 100}
 
 
 def with_timers(gold: Gold, *, session_ms: float = 2000.0, tick_ms: float = 150.0) -> Gold:
@@ -43,6 +44,16 @@ def with_timers(gold: Gold, *, session_ms: float = 2000.0, tick_ms: float = 150.
         manifest = msgspec.structs.replace(source.manifest, divisor=60.0, timers=timers(source.manifest))
         sources.append(dataclasses.replace(source, manifest=manifest))
     return dataclasses.replace(gold, sources=sources)
+
+
+def with_lines(gold: Gold, values: Values, *lines: Line) -> tuple[Gold, Values]:
+    """The same runs of a plan that names these headline measures, with these values."""
+    sources = []
+    for source in gold.sources:
+        assert source.manifest is not None
+        manifest = msgspec.structs.replace(source.manifest, lines=list(lines))
+        sources.append(dataclasses.replace(source, manifest=manifest))
+    return dataclasses.replace(gold, sources=sources), values
 
 
 # -- timers -------------------------------------------------------------------------------------------------
@@ -96,3 +107,57 @@ def test_faults_are_not_said_to_come_at_the_same_instants(tmp_path: Path) -> Non
     said = text_of(page(gold, measures.values(gold)))
     assert "same instants" not in said
     assert "the same faults in the same order" in said
+
+
+# -- conclusions --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raft", "said", "choice"),
+    [
+        ([1.05] * 10, "as good at", "Either will do"),
+        ([1.0] * 5 + [2.0] * 5, "not clearly better or worse at", "does not tell which is better"),
+        ([1.05] * 6, "not clearly better or worse at", "does not tell which is better"),
+    ],
+    ids=["equivalent", "inconclusive", "few rounds"],
+)
+def test_either_will_do_only_where_both_are_equivalent(
+    tmp_path: Path, raft: list[float], said: str, choice: str
+) -> None:
+    """An inconclusive measure was listed below "Either will do"."""
+    gold, values = with_lines(
+        gold_of(tmp_path, THREE),
+        values_of(AGAIN_S, independent=[1.0] * len(raft), raft=raft),
+        a_line("leader-fails", "kill", "announce_again_s", 0.25),
+    )
+    whole = page(gold, values)
+    assert f"{said} registering brokers" in text_of(whole)
+    chosen = text_of(whole[whole.index('id="choose"') : whole.index('id="questions"')])
+    both = {"Either will do", "does not tell which is better"}
+    assert {text for text in both if text in chosen} == {choice}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "case", "measure", "words_of"),
+    [
+        ("partition", "1-2", "disagree_s", ("shorter", "longer")),
+        ("broker-dies", "cable", "given_up_s", ("shorter", "longer")),
+        ("leader-fails", "kill", "announce_again_s", ("faster", "slower")),
+        ("broker-dies", "kill", "left_by_clients_s", ("faster", "slower")),
+    ],
+)
+def test_a_harm_is_shorter_and_a_recovery_is_faster(
+    scenario: str, case: str, measure: str, words_of: tuple[str, str]
+) -> None:
+    """Nameservers "agreed faster" where they disagreed for a shorter time."""
+    line = a_line(scenario, case, measure, 0.5)
+    for raft, word in zip((0.3, 4.0), words_of, strict=True):
+        values = values_of(Place("equal", scenario, case, measure), independent=[2.0] * 6, raft=[raft] * 6)
+        (found,) = answers.primaries([line], "equal", values)
+        assert words.verdict(found) == f"raft {word} than independent in all 6 rounds"
+
+
+def test_the_answer_says_nothing_that_was_not_compared() -> None:
+    """The page said that nameservers serve routes without ZooKeeper, even if each look-up had failed."""
+    first, *_ = words.sentences([])
+    assert first == "No headline measure compares independent with ZooKeeper."
