@@ -47,7 +47,7 @@ MEASURES: Final = {
     for each in (
         _measure(
             *("left_by_nameservers_s", "s", 0.5, "Dead broker still listed by a nameserver"),
-            "From the fault until the last nameserver no longer lists the broker for any topic.",
+            "From the fault until the last nameserver no longer lists the broker for any observed topic.",
         ),
         _measure(
             *("left_by_clients_s", "s", 0.5, "Dead broker still in a client's routes"),
@@ -55,7 +55,8 @@ MEASURES: Final = {
         ),
         _measure(
             *("back_by_nameservers_s", "s", 0.5, "Returned broker listed by all nameservers"),
-            "From the instant the broker serves again until the last nameserver lists it for all its topics.",
+            "From the instant the broker serves again until the last nameserver lists it for all its "
+            "observed topics.",
         ),
         _measure(
             *("back_by_clients_s", "s", 0.5, "Returned broker in all clients' routes"),
@@ -264,9 +265,9 @@ MEASURES: Final = {
         ),
         _measure(
             *("cpu_s_per_min", "s/min", 0.6, "CPU of all servers"),
-            "User and system time of all nameservers or ZooKeeper servers per minute, starts included. This "
-            "includes the scenario's load: in a quiet time, too, changes, new clients, look-ups and sends go "
-            "on.",
+            "User and system time of all nameservers or ZooKeeper servers per minute, starts included, and "
+            "with the work for the scenario's load, if it has one. Divided timers make the servers work more "
+            "often.",
         ),
         _measure(
             *("rss_mib", "MiB", 64, "Memory of all servers"),
@@ -290,7 +291,8 @@ MEASURES: Final = {
         ),
         _measure(
             *("network_kib_per_s", "KiB/s", 10, "Network"),
-            "Bytes in both directions over the links to nameservers or ZooKeeper servers and among them.",
+            "Bytes in both directions over the links to nameservers or ZooKeeper servers and among them, "
+            "without the headers of TCP and IP. Divided timers make requests, and so bytes, more frequent.",
         ),
     )
 }

@@ -574,7 +574,8 @@ def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Con
             )
         )
     if gold.backward and not any(row.fell + row.relisted for row in gold.backward):
-        found.append(say("monotone", runs=len({row.run for row in gold.backward})))
+        compared = sum(row.compared for row in gold.backward)
+        found.append(say("monotone", compared=compared, runs=len({row.run for row in gold.backward})))
     if any(NOT_OPTIMISED in each.versions.get("python", "") for each in manifests):
         found.append(f"Warning: {WARNING}. Compare figures of such runs with each other only.")
     busiest = [row.busiest for row in gold.costs if row.role == "generator" and row.busiest is not None]

@@ -29,7 +29,7 @@ CASE_NOTES: Final[dict[str, str]] = TEXTS["notes"]
 """Facts that a reader needs for the figures of ``SCENARIO/CASE``; docs/benchmark.md explains the others."""
 TIMERS: Final[dict[str, str]] = TEXTS["timers"]
 """Names of the settings of timers, as they stand above tables."""
-_SUFFIX: Final[dict[Unit, str]] = {"count": "", "CPU s": " s", "/min": "/min"}
+_SUFFIX: Final[dict[Unit, str]] = {"count": "", "CPU s": " s", "s/min": " s CPU/min", "/min": "/min"}
 
 
 def number(value: float, digits: int = 3) -> str:

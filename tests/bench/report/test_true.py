@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from routekeeper.bench.report import answers, measures, words
-from routekeeper.bench.report.gold import Gold
-from routekeeper.bench.report.measures import Place, Values
+from routekeeper.bench.report.answers import TEXTS
+from routekeeper.bench.report.gold import Backward, Gold
+from routekeeper.bench.report.measures import MEASURES, Place, Values
 from routekeeper.bench.report.page import page
 from routekeeper.bench.report.used_timers import LOOK_MS, used_timers
 from routekeeper.bench.runfolder import Arm, Line, Manifest, Timer
@@ -107,6 +108,43 @@ def test_faults_are_not_said_to_come_at_the_same_instants(tmp_path: Path) -> Non
     said = text_of(page(gold, measures.values(gold)))
     assert "same instants" not in said
     assert "the same faults in the same order" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "true", "false"),
+    [
+        (MEASURES["left_by_nameservers_s"].meaning, "any observed topic", "any topic"),
+        (MEASURES["back_by_nameservers_s"].meaning, "all its observed topics", "all its topics"),
+        (MEASURES["cpu_s_per_min"].meaning, "load, if it has one", "includes the scenario's load"),
+        (MEASURES["network_kib_per_s"].meaning, "without the headers of TCP and IP", "all bytes"),
+        (words.SCENARIO_QUESTIONS["quiet"], "the seconds before each fault", "while nothing fails"),
+        (words.CASE_NOTES["nameserver-restarts/one-empty"], "reads its disk", "is not the leader"),
+        (words.CASE_NOTES["partition/1-2"], "some of the simulated brokers", "half of the clients"),
+        (TEXTS["sentences"]["full"], "Its requests", "Requests of every design"),
+        (TEXTS["sentences"]["lost"], "or did not serve in time", "died by itself ("),
+    ],
+)
+def test_a_text_holds_for_every_run(text: str, true: str, false: str) -> None:
+    """Each of these texts said more than the harness observes, or than holds in every scenario."""
+    assert true in text
+    assert false not in text
+
+
+def test_a_rate_of_processor_time_is_not_read_as_a_rate_of_time() -> None:
+    assert words.quantity(2.0, "s/min") == "2 s CPU/min"
+
+
+def test_servers_that_never_went_back_are_told_with_what_was_compared(tmp_path: Path) -> None:
+    """Clients' answers, and topics that nobody observes, were not compared."""
+    gold = gold_of(tmp_path, THREE)
+    rows = [
+        Backward(run=source.run, fault=0, compared=7, fell=0, relisted=0, servers=0, longest_ns=0)
+        for source in gold.sources
+    ]
+    gold = dataclasses.replace(gold, backward=rows)
+    said = text_of(page(gold, measures.values(gold)))
+    assert "126 comparisons in 18 runs found nothing older. It did not compare answers to clients." in said
+    assert "No server's answer was older" not in said
 
 
 # -- conclusions --------------------------------------------------------------------------------------------
