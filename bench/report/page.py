@@ -42,7 +42,7 @@ from routekeeper.bench.report.measures import (
 from routekeeper.bench.report.requests import BIN_NS
 from routekeeper.bench.report.silver import Source
 from routekeeper.bench.report.unit_costs import unit_costs
-from routekeeper.bench.report.used_timers import session_is_lease, used_timers
+from routekeeper.bench.report.used_timers import session_is_lease, undivided_session, used_timers
 from routekeeper.bench.report.words import say
 from routekeeper.bench.runfolder import AGAIN, REAL, Line
 
@@ -163,7 +163,7 @@ def _chart(answer: Answer, gold: Gold, used: Sequence[Source], values: Values) -
     unit = row.measure.unit
     rounds = {arm: list(values[row.place].get(arm, {}).values()) for arm in ARMS}
     drawn = drawing.strips(rounds, unit=unit, what=evidence.words)
-    real = _with_real_timers(row.place, gold, used, values)
+    real = _undivided(row.place, gold, used, values)
     absent = "the same" if row.measure.key in NO_TIMERS else "not run"
     return {
         "words": evidence.words,
@@ -173,16 +173,29 @@ def _chart(answer: Answer, gold: Gold, used: Sequence[Source], values: Values) -
     }
 
 
-def _with_real_timers(place: Place, gold: Gold, used: Sequence[Source], values: Values) -> dict[str, str]:
-    """Return each design's value with undivided timers: measured, predicted, or its bounds."""
+def _undivided(place: Place, gold: Gold, used: Sequence[Source], values: Values) -> dict[str, str]:
+    """Return each design's value with undivided timers: measured, predicted, or its bounds.
+
+    Designs with sessions have them there, because the series differ in their length.
+    """
     apart = answers.taken_apart(values, _divisors(used), downs(gold))
-    found = {taken.arm: _taken(taken)[0] for taken in apart if taken.place == place}
+    found = {
+        taken.arm: f"{_taken(taken)[0]}{_of_session(used, MAIN_SERIES, taken.arm)}"
+        for taken in apart
+        if taken.place == place
+    }
     for series in ("equal-undivided", "defaults"):
         measured = values.get(Place(series, place.scenario, place.case, place.measure), {})
         for arm, rounds in measured.items():
             middle = answers.summary(list(rounds.values())).middle
-            found[arm] = f"{words.quantity(middle, MEASURES[place.measure].unit)} measured"
+            told = f"{words.quantity(middle, MEASURES[place.measure].unit)} measured"
+            found[arm] = f"{told}{_of_session(used, series, arm)}"
     return found
+
+
+def _of_session(used: Sequence[Source], series: str, arm: str) -> str:
+    session = undivided_session(used, series, arm)
+    return f" (session {session})" if session else ""
 
 
 def _divisors(used: Sequence[Source]) -> dict[str, float]:
@@ -201,7 +214,7 @@ def environment() -> Environment:
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     functions = (
         *(words.name, words.quantity, words.middle_of, words.range_of, words.verdict, words.topic),
-        *(words.difference, words.leaning, words.holds),
+        *(words.difference, words.leaning, words.holds, say),
     )
     made.globals.update({each.__name__: each for each in functions}, measure_of=MEASURES.get)
     made.globals.update(W=drawing.WIDTH, H=drawing.HEIGHT, LEFT=drawing.LEFT)
@@ -477,6 +490,7 @@ def _timers(gold: Gold, used: Sequence[Source], values: Values, arms: Sequence[s
         "label": words.listed([words.TIMERS[series] for series in divisors or [MAIN_SERIES]]),
         "folded": len(divisors) == 1,  # with one divisor, only bounds are known
         "used": used_timers(used, MAIN_SERIES),
+        "session": undivided_session(used, MAIN_SERIES, "zookeeper"),
         "session_is_lease": session_is_lease(used, MAIN_SERIES),
     }
 
@@ -589,10 +603,12 @@ def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Con
     busy_runs = sum(bool(shared.of_run(source.run)) for source in used)
     if busy_runs:
         found.append(say("disturbed", runs=busy_runs, all=len(used)))
-    rounds = [pair.estimate.blocks for row in every for pair in row.pairs if pair.estimate is not None]
-    most = max(rounds, default=0)
-    if most >= answers.LEANING_BLOCKS_MIN:
-        found.append(say("chance", pairs=len(rounds), one_in=2 ** (most - 1), rounds=most))
+    blocks = [pair.estimate.blocks for row in every for pair in row.pairs if pair.estimate is not None]
+    rounds = [each for each in blocks if each >= answers.LEANING_BLOCKS_MIN]
+    if rounds:
+        ways = sorted(set(rounds), reverse=True)
+        agree = [f"one in {2 ** (each - 1):,} agrees in all {each} rounds" for each in ways]
+        found.append(say("chance", pairs=len(rounds), agree=words.listed(agree)))
     return found
 
 

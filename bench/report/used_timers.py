@@ -44,6 +44,15 @@ def timers_of(sources: Sequence[Source], series: str, arm: str | None = None) ->
     return found
 
 
+def undivided_session(sources: Sequence[Source], series: str, arm: str) -> str:
+    """Return a design's session time-out without the series' divisor; empty if it has no sessions."""
+    session = timers_of(sources, series, arm).get("sessionTimeout")
+    divisors = [each.manifest.divisor for each in sources if each.manifest and each.series == series]
+    if session is None or not divisors:
+        return ""
+    return quantity(session.used_ms * (divisors[0] if session.scaled else 1), "ms")
+
+
 def session_is_lease(sources: Sequence[Source], series: str) -> bool:
     """Return whether ZooKeeper's session time-out is as long as RocketMQ's lease."""
     known = timers_of(sources, series)

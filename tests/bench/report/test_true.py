@@ -99,6 +99,50 @@ def test_periods_that_no_plan_divides_are_told(tmp_path: Path) -> None:
     assert "less 10 to 400 ms" in rows["ping of a session (ZooKeeper)"]
 
 
+def beside(gold: Gold, series: str, **changed: object) -> Gold:
+    """The same runs once more, as those of another series."""
+    sources = []
+    for source in gold.sources:
+        assert source.manifest is not None
+        manifest = msgspec.structs.replace(source.manifest, **changed)
+        run = source.run.replace("/equal/", f"/{series}/")
+        sources.append(dataclasses.replace(source, series=series, run=run, manifest=manifest))
+    return dataclasses.replace(gold, sources=[*gold.sources, *sources])
+
+
+def test_a_value_of_zookeeper_with_undivided_timers_names_its_session(tmp_path: Path) -> None:
+    """A session of 30 s stood in a row with one that equals the lease of 120 s, without a word."""
+    gold = with_timers(gold_of(tmp_path, THREE))
+    defaults = {"sessionTimeout": Timer(used_ms=30_000)}
+    at_60, at_1 = (
+        values_of(
+            Place(series, "broker-dies", "cable", "left_by_clients_s"),
+            **dict.fromkeys(("independent", "zookeeper"), [found] * 6),
+        )
+        for series, found in (("equal", 2.1), ("defaults", 33.0))
+    )
+    said = text_of(page(gold, at_60))
+    assert "2.10 to 126 s (session 120 s)" in said
+    assert "Real timers" not in said
+    said = text_of(page(beside(gold, "defaults", divisor=1.0, timers=defaults), at_60 | at_1))
+    assert "33 s measured (session 30 s)" in said
+    assert "With RocketMQ's own timers" not in said
+    assert "ZooKeeper's session time-out is then 120 s." in said
+
+
+def test_chance_is_told_for_each_number_of_rounds(tmp_path: Path) -> None:
+    """Pairs of three rounds, which agree by chance in one of four, counted with those of ten."""
+    gold = gold_of(tmp_path, THREE)
+    values: Values = {}
+    for series, rounds in (("equal", 10), ("equal-described", 6), ("equal-lengths", 3)):
+        place = Place(series, "broker-dies", "cable", "left_by_clients_s")
+        values |= values_of(place, independent=[1.0] * rounds, zookeeper=[1.0] * rounds)
+    said = text_of(page(gold, values))
+    told = "one in 512 agrees in all 10 rounds and one in 32 agrees in all 6 rounds by chance"
+    assert "This page says of 2 pairs of figures whether they differ in every round. Of pairs" in said
+    assert told in said
+
+
 # -- method -------------------------------------------------------------------------------------------------
 
 
