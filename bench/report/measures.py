@@ -166,6 +166,11 @@ MEASURES: Final = {
             "The time for which at least two nameservers listed different brokers for at least one topic.",
         ),
         _measure(
+            *("unanswering_s", "s", 0.5, "A nameserver gave no answer"),
+            "The time in which at least one nameserver refused to answer, or was silent, for at least one "
+            "observed topic. Such a server contradicts nobody.",
+        ),
+        _measure(
             *("disagree_topics", "count", 1, "Topics with different brokers"),
             "Topics for which at least two nameservers listed different brokers.",
         ),
@@ -243,7 +248,7 @@ MEASURES: Final = {
         _measure(
             *("visible_ms_p50", "ms", 10, "Change visible on all nameservers, typical"),
             "Median from the instant its broker began to send the change until the last nameserver shows it. "
-            "Readings are 20 ms apart.",
+            "“What to trust” says how exactly that is known.",
         ),
         _measure(
             *("visible_clients_ms_p50", "ms", 500, "Change known to all observed clients, typical"),
@@ -298,14 +303,16 @@ MEASURES: Final = {
 }
 
 HARMS: Final = (
-    *("disagree_s", "disagree_queues_s", "given_up_s"),
+    *("disagree_s", "disagree_queues_s", "unanswering_s", "given_up_s"),
     *("oldest_answer_s", "backward_s"),
 )
 """Durations of something wrong; other times last until something is right."""
 TIMES: Final = tuple(
-    key for key, each in MEASURES.items() if each.unit == "s" and key not in ("oldest_answer_s", "backward_s")
+    key
+    for key, each in MEASURES.items()
+    if each.unit == "s" and key not in ("oldest_answer_s", "backward_s", "unanswering_s")
 )
-"""Recoveries; the length of the fault decides how old an answer may be."""
+"""Recoveries; the length of the fault decides how old an answer may be, and how long a server is silent."""
 SHARE_MIN: Final = 20
 """The fewest observations of which the page shows a share."""
 
@@ -581,6 +588,7 @@ def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
         yield run, case, f"back_by_{observer}s_s", max(each)
     watched = {row.run for row in gold.observed if row.observer == "nameserver"}
     differed = {(row.run, row.fault, row.about): row for row in gold.disagreements}
+    silent = {(row.run, row.fault): row.unanswering_ns for row in gold.unanswering}
     mistaken = {(row.run, row.fault): row for row in gold.given_up if row.observer == "nameserver"}
     for (run, number), fault in faults.items():
         if run not in watched or not is_struck(fault):
@@ -592,6 +600,7 @@ def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
                 yield run, fault.case, "disagree_topics", found.topics if found else 0
             if fault.healed_ns is not None:
                 yield run, fault.case, f"agree{of_what}_s", found.agree_ns / 1e9 if found else 0.0
+        yield run, fault.case, "unanswering_s", silent.get((run, number), 0) / 1e9
         dropped = mistaken.get((run, number))
         yield run, fault.case, "given_up_s", dropped.given_up_ns / 1e9 if dropped else 0.0
 

@@ -44,6 +44,7 @@ from routekeeper.bench.report.silver import Source
 from routekeeper.bench.report.unit_costs import unit_costs
 from routekeeper.bench.report.used_timers import session_is_lease, undivided_session, used_timers
 from routekeeper.bench.report.words import say
+from routekeeper.bench.resolution import OBSERVE_EVERY_S
 from routekeeper.bench.runfolder import AGAIN, REAL, Line
 
 CASE_OPS: Final = {
@@ -590,6 +591,11 @@ def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Con
     if gold.backward and not any(row.fell + row.relisted for row in gold.backward):
         compared = sum(row.compared for row in gold.backward)
         found.append(say("monotone", compared=compared, runs=len({row.run for row in gold.backward})))
+    apart = [row.apart_ns for row in gold.observed if row.observer == "nameserver" and row.apart_ns]
+    if apart:
+        typical, longest = (words.quantity(each / 1e6, "ms") for each in (median(apart), max(apart)))
+        step = words.quantity(OBSERVE_EVERY_S, "s")
+        found.append(say("readings", middle=typical, worst=longest, step=step))
     if any(NOT_OPTIMISED in each.versions.get("python", "") for each in manifests):
         found.append(f"Warning: {WARNING}. Compare figures of such runs with each other only.")
     busiest = [row.busiest for row in gold.costs if row.role == "generator" and row.busiest is not None]

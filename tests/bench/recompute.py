@@ -285,6 +285,21 @@ def _disagreed(life: Life, fault: Row, differ: Callable[[Row, Row], bool]) -> fl
                 end = min(one["still"], other["still"], fault["until_ns"])
                 if one["index"] != other["index"] and begin < end and differ(one, other):
                     pieces.append((begin, end))
+    return _covered(pieces)
+
+
+def _unanswering(life: Life, fault: Row) -> float:
+    """Return for how long, in s, at least one nameserver certainly gave no answer."""
+    pieces = [
+        (max(span["seen"], fault["begin_ns"]), min(span["still"], fault["until_ns"]))
+        for span in life.spans
+        if span["observer"] == "nameserver" and span["state"] not in ("routed", "absent")
+    ]
+    return _covered(pieces)
+
+
+def _covered(pieces: list[tuple[int, int]]) -> float:
+    """Return the time, in s, that at least one of these pieces covers."""
     total, known = 0, 0
     for begin, end in sorted(pieces):
         total += max(end - max(begin, known), 0)
@@ -402,6 +417,7 @@ def _of_run(life: Life, run: Run) -> Iterator[tuple[str, str, float]]:
         if watched:
             yield case, "disagree_s", _disagreed(life, fault, _lists_differ)
             yield case, "disagree_queues_s", _disagreed(life, fault, _counts_differ)
+            yield case, "unanswering_s", _unanswering(life, fault)
 
 
 def differences(found: dict[Key, float], values: Path) -> tuple[int, list[str]]:

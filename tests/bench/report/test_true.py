@@ -11,7 +11,7 @@ import pytest
 
 from routekeeper.bench.report import answers, measures, words
 from routekeeper.bench.report.answers import TEXTS
-from routekeeper.bench.report.gold import Backward, Gold
+from routekeeper.bench.report.gold import Backward, Gold, Observed
 from routekeeper.bench.report.measures import MEASURES, Place, Values
 from routekeeper.bench.report.page import page
 from routekeeper.bench.report.used_timers import LOOK_MS, used_timers
@@ -189,6 +189,19 @@ def test_servers_that_never_went_back_are_told_with_what_was_compared(tmp_path: 
     said = text_of(page(gold, measures.values(gold)))
     assert "126 comparisons in 18 runs found nothing older. It did not compare answers to clients." in said
     assert "No server's answer was older" not in said
+
+
+def test_exactness_of_readings_is_the_measured_one(tmp_path: Path) -> None:
+    """Readings were called 20 ms apart, and were 22 to 39 ms apart."""
+    gold = gold_of(tmp_path, THREE)
+    apart = [
+        Observed(run=source.run, observer="nameserver", observers=3, topics=3, spans=9, apart_ns=apart_ns)
+        for source, apart_ns in zip(gold.sources, [22_000_000] * 17 + [39_000_000], strict=True)
+    ]
+    gold = dataclasses.replace(gold, observed=apart)
+    said = text_of(page(gold, measures.values(gold)))
+    assert "to within 22 ms when the list of a server changed, and to within 39 ms in the worst run" in said
+    assert "Readings are 20 ms apart" not in MEASURES["visible_ms_p50"].meaning
 
 
 # -- conclusions --------------------------------------------------------------------------------------------
