@@ -32,11 +32,13 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
     path = folder / "marts" / "values.parquet"
     found: Values = defaultdict(lambda: defaultdict(dict))
     planned: set[tuple[Place, str]] = set()
+    below: dict[Place, dict[str, float]] = defaultdict(dict)
     try:
         for row in pq.read_table(path).to_pylist():
             place = Place(row["series"], row["scenario"], row["case"], row["measure"])
             if place.measure in MEASURES:
                 found[place][row["arm"]][row["batch"], row["block"]] = row["value"]
+                below[place][row["arm"]] = row["floor"]
                 if row["set_by_plan"]:
                     planned.add((place, row["arm"]))
     except (OSError, pa.ArrowInvalid, KeyError) as error:
@@ -47,7 +49,7 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
     if disturbances:
         raise NoReport(f"the machine was busy, so nothing follows: {'; '.join(disturbances)}")
     named = [msgspec.convert(row, Line) for row in _rows(folder, "lines.parquet")]
-    lines = answers.primaries(named, MAIN_SERIES, found, shared.crowded, planned)
+    lines = answers.primaries(named, MAIN_SERIES, found, shared.crowded, planned, below)
     return [(words.topic(line), words.verdict(line), words.values(found, line)) for line in lines]
 
 

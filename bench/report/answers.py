@@ -8,7 +8,7 @@ With fewer than ten rounds, the sentence names the rounds: "in all 6 rounds" or 
 import math
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from statistics import median
 from typing import Any, Final, Literal, NamedTuple
@@ -140,6 +140,10 @@ class Primary:
     pair: Pair
     unjudged: tuple[str, ...] = ()
     set_by_plan: tuple[str, ...] = ()
+    hidden: Mapping[str, float] = field(default_factory=dict)
+    """Arms some of whose values are recorded as 0, with the longest time that such a value may hide."""
+    at_worst: tuple[Pair, ...] = ()
+    """The same pair with the zeros of one of these arms replaced by that time."""
 
     @property
     def blocks(self) -> int:
@@ -164,22 +168,30 @@ class Primary:
         the median difference is large enough to matter. The page says this, and it is no verdict; see
         :attr:`is_verdict`.
         """
-        told = self.pair.estimate
         if self.unjudged:
             return "unjudged"
         if self.set_by_plan:
             return "set by the plan"
         if self.resolution_s > self.named.margin:
             return "too coarse"
-        if told is None:
+        if self.pair.estimate is None:
             return "not measured"
-        match self.pair.verdict:
+        return "open" if self.is_hidden else self._result(self.pair)
+
+    @property
+    def is_hidden(self) -> bool:
+        """Return whether one arm is better only if its values that are recorded as 0 are so short."""
+        found = self._result(self.pair)
+        return found in ("better", "worse") and any(self._result(each) != found for each in self.at_worst)
+
+    def _result(self, pair: Pair) -> Found:
+        match pair.verdict:
             case "better" | "worse" | "equivalent" as said:
                 return said
-            case _ if self.is_verdict or self.pair.leaning == "none":
+            case _ if self.is_verdict or pair.leaning == "none":
                 return "open"
             case _:
-                lower = self.pair.leaning == "lower"
+                lower = pair.leaning == "lower"
                 return "better" if lower == (self.named.better == "lower") else "worse"
 
     @property
@@ -308,8 +320,13 @@ def primaries(
     values: Values,
     crowded: Collection[Setting] = (),
     planned: Collection[tuple[Place, str]] = (),
+    floors: Mapping[Place, Mapping[str, float]] | None = None,
 ) -> list[Primary]:
-    """Return the results of one series' headline measures, by their margins."""
+    """Return the results of one series' headline measures, by their margins.
+
+    Args:
+        floors: As for :func:`rows`.
+    """
     found = []
     for line in named:
         place = Place(series, line.scenario, line.case, line.measure)
@@ -321,16 +338,32 @@ def primaries(
             margin=line.margin,
             lower_is_better=line.better == "lower",
         )
+        hidden = _hidden(arms, line, (floors or {}).get(place, {}))
+        raised = [
+            {**arms, arm: {block: value or most for block, value in arms[arm].items()}}
+            for arm, most in hidden.items()
+        ]
         found.append(
             Primary(
                 named=line,
                 series=series,
                 pair=_pair(arms, judged, line.margin),
+                hidden=hidden,
+                at_worst=tuple(_pair(each, judged, line.margin) for each in raised),
                 unjudged=unjudged(place, line.arms, crowded),
                 set_by_plan=tuple(arm for arm in line.arms if (place, arm) in planned),
             )
         )
     return found
+
+
+def _hidden(
+    arms: Mapping[str, Mapping[Block, float]], line: NamedLine, floors: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the arms of a line with values of 0, and the longest time that each may hide."""
+    least = RESOLUTION_S.get(line.measure, 0.0)
+    found = {arm: max(least, floors.get(arm, 0.0)) for arm in line.arms if 0.0 in arms.get(arm, {}).values()}
+    return {arm: most for arm, most in found.items() if most}
 
 
 def taken_apart(

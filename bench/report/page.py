@@ -78,7 +78,8 @@ def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:
     used = [source for source in gold.sources if source.left_out is None]
     shared = conditions(gold)
     planned = set_by_plan(gold, values)
-    every = answers.rows(values, floors(gold), shared.crowded, planned)
+    below = floors(gold)
+    every = answers.rows(values, below, shared.crowded, planned)
     disturbed = bool(shared.disturbances)
     controls = _controls(every, told=not disturbed)
     if disturbed:
@@ -90,7 +91,7 @@ def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:
     compared = len(_arms(used)) > 1 and not beside and not any(source.arm in AGAIN for source in used)
     arms = list(ARMS) if compared else _arms(used)
     table = {row.place: row for row in every}
-    lines = answers.primaries(named_lines(used), MAIN_SERIES, values, shared.crowded, planned)
+    lines = answers.primaries(named_lines(used), MAIN_SERIES, values, shared.crowded, planned, below)
     scenarios = _scenarios(gold, used, every, arms, told=not disturbed)
     other_series = _other_series(used, every)
     costs = unit_costs()
@@ -310,7 +311,9 @@ def _interval(line: Primary) -> str:
     if math.isnan(told.value):
         return "never in either"
     middle, low, high = (words.signed(each, unit) for each in (told.value, told.low, told.high))
-    return f"median {middle}, {low} to {high}" if told.blocks > 1 else middle
+    hidden = [f"below {words.quantity(most, unit)} ({words.name(arm)})" for arm, most in line.hidden.items()]
+    zero = f"; a value of 0 is {words.listed(hidden)}" if hidden else ""
+    return f"{f'median {middle}, {low} to {high}' if told.blocks > 1 else middle}{zero}"
 
 
 def _scenarios(

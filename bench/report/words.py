@@ -243,6 +243,11 @@ def verdict(primary: Primary) -> str:
             lower = (primary.found == "better") == (primary.named.better == "lower")
             rounds = "" if primary.is_verdict else f" in {_blocks(primary.pair)}"
             return f"{first} {_way(primary, lower=lower)} than {second}{rounds}"
+        case _ if primary.is_hidden:
+            most = [
+                f"{name(arm)}'s times of 0 may be up to {each:g} s" for arm, each in primary.hidden.items()
+            ]
+            return f"unclear: {listed(most)}"
         case _ if primary.is_verdict:
             return f"{first} and {second}: unclear"
         case _:

@@ -252,6 +252,39 @@ def test_a_harm_is_shorter_and_a_recovery_is_faster(
         assert words.verdict(found) == f"raft {word} than independent in all 6 rounds"
 
 
+@pytest.mark.parametrize(
+    ("zookeeper", "rounds", "verdict"),
+    [
+        (0.49, 10, "unclear: raft's times of 0 may be up to 0.25 s"),
+        (0.51, 10, "raft faster than ZooKeeper"),
+        (0.49, 6, "unclear: raft's times of 0 may be up to 0.25 s"),
+        (0.51, 6, "raft faster than ZooKeeper in all 6 rounds"),
+        (0.24, 10, "raft and ZooKeeper are equivalent"),
+    ],
+)
+def test_a_time_of_0_is_better_only_if_the_time_that_it_may_hide_is_too(
+    zookeeper: float, rounds: int, verdict: str
+) -> None:
+    """A killed leader is replaced within 0.21 s, which counts as 0; ZooKeeper's 0.45 s counts as 0.45 s."""
+    values = values_of(AGAIN_S, raft=[0.0] * rounds, zookeeper=[zookeeper] * rounds)
+    line = a_line("leader-fails", "kill", "announce_again_s", 0.25, "raft", "zookeeper")
+    (found,) = answers.primaries([line], "equal", values)
+    assert words.verdict(found) == verdict
+    (found,) = answers.primaries([line], "equal", values, floors={AGAIN_S: {"raft": 0.4}})
+    assert found.winner is None, "no request was due for 0.4 s"
+
+
+def test_a_difference_from_a_time_of_0_says_that_it_is_below_the_resolution(tmp_path: Path) -> None:
+    gold, values = with_lines(
+        gold_of(tmp_path, THREE),
+        values_of(AGAIN_S, raft=[0.0] * 6, zookeeper=[0.55] * 6),
+        a_line("leader-fails", "kill", "announce_again_s", 0.25, "raft", "zookeeper"),
+    )
+    said = text_of(page(gold, values))
+    told = f"median {words.MINUS}550 ms, {words.MINUS}550 ms to {words.MINUS}550 ms"
+    assert f"{told}; a value of 0 is below 250 ms (raft)" in said
+
+
 def test_the_answer_says_nothing_that_was_not_compared() -> None:
     """The page said that nameservers serve routes without ZooKeeper, even if each look-up had failed."""
     first, *_ = words.sentences([])
