@@ -403,13 +403,8 @@ def taken_apart(
     return found
 
 
-Holds = Literal[
-    "holds", "holds in part", "does not hold", "equivalent", "not shown", "described", "not measured"
-]
-
-
 class Evidence(NamedTuple):
-    """One figure that is shown beside a claim. It counts for the result if a headline measure compares it."""
+    """One figure that is shown beside a claim. A headline measure may compare it."""
 
     scenario: str
     case: str | None
@@ -428,8 +423,6 @@ class Claim:
     """Where the documents say it; empty for a question of ours."""
     caveat: str = ""
     """Facts that a reader needs to understand its figures."""
-    of_asking: bool = False
-    """True if it is about the price of asking: clients that learn of changes later then support it."""
     by_design: bool = False
     """True if it describes how something is built, which no measurement can show or refute."""
 
@@ -454,36 +447,19 @@ class Answer:
     """A claim with its figures, and the headline measures among them."""
 
     claim: Claim
-    holds: Holds
     found: list[tuple[Evidence, Row]]
     lines: list[Primary]
 
 
 def answer(claim: Claim, table: Mapping[Place, Row], series: str, lines: Sequence[Primary]) -> Answer:
-    """Return whether a claim holds, in words, from headline measures with ``independent``."""
+    """Return a claim with its figures and headline measures, as far as there are some."""
     found, about = [], []
     for each in claim.evidence:
         row = table.get(Place(series, each.scenario, each.case, each.measure))
         if row is not None and "independent" in row.arms:
             found.append((each, row))
             about += [line for line in lines if line.is_about(each.scenario, each.case, each.measure)]
-    return Answer(claim=claim, holds=_holds(claim, found, about), found=found, lines=about)
-
-
-def _holds(claim: Claim, found: Sequence[tuple[Evidence, Row]], about: Sequence[Primary]) -> Holds:
-    if not found and claim.evidence:
-        return "not measured"
-    mine = [line for line in about if "independent" in line.pair.arms]
-    speaks = {
-        (line.winner == "independent") is not claim.of_asking for line in mine if line.winner is not None
-    }
-    if not mine:
-        return "described"
-    if len(speaks) == 2:
-        return "holds in part"
-    if speaks:
-        return "holds" if True in speaks else "does not hold"
-    return "equivalent" if {line.found for line in mine} == {"equivalent"} else "not shown"
+    return Answer(claim=claim, found=found, lines=about)
 
 
 def endless(value: float) -> bool:

@@ -216,7 +216,7 @@ def environment() -> Environment:
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     functions = (
         *(words.name, words.quantity, words.middle_of, words.range_of, words.verdict, words.topic),
-        *(words.difference, words.leaning, words.holds, say),
+        *(words.difference, words.leaning, words.answered, say),
     )
     made.globals.update({each.__name__: each for each in functions}, measure_of=MEASURES.get)
     made.globals.update(W=drawing.WIDTH, H=drawing.HEIGHT, LEFT=drawing.LEFT)

@@ -330,14 +330,17 @@ def _first_up(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}"
 
 
-def holds(answer: Answer) -> str:
-    """Answer a claim in one sentence: whether it holds, and by which headline measures."""
-    if answer.claim.by_design and answer.holds == "described":
-        return say("by-design")
+def answered(answer: Answer) -> str:
+    """Return whether a claim is true by design, and the results of the headline measures that it concerns.
+
+    No other word is said of a claim, because figures do not decide whether a server is "light" or "enough".
+    """
     said = "; ".join(f"at {topic(line)}, {verdict(line)}" for line in answer.lines)
-    if said and not (answer.claim.source and all(line.is_verdict for line in answer.lines)):
-        return f"{_first_up(said)}."
-    return f"{TEXTS['holds'][answer.holds]}{': ' if said else ''}{said}."
+    told = [say("by-design")] if answer.claim.by_design else []
+    told += [f"{_first_up(said)}."] if said else []
+    if not told:
+        told = [say("described" if answer.found else "not-measured")]
+    return " ".join(told)
 
 
 def values(found: Values, line: Primary) -> str:

@@ -21,4 +21,4 @@ def test_few_blocks_are_not_taken_for_no_difference(blocks: int, few: bool) -> N
     answer = answers.answer(answers.CLAIMS[1], table, "equal", lines)
     said = "too few rounds" if few else "no difference in any"
     assert words.verdict(lines[0]).startswith(said)
-    assert said in words.holds(answer)
+    assert said in words.answered(answer)
