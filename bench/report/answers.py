@@ -13,6 +13,7 @@ from importlib.resources import files
 from statistics import median
 from typing import Any, Final, Literal, NamedTuple
 
+from routekeeper.bench.plan import SWEEPS
 from routekeeper.bench.report.blocks import (
     VERDICT_BLOCKS_MIN,
     Estimate,
@@ -24,7 +25,7 @@ from routekeeper.bench.report.blocks import (
     judge,
     split,
 )
-from routekeeper.bench.report.measures import MEASURES, TIMES, Block, Measure, Place, Unit, Values
+from routekeeper.bench.report.measures import HARMS, MEASURES, TIMES, Block, Measure, Place, Unit, Values
 from routekeeper.bench.resolution import RESOLUTION_S, STEPS
 from routekeeper.bench.runfolder import AGAIN, REAL
 from routekeeper.bench.runfolder import Line as NamedLine
@@ -132,6 +133,18 @@ Found = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Grown:
+    """A harm that lasts the longer, the longer the fault, where the other design has none at any length."""
+
+    arm: str
+    spared: bool
+    """True if a fault of half a session does no such harm: it begins when the lease has run out."""
+    other: str
+    longest: float
+    """The other design's longest value of all lengths; it is below the resolution."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Primary:
     """The result of one headline measure."""
 
@@ -140,6 +153,7 @@ class Primary:
     pair: Pair
     unjudged: tuple[str, ...] = ()
     set_by_plan: tuple[str, ...] = ()
+    grown: Grown | None = None
     hidden: Mapping[str, float] = field(default_factory=dict)
     """Arms some of whose values are recorded as 0, with the longest time that such a value may hide."""
     at_worst: tuple[Pair, ...] = ()
@@ -338,6 +352,8 @@ def primaries(
             margin=line.margin,
             lower_is_better=line.better == "lower",
         )
+        grown = _grown(place, line, values, planned)
+        by_plan = () if grown else tuple(arm for arm in line.arms if (place, arm) in planned)
         hidden = _hidden(arms, line, (floors or {}).get(place, {}))
         raised = [
             {**arms, arm: {block: value or most for block, value in arms[arm].items()}}
@@ -351,10 +367,39 @@ def primaries(
                 hidden=hidden,
                 at_worst=tuple(_pair(each, judged, line.margin) for each in raised),
                 unjudged=unjudged(place, line.arms, crowded),
-                set_by_plan=tuple(arm for arm in line.arms if (place, arm) in planned),
+                set_by_plan=by_plan,
+                grown=grown,
             )
         )
     return found
+
+
+def _grown(
+    place: Place, line: NamedLine, values: Values, planned: Collection[tuple[Place, str]]
+) -> Grown | None:
+    """Return the design whose harm grows with the fault, if the other one has none at any length.
+
+    The plan sets how long such a harm lasts, but not that there is one: so it is compared.
+    """
+    marked = [arm for arm in line.arms if (place, arm) in planned]
+    sweep = [
+        each
+        for each in values
+        if each.case in SWEEPS and (each.scenario, each.measure) == (line.scenario, line.measure)
+    ]
+    if line.measure not in HARMS or len(marked) != 1 or {each.case for each in sweep} != SWEEPS.keys():
+        return None
+    arm = marked[0]
+    other = line.arms[1 - line.arms.index(arm)]
+    least = RESOLUTION_S.get(line.measure, 0.0)
+    rounds = [values[each].get(other, {}).values() for each in (place, *sweep)]
+    if not all(rounds) or any((each, arm) not in planned for each in sweep):
+        return None
+    longest = max(map(max, rounds))
+    if longest > least:
+        return None
+    short = [values[each][arm].values() for each in sweep if SWEEPS[each.case or ""][1] == "half"]
+    return Grown(arm=arm, spared=max(map(max, short)) <= least, other=other, longest=longest)
 
 
 def _hidden(

@@ -9,6 +9,7 @@ from routekeeper.bench.report.answers import (
     LEANING_BLOCKS_MIN,
     TEXTS,
     Answer,
+    Grown,
     Pair,
     Primary,
     Summary,
@@ -239,6 +240,8 @@ def verdict(primary: Primary) -> str:
             return f"unclear: the measure cannot show differences below {primary.resolution_s:g} s"
         case "equivalent":
             return f"{first} and {second} are equivalent"
+        case "better" | "worse" if primary.grown is not None:
+            return _growing(primary.grown)
         case "better" | "worse":
             lower = (primary.found == "better") == (primary.named.better == "lower")
             rounds = "" if primary.is_verdict else f" in {_blocks(primary.pair)}"
@@ -252,6 +255,13 @@ def verdict(primary: Primary) -> str:
             return f"{first} and {second}: unclear"
         case _:
             return _undecided(primary)
+
+
+def _growing(grown: Grown) -> str:
+    """Return the words for a harm whose length is the fault's, beside a design without it."""
+    lease = " beyond the lease of two undivided minutes" if grown.spared else ""
+    longest = f"for {quantity(grown.longest, 's')} at most" if grown.longest else "not at all"
+    return f"{name(grown.arm)} as long as the cut lasts{lease}, {name(grown.other)} {longest}"
 
 
 def _way(primary: Primary, *, lower: bool) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 import pytest
 
+from routekeeper.bench.plan import SWEEPS
 from routekeeper.bench.report import answers, measures, words
 from routekeeper.bench.report.answers import TEXTS
 from routekeeper.bench.report.gold import Backward, Gold, Observed
@@ -283,6 +284,54 @@ def test_a_difference_from_a_time_of_0_says_that_it_is_below_the_resolution(tmp_
     said = text_of(page(gold, values))
     told = f"median {words.MINUS}550 ms, {words.MINUS}550 ms to {words.MINUS}550 ms"
     assert f"{told}; a value of 0 is below 250 ms (raft)" in said
+
+
+def swept(measure: str, *, of_half_s: float = 0.0, of_raft_s: float = 0.0) -> Values:
+    """Independent nameservers disagree for a cut's length less a second; a cut of 1, 3, 4 and 8 s."""
+    values: Values = {}
+    lengths = {"half": 1.0 + of_half_s, "twice": 4.0, "four": 8.0}
+    for series, case, length in (
+        ("equal", "1-2", 3.0),
+        *(("equal-lengths", case, lengths[ends]) for case, (_, ends) in SWEEPS.items()),
+    ):
+        place = Place(series, "partition", case, measure)
+        values |= values_of(place, independent=[length - 1.0] * 10, raft=[of_raft_s] * 10)
+    return values
+
+
+@pytest.mark.parametrize(
+    ("measure", "half_s", "raft_s", "verdict"),
+    [
+        (
+            *("disagree_s", 0.0, 0.0),
+            "independent as long as the cut lasts beyond the lease of two undivided minutes, raft not at all",
+        ),
+        (
+            *("disagree_s", 0.1, 0.01),
+            "independent as long as the cut lasts, raft for 10 ms at most",
+        ),
+        ("disagree_s", 0.0, 0.3, "unclear: the times of independent only show a length that the plan sets"),
+        ("agree_s", 0.0, 0.0, "unclear: the times of independent only show a length that the plan sets"),
+    ],
+    ids=["never", "below a reading", "both", "recovery"],
+)
+def test_a_harm_as_long_as_the_cut_is_a_result_if_the_other_design_has_none(
+    measure: str, half_s: float, raft_s: float, verdict: str
+) -> None:
+    """The rule for recoveries called raft mode's clearest win unclear, if the harm grew by 0.8 s a second."""
+    values = swept(measure, of_half_s=half_s, of_raft_s=raft_s)
+    planned = {(place, "independent") for place in values}
+    (found,) = answers.primaries([a_line("partition", "1-2", measure, 0.5)], "equal", values, planned=planned)
+    assert words.verdict(found) == verdict
+    assert (found.winner == "raft") == ("lasts" in verdict)
+
+
+def test_a_harm_in_a_cut_of_one_length_is_not_judged() -> None:
+    place = Place("equal", "partition", "1-2", "disagree_s")
+    values = values_of(place, independent=[3.0] * 10, raft=[0.0] * 10)
+    line = a_line("partition", "1-2", "disagree_s", 0.5)
+    (found,) = answers.primaries([line], "equal", values, planned={(place, "independent")})
+    assert found.found == "set by the plan"
 
 
 def test_the_answer_says_nothing_that_was_not_compared() -> None:
