@@ -154,6 +154,8 @@ class Primary:
     unjudged: tuple[str, ...] = ()
     set_by_plan: tuple[str, ...] = ()
     grown: Grown | None = None
+    beside: str = ""
+    """Facts that belong beside it, see :mod:`.beside`."""
     hidden: Mapping[str, float] = field(default_factory=dict)
     """Arms some of whose values are recorded as 0, with the longest time that such a value may hide."""
     at_worst: tuple[Pair, ...] = ()

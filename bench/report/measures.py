@@ -386,29 +386,31 @@ def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
     """Return the times that only show a length of the plan: places, and arms there.
 
     All rounds of such an arm lie within 5 % of the same one of these: the length of the fault, the length of
-    its scenario, the time between two readings.
+    its scenario, the time between two readings. A place without a fault has the latter two.
     """
     by_run = {source.run: source for source in gold.sources if source.left_out is None}
     lengths: dict[tuple[str, str, str | None, str], dict[Block, tuple[float, ...]]] = defaultdict(dict)
-    for row in gold.faults:
-        source = by_run.get(row.run)
-        if source is None or source.manifest is None or row.healed_ns is None:
+    faults = [
+        (row.run, row.case, (row.healed_ns - row.begin_ns) / 1e9) for row in gold.faults if row.healed_ns
+    ]
+    for run, case, down_s in (*faults, *((run, None, math.nan) for run in by_run)):
+        source = by_run.get(run)
+        if source is None or source.manifest is None:
             continue
-        scenario_ns = source.manifest.measure_end_ns - source.manifest.measure_begin_ns
-        lengths[source.series, source.scenario, row.case, source.arm][source.batch, source.block] = (
-            (row.healed_ns - row.begin_ns) / 1e9,
-            scenario_ns / 1e9,
-            OBSERVE_EVERY_S,
-        )
+        scenario_s = (source.manifest.measure_end_ns - source.manifest.measure_begin_ns) / 1e9
+        of_case = lengths[source.series, source.scenario, case, source.arm]
+        of_case[source.batch, source.block] = (down_s, scenario_s, OBSERVE_EVERY_S)
     planned = set()
     for place, arms in found.items():
-        if MEASURES[place.measure].unit != "s":
+        if (unit := MEASURES[place.measure].unit) not in ("s", "ms"):
             continue
         for arm, blocks in arms.items():
             known = lengths.get((place.series, place.scenario, place.case, arm), {})
             if not blocks or not blocks.keys() <= known.keys():
                 continue
-            rounds = [(value, known[block]) for block, value in blocks.items()]
+            rounds = [
+                (value / (1000 if unit == "ms" else 1), known[block]) for block, value in blocks.items()
+            ]
             if any(all(_is_near(value, each[kind]) for value, each in rounds) for kind in range(3)):
                 planned.add((place, arm))
     return planned | grown_with_the_cut(found, lengths)

@@ -19,6 +19,7 @@ from markupsafe import Markup
 from routekeeper.bench.interpreter import NOT_OPTIMISED, WARNING
 from routekeeper.bench.report import answers, drawing, words
 from routekeeper.bench.report.answers import ARMS, CONTROLS, REAL_PAIRS, SHOWN, Answer, Primary, Row
+from routekeeper.bench.report.beside import of_session, with_facts
 from routekeeper.bench.report.conditions import (
     BUSY_SHARE,
     FULL_SHARE,
@@ -92,6 +93,7 @@ def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:
     arms = list(ARMS) if compared else _arms(used)
     table = {row.place: row for row in every}
     lines = answers.primaries(named_lines(used), MAIN_SERIES, values, shared.crowded, planned, below)
+    lines = with_facts(lines, used, values)
     scenarios = _scenarios(gold, used, every, arms, told=not disturbed)
     other_series = _other_series(used, every)
     costs = unit_costs()
@@ -111,6 +113,7 @@ def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:
         "no_proof": words.no_proof(blocks, len(lines)) if compared and not disturbed else "",
         "main_timers": words.TIMERS[MAIN_SERIES],
         "sentences": words.sentences(lines),
+        "session": of_session(lines, used, values),
         "claims": [(each, _chart(each, gold, used, values)) for each in claims] if compared else [],
         "choices": [(arm, reasons) for arm in ARMS if (reasons := words.chosen(lines, arm))],
         "equivalent": [line for line in lines if line.found == "equivalent"],

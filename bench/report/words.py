@@ -302,7 +302,8 @@ def topic(primary: Primary) -> str:
     """Return the words for a headline measure in a sentence."""
     named = primary.named
     own = f"{named.name[0].lower()}{named.name[1:]}"
-    return str(TEXTS["topics"].get(f"{named.scenario}/{named.case or ''}/{named.measure}", own))
+    words = TEXTS["topics"].get(f"{named.scenario}/{named.case or ''}/{named.measure}", own)
+    return f"{words} ({primary.beside})" if primary.beside else str(words)
 
 
 def sentences(lines: Sequence[Primary]) -> list[str]:

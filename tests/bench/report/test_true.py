@@ -12,6 +12,7 @@ import pytest
 from routekeeper.bench.plan import SWEEPS
 from routekeeper.bench.report import answers, measures, words
 from routekeeper.bench.report.answers import TEXTS
+from routekeeper.bench.report.beside import with_facts
 from routekeeper.bench.report.gold import Backward, Gold, Observed
 from routekeeper.bench.report.measures import MEASURES, Place, Values
 from routekeeper.bench.report.page import page
@@ -332,6 +333,101 @@ def test_a_harm_in_a_cut_of_one_length_is_not_judged() -> None:
     line = a_line("partition", "1-2", "disagree_s", 0.5)
     (found,) = answers.primaries([line], "equal", values, planned={(place, "independent")})
     assert found.found == "set by the plan"
+
+
+def facts(gold: Gold, values: Values, line: Line) -> str:
+    (found,) = with_facts(answers.primaries([line], "equal", values), gold.sources, values)
+    return words.topic(found)
+
+
+def test_silence_of_servers_stands_beside_their_disagreement(tmp_path: Path) -> None:
+    gold = gold_of(tmp_path, THREE)
+    line = a_line("partition", "1-2", "disagree_s", 0.5)
+    values = values_of(
+        Place("equal", "partition", "1-2", "disagree_s"), independent=[2.0] * 6, raft=[0.0] * 6
+    )
+    topic = "the time in which nameservers contradict each other in a partition"
+    assert facts(gold, values, line) == topic
+    place = Place("equal", "partition", "1-2", "unanswering_s")
+    values |= values_of(place, independent=[0.0] * 6, raft=[2.4] * 6, zookeeper=[2.6] * 6)
+    told = "at least one of them gave no answer for 2.40 s with raft"
+    assert facts(gold, values, line) == f"{topic} ({told})"
+
+
+def test_watches_are_compared_with_polls_and_not_two_kinds_of_servers(tmp_path: Path) -> None:
+    gold = with_timers(gold_of(tmp_path, THREE))
+    values = values_of(Place("equal", "quiet", None, "visible_clients_ms_p50"), zookeeper=[18.0] * 6)
+    topic = "telling clients of a changed topic"
+    told = "by watches instead of polls every 500 ms, 30 s undivided"
+    watching = a_line("quiet", None, "visible_clients_ms_p50", 100, "zookeeper", "independent")
+    assert facts(gold, values, watching) == f"{topic} ({told})"
+    polling = a_line("quiet", None, "visible_clients_ms_p50", 100, "raft", "independent")
+    assert facts(gold, values, polling) == topic
+
+
+@pytest.mark.parametrize(
+    ("shown_ms", "marked"), [(20.4, True), (19_900.0, False), (11_950.0, True), (18.0, False)]
+)
+def test_a_time_in_ms_may_be_set_by_the_plan_too(tmp_path: Path, shown_ms: float, marked: bool) -> None:
+    """Only times in seconds were looked at; readings are 20 ms apart, and the scenario lasts 12 s."""
+    gold = gold_of(tmp_path, THREE)
+    place = Place("equal", "leader-fails", None, "visible_ms_p50")
+    values = values_of(place, independent=[shown_ms] * 6, raft=[5.0] * 6)
+    sources = []
+    for source in gold.sources:
+        assert source.manifest is not None
+        end_ns = source.manifest.measure_begin_ns + 12 * 10**9
+        manifest = msgspec.structs.replace(source.manifest, measure_end_ns=end_ns)
+        sources.append(dataclasses.replace(source, manifest=manifest))
+    found = measures.set_by_plan(dataclasses.replace(gold, sources=sources), values)
+    assert found == ({(place, "independent")} if marked else set())
+
+
+def test_a_rate_says_by_what_its_timers_were_divided(tmp_path: Path) -> None:
+    """Registrations of 30 s were repeated every 0.5 s, so their traffic was 60 times as much."""
+    gold = with_timers(gold_of(tmp_path, THREE))
+    line = a_line("rest", None, "network_kib_per_s", 5, "zookeeper", "independent")
+    assert facts(gold, {}, line) == "network use when nobody asks (with timers divided by 60)"
+    undivided = [
+        dataclasses.replace(each, manifest=msgspec.structs.replace(each.manifest, divisor=1.0))
+        for each in gold.sources
+        if each.manifest is not None
+    ]
+    gold = dataclasses.replace(gold, sources=undivided)
+    assert facts(gold, {}, line) == "network use when nobody asks"
+
+
+@pytest.mark.parametrize(("session_ms", "told"), [(2000.0, True), (500.0, False)])
+def test_a_killed_broker_is_told_with_the_session_that_the_plan_chose(
+    tmp_path: Path, session_ms: float, told: bool
+) -> None:
+    """ZooKeeper dropped it after 2.1 s because its session was 2 s; with its usual 30 s both are alike."""
+    line = a_line("broker-dies", "kill", "left_by_clients_s", 0.5, "zookeeper", "independent")
+    gold, values = with_lines(
+        with_timers(gold_of(tmp_path, THREE), session_ms=session_ms),
+        values_of(
+            Place("equal", "broker-dies", "kill", "left_by_clients_s"),
+            independent=[0.4] * 6,
+            zookeeper=[2.1] * 6,
+        ),
+        line,
+    )
+    said = text_of(page(gold, values))
+    beside_it = "dropping a broker that is killed (ZooKeeper's session time-out is RocketMQ's lease)"
+    assert (beside_it in said) is told
+    sentence = "follows from its session time-out, which was set equal to RocketMQ's lease, 120 s undivided."
+    assert (sentence in said) is told
+    if told:
+        gold = beside(gold, "defaults", divisor=1.0, timers={"sessionTimeout": Timer(used_ms=30_000)})
+        values |= values_of(
+            Place("defaults", "broker-dies", "kill", "left_by_clients_s"),
+            independent=[28.0],
+            zookeeper=[33.0],
+        )
+        assert (
+            "With a session of 30 s and each system's own timers, the last client dropped it after these "
+            "times: ZooKeeper 33 s and independent 28 s."
+        ) in text_of(page(gold, values))
 
 
 def test_the_answer_says_nothing_that_was_not_compared() -> None:
