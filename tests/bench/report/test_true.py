@@ -167,7 +167,7 @@ def test_faults_are_not_said_to_come_at_the_same_instants(tmp_path: Path) -> Non
         (words.CASE_NOTES["nameserver-restarts/one-empty"], "reads its disk", "is not the leader"),
         (words.CASE_NOTES["partition/1-2"], "some of the simulated brokers", "half of the clients"),
         (TEXTS["sentences"]["full"], "Its requests", "Requests of every design"),
-        (TEXTS["sentences"]["lost"], "or did not serve in time", "died by itself ("),
+        (TEXTS["sentences"]["lost"], "in round {round}: {why}.", "died by itself"),
     ],
 )
 def test_a_text_holds_for_every_run(text: str, true: str, false: str) -> None:
