@@ -25,7 +25,17 @@ from routekeeper.bench.report.blocks import (
     judge,
     split,
 )
-from routekeeper.bench.report.measures import HARMS, MEASURES, TIMES, Block, Measure, Place, Unit, Values
+from routekeeper.bench.report.measures import (
+    HARMS,
+    JUDGED,
+    MEASURES,
+    TIMES,
+    Block,
+    Measure,
+    Place,
+    Unit,
+    Values,
+)
 from routekeeper.bench.resolution import RESOLUTION_S, STEPS
 from routekeeper.bench.runfolder import AGAIN, REAL
 from routekeeper.bench.runfolder import Line as NamedLine
@@ -149,7 +159,6 @@ class Primary:
     """The result of one headline measure."""
 
     named: NamedLine
-    series: str
     pair: Pair
     unjudged: tuple[str, ...] = ()
     set_by_plan: tuple[str, ...] = ()
@@ -215,9 +224,11 @@ class Primary:
         """The better arm; None if neither is better."""
         return {"better": self.pair.arms[0], "worse": self.pair.arms[1]}.get(self.found)
 
-    def is_about(self, scenario: str, case: str | None, measure: str) -> bool:
-        """Return whether it compares this figure."""
-        return (self.named.scenario, self.named.case, self.named.measure) == (scenario, case, measure)
+    @property
+    def place(self) -> Place:
+        """The place of the values that it compares."""
+        named = self.named
+        return Place(named.series, named.scenario, named.case, named.measure)
 
 
 TIMER_SERIES: Final = ("equal", "equal-tenth", "equal-undivided")
@@ -332,25 +343,24 @@ def summary(found: Sequence[float], floor: float = 0.0, step: float = 0.0) -> Su
 
 def primaries(
     named: Sequence[NamedLine],
-    series: str,
     values: Values,
     crowded: Collection[Setting] = (),
     planned: Collection[tuple[Place, str]] = (),
     floors: Mapping[Place, Mapping[str, float]] | None = None,
 ) -> list[Primary]:
-    """Return the results of one series' headline measures, by their margins.
+    """Return the results of headline measures, by their margins.
 
     Args:
         floors: As for :func:`rows`.
     """
     found = []
     for line in named:
-        place = Place(series, line.scenario, line.case, line.measure)
+        place = Place(line.series, line.scenario, line.case, line.measure)
         arms = values.get(place, {})
         judged = Line(
             measure=line.measure,
             arms=line.arms,
-            series=series,
+            series=line.series,
             margin=line.margin,
             lower_is_better=line.better == "lower",
         )
@@ -364,7 +374,6 @@ def primaries(
         found.append(
             Primary(
                 named=line,
-                series=series,
                 pair=_pair(arms, judged, line.margin),
                 hidden=hidden,
                 at_worst=tuple(_pair(each, judged, line.margin) for each in raised),
@@ -498,14 +507,15 @@ class Answer:
     lines: list[Primary]
 
 
-def answer(claim: Claim, table: Mapping[Place, Row], series: str, lines: Sequence[Primary]) -> Answer:
+def answer(claim: Claim, table: Mapping[Place, Row], lines: Sequence[Primary]) -> Answer:
     """Return a claim with its figures and headline measures, as far as there are some."""
     found, about = [], []
     for each in claim.evidence:
-        row = table.get(Place(series, each.scenario, each.case, each.measure))
+        places = [Place(series, each.scenario, each.case, each.measure) for series in JUDGED]
+        row = next((table[place] for place in places if place in table), None)
         if row is not None and "independent" in row.arms:
             found.append((each, row))
-            about += [line for line in lines if line.is_about(each.scenario, each.case, each.measure)]
+            about += [line for line in lines if line.place == row.place]
     return Answer(claim=claim, found=found, lines=about)
 
 

@@ -19,7 +19,9 @@ from routekeeper.bench.report.silver import Source
 from routekeeper.bench.resolution import OBSERVE_EVERY_S, WAITED_NS
 
 MAIN_SERIES: Final = "equal"
-"""Claims, choices and primary lines rest on it."""
+"""Recoveries are compared in it."""
+JUDGED: Final = (MAIN_SERIES, "rest")
+"""Series of headline measures. In the second one, rates of brokers at rest have undivided timers."""
 
 Unit = Literal["s", "ms", "count", "MiB", "CPU s", "s/min", "MiB/min", "/min", "KiB/s", "%"]
 Block = tuple[str, int]

@@ -30,6 +30,7 @@ from routekeeper.bench.report.conditions import (
 from routekeeper.bench.report.drawing import Timeline
 from routekeeper.bench.report.gold import Bin, Currency, Fault, Gold, Outcomes
 from routekeeper.bench.report.measures import (
+    JUDGED,
     MAIN_SERIES,
     MEASURES,
     OTHERS_CORES,
@@ -58,8 +59,8 @@ CASE_OPS: Final = {
 }
 """Operations that are drawn for a scenario: the first one is open, the others are folded."""
 
-EQUAL: Final = (MAIN_SERIES, "equal-described")
-"""Series with equal timers; the second one has fewer rounds, and no headline measures."""
+SECTIONS: Final = (*JUDGED, "equal-described")
+"""Series whose scenarios have sections; the last one has fewer rounds, and no headline measures."""
 _NUMBER_AND_UNIT: Final = re.compile(r"(?<=[0-9∞]) (?=(?:µs|ms|s|[KMG]iB|%)(?![\w-]))")
 _T = TypeVar("_T")
 BUSY_CORES: Final = 0.6
@@ -92,7 +93,7 @@ def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:
     compared = len(_arms(used)) > 1 and not beside and not any(source.arm in AGAIN for source in used)
     arms = list(ARMS) if compared else _arms(used)
     table = {row.place: row for row in every}
-    lines = answers.primaries(named_lines(used), MAIN_SERIES, values, shared.crowded, planned, below)
+    lines = answers.primaries(named_lines(used), values, shared.crowded, planned, below)
     lines = with_facts(lines, used, values)
     scenarios = _scenarios(gold, used, every, arms, told=not disturbed)
     other_series = _other_series(used, every)
@@ -100,7 +101,7 @@ def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:
     ids = {"timers", "trust", *(each["id"] for each in (*scenarios, *other_series))}
     if costs is not None:
         ids.add("unit-costs")
-    claims = [answers.answer(claim, table, MAIN_SERIES, lines) for claim in answers.CLAIMS]
+    claims = [answers.answer(claim, table, lines) for claim in answers.CLAIMS]
     context: dict[str, Any] = {
         "css": Markup(_read("page.css")),
         "arms": arms,
@@ -118,6 +119,7 @@ def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:
         "choices": [(arm, reasons) for arm in ARMS if (reasons := words.chosen(lines, arm))],
         "equivalent": [line for line in lines if line.found == "equivalent"],
         "untold": [line for line in lines if line.winner is None and line.found != "equivalent"],
+        "lines_of": _timers_of(line.named.series for line in lines),
         "lines": [(line, _interval(line)) for line in lines],
         "questions": _questions(ids, neighbours) if compared else [],
         "neighbours": [(name, NEIGHBOURS[name]) for name in NEIGHBOURS if name in neighbours],
@@ -160,8 +162,8 @@ def _questions(ids: Collection[str], neighbours: Collection[str]) -> list[tuple[
 
 def _chart(answer: Answer, gold: Gold, used: Sequence[Source], values: Values) -> dict[str, Any] | None:
     """Draw the first headline figure of a claim: each design's rounds, median, and value with real timers."""
-    headline = {(line.named.scenario, line.named.case, line.named.measure) for line in answer.lines}
-    figures = sorted(answer.found, key=lambda each: each[0][:3] not in headline)
+    headline = {line.place for line in answer.lines}
+    figures = sorted(answer.found, key=lambda each: each[1].place not in headline)
     if not figures:
         return None
     evidence, row = figures[0]
@@ -169,12 +171,14 @@ def _chart(answer: Answer, gold: Gold, used: Sequence[Source], values: Values) -
     rounds = {arm: list(values[row.place].get(arm, {}).values()) for arm in ARMS}
     drawn = drawing.strips(rounds, unit=unit, what=evidence.words)
     real = _undivided(row.place, gold, used, values)
-    absent = "the same" if row.measure.key in NO_TIMERS else "not run"
+    divisors = {each.manifest.divisor for each in used if each.manifest and each.series == row.place.series}
+    absent = "the same" if row.measure.key in NO_TIMERS or divisors == {1.0} else "not run"
     return {
         "words": evidence.words,
         "rows": [(strip, real.get(strip.arm, absent)) for strip in drawn],
         "row": row,
         "others": figures[1:],
+        "label": _timers_of(row.place.series for _, row in figures[1:]),
     }
 
 
@@ -201,6 +205,11 @@ def _undivided(place: Place, gold: Gold, used: Sequence[Source], values: Values)
 def _of_session(used: Sequence[Source], series: str, arm: str) -> str:
     session = undivided_session(used, series, arm)
     return f" (session {session})" if session else ""
+
+
+def _timers_of(series: Iterable[str]) -> str:
+    """Return the settings of timers of these series, each once."""
+    return "; ".join(words.TIMERS[each] for each in dict.fromkeys(series))
 
 
 def _divisors(used: Sequence[Source]) -> dict[str, float]:
@@ -263,7 +272,7 @@ def _warnings(gold: Gold, used: Sequence[Source], blocks: int, shared: Condition
         found.append(say("few", rounds=_rounds(blocks), least=answers.LEANING_BLOCKS_MIN))
     crowded: dict[str, list[str]] = defaultdict(list)
     for (series, scenario, arm), (full, runs) in shared.crowded.items():
-        if series == MAIN_SERIES and arm in SHOWN:
+        if series in JUDGED and arm in SHOWN:
             crowded[arm].append(f"“{_title(scenario)}” ({full} of {runs} runs)")
     for arm, where in crowded.items():
         found.append(say("full", design=words.name(arm), share=FULL_SHARE, where=words.listed(where)))
@@ -297,12 +306,12 @@ def _title(scenario: str) -> str:
 
 
 def named_lines(used: Sequence[Source]) -> list[Line]:
-    """Return the headline measures that the runs with equal timers name, each once."""
+    """Return the headline measures that the runs name, each once."""
     found: dict[tuple[object, ...], Line] = {}
     for source in used:
-        if source.manifest is not None and source.series == MAIN_SERIES:
+        if source.manifest is not None:
             for line in source.manifest.lines:
-                found.setdefault((line.scenario, line.case, line.measure, line.arms), line)
+                found.setdefault((line.series, line.scenario, line.case, line.measure, line.arms), line)
     return list(found.values())
 
 
@@ -322,7 +331,7 @@ def _interval(line: Primary) -> str:
 def _scenarios(
     gold: Gold, used: Sequence[Source], every: Sequence[Row], arms: Sequence[str], *, told: bool
 ) -> list[dict[str, Any]]:
-    main = [row for row in every if row.place.series in EQUAL]
+    main = [row for row in every if row.place.series in SECTIONS]
     there = {row.place.scenario for row in main}
     order = [name for name in words.SCENARIO_TITLES if name in there]
     order += sorted(there.difference(order))
@@ -367,7 +376,7 @@ def _crossed(
 
 def _currency(gold: Gold, used: Sequence[Source], arms: Sequence[str]) -> list[dict[str, Any]]:
     """Return a table: the share of nameservers and clients that knew a change, by the time since it began."""
-    arm_of = {each.run: each.arm for each in used if each.series in EQUAL and each.scenario == "staleness"}
+    arm_of = {each.run: each.arm for each in used if each.series in SECTIONS and each.scenario == "staleness"}
 
     def cell(rows: Sequence[Currency]) -> str:
         n = sum(row.n for row in rows)
@@ -419,7 +428,9 @@ def _case(
 
 
 def _faults(gold: Gold, used: Sequence[Source], scenario: str, case: str) -> dict[str, tuple[Source, Fault]]:
-    mine = (each for each in used if each.series in EQUAL and each.scenario == scenario and each.arm in SHOWN)
+    mine = (
+        each for each in used if each.series in SECTIONS and each.scenario == scenario and each.arm in SHOWN
+    )
     sources = {each.run: each for each in mine}
     faults = (row for row in gold.faults if row.run in sources and row.case == case)
     return {row.run: (sources[row.run], row) for row in faults}
@@ -566,7 +577,7 @@ def _other_series(used: Sequence[Source], every: Sequence[Row]) -> list[dict[str
                 if row.place.series == series
             ],
         }
-        for series in sorted({source.series for source in used} - set(EQUAL))
+        for series in sorted({source.series for source in used} - set(SECTIONS))
     ]
 
 

@@ -16,7 +16,7 @@ from routekeeper.bench.report.answers import (
     summary,
 )
 from routekeeper.bench.report.blocks import VERDICT_BLOCKS_MIN
-from routekeeper.bench.report.measures import HARMS, MEASURES, Place, Unit, Values
+from routekeeper.bench.report.measures import HARMS, MEASURES, Unit, Values
 
 MINUS: Final = "\N{MINUS SIGN}"
 NEVER: Final = "never"
@@ -356,8 +356,7 @@ def answered(answer: Answer) -> str:
 
 def values(found: Values, line: Primary) -> str:
     """Return the medians of a headline measure in every design."""
-    place = Place(line.series, line.named.scenario, line.named.case, line.named.measure)
-    measure, arms = MEASURES[line.named.measure], found.get(place, {})
+    measure, arms = MEASURES[line.named.measure], found.get(line.place, {})
     medians = {arm: summary(list(arms[arm].values())) for arm in ARMS if arms.get(arm)}
     told = ", ".join(f"{name(arm)} {middle_of(each, measure.unit)}" for arm, each in medians.items())
     return f"{measure.title}: {told}"

@@ -176,8 +176,8 @@ def test_recovery_from_an_election_is_how_long_the_first_request_had_to_wait(val
 
 def test_claims_are_answered_by_what_was_planted(values: Values) -> None:
     table = {row.place: row for row in answers.rows(values)}
-    lines = answers.primaries(LINES, "equal", values)
-    found = {claim.letter: answers.answer(claim, table, "equal", lines) for claim in answers.CLAIMS}
+    lines = answers.primaries(LINES, values)
+    found = {claim.letter: answers.answer(claim, table, lines) for claim in answers.CLAIMS}
     assert words.answered(found["a2"]) == (
         "At registering brokers after the leader was killed, raft slower than independent in all 6 rounds."
     )
@@ -205,7 +205,7 @@ def test_advice_is_read_from_the_files_beside_the_page(
     spark: SparkSession, values: Values, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_values(spark, str(tmp_path), values, {})
-    write_lines(spark, str(tmp_path), LINES)
+    write_lines(spark, str(tmp_path), answers.primaries(LINES, values))
     assert main(["advise", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     topic = "the time in which nameservers contradict each other in a partition"
@@ -221,7 +221,7 @@ def test_series_and_blocks_are_not_mixed(values: Values) -> None:
         same = Place("equal-undivided", place.scenario, place.case, place.measure)
         other[same] = {arm: {("x", 1): 3 * max(blocks.values())} for arm, blocks in arms.items()}
     both = {**values, **other}
-    line = answers.primaries([], "equal", both)
+    line = answers.primaries([], both)
     assert line == []
     taken = {
         (each.place.measure, each.arm): each.split

@@ -42,7 +42,7 @@ def text_of(whole: str) -> str:
 )
 def test_t10_sentence_and_choice_say_what_their_headline_measure_says(raft: list[float], said: str) -> None:
     values = values_of(AGAIN_S, independent=[1.0] * 6, raft=raft)
-    lines = answers.primaries([a_line("leader-fails", "kill", "announce_again_s", 0.25)], "equal", values)
+    lines = answers.primaries([a_line("leader-fails", "kill", "announce_again_s", 0.25)], values)
     assert words.verdict(lines[0]) == said
     (_, against_independent, _) = words.sentences(lines)
     assert (

@@ -250,7 +250,7 @@ def test_a_harm_is_shorter_and_a_recovery_is_faster(
     line = a_line(scenario, case, measure, 0.5)
     for raft, word in zip((0.3, 4.0), words_of, strict=True):
         values = values_of(Place("equal", scenario, case, measure), independent=[2.0] * 6, raft=[raft] * 6)
-        (found,) = answers.primaries([line], "equal", values)
+        (found,) = answers.primaries([line], values)
         assert words.verdict(found) == f"raft {word} than independent in all 6 rounds"
 
 
@@ -270,9 +270,9 @@ def test_a_time_of_0_is_better_only_if_the_time_that_it_may_hide_is_too(
     """A killed leader is replaced within 0.21 s, which counts as 0; ZooKeeper's 0.45 s counts as 0.45 s."""
     values = values_of(AGAIN_S, raft=[0.0] * rounds, zookeeper=[zookeeper] * rounds)
     line = a_line("leader-fails", "kill", "announce_again_s", 0.25, "raft", "zookeeper")
-    (found,) = answers.primaries([line], "equal", values)
+    (found,) = answers.primaries([line], values)
     assert words.verdict(found) == verdict
-    (found,) = answers.primaries([line], "equal", values, floors={AGAIN_S: {"raft": 0.4}})
+    (found,) = answers.primaries([line], values, floors={AGAIN_S: {"raft": 0.4}})
     assert found.winner is None, "no request was due for 0.4 s"
 
 
@@ -322,7 +322,7 @@ def test_a_harm_as_long_as_the_cut_is_a_result_if_the_other_design_has_none(
     """The rule for recoveries called raft mode's clearest win unclear, if the harm grew by 0.8 s a second."""
     values = swept(measure, of_half_s=half_s, of_raft_s=raft_s)
     planned = {(place, "independent") for place in values}
-    (found,) = answers.primaries([a_line("partition", "1-2", measure, 0.5)], "equal", values, planned=planned)
+    (found,) = answers.primaries([a_line("partition", "1-2", measure, 0.5)], values, planned=planned)
     assert words.verdict(found) == verdict
     assert (found.winner == "raft") == ("lasts" in verdict)
 
@@ -331,12 +331,12 @@ def test_a_harm_in_a_cut_of_one_length_is_not_judged() -> None:
     place = Place("equal", "partition", "1-2", "disagree_s")
     values = values_of(place, independent=[3.0] * 10, raft=[0.0] * 10)
     line = a_line("partition", "1-2", "disagree_s", 0.5)
-    (found,) = answers.primaries([line], "equal", values, planned={(place, "independent")})
+    (found,) = answers.primaries([line], values, planned={(place, "independent")})
     assert found.found == "set by the plan"
 
 
 def facts(gold: Gold, values: Values, line: Line) -> str:
-    (found,) = with_facts(answers.primaries([line], "equal", values), gold.sources, values)
+    (found,) = with_facts(answers.primaries([line], values), gold.sources, values)
     return words.topic(found)
 
 
@@ -428,6 +428,31 @@ def test_a_killed_broker_is_told_with_the_session_that_the_plan_chose(
             "With a session of 30 s and each system's own timers, the last client dropped it after these "
             "times: ZooKeeper 33 s and independent 28 s."
         ) in text_of(page(gold, values))
+
+
+def test_a_headline_measure_is_read_from_its_own_series_and_says_its_timers(tmp_path: Path) -> None:
+    """Rates of brokers at rest were multiplied by the divisor: they have a series with undivided timers."""
+    line = a_line("idle-300", None, "network_kib_per_s", 5, "zookeeper", "independent")
+    line = msgspec.structs.replace(line, series="rest")
+    places = [Place(series, "idle-300", None, "network_kib_per_s") for series in ("rest", "equal-described")]
+    values = values_of(places[0], independent=[36.0] * 10, zookeeper=[3.0] * 10)
+    values |= values_of(places[1], independent=[1.0] * 10, zookeeper=[3.0] * 10)
+    gold, _ = with_lines(with_timers(gold_of(tmp_path, THREE)), values, line)
+    gold = beside(gold, "rest", divisor=1.0)
+    whole = page(gold, values)
+    said = text_of(whole)
+    topic = "network use of 300 idle brokers (default timers of each system, nobody asks)"
+    assert f"At {topic}, ZooKeeper less than independent." in said
+    assert f"independent was worse at {topic}." in said
+    chart = text_of(whole[whole.index('id="claim-b"') : whole.index('id="claim-c"')])
+    assert "36 KiB/s the same" in chart
+    section = whole[whole.index('id="scenario-idle-300"') :]
+    assert (
+        "<caption>Default timers of each system, nobody asks</caption>"
+        in section[: section.index("</section>")]
+    )
+    assert "Default timers of each system, nobody asks. Headline measures:" in said
+    assert "divided by 60)" not in said
 
 
 def test_the_answer_says_nothing_that_was_not_compared() -> None:

@@ -65,12 +65,12 @@ def alike(draw: Draw, blocks: int) -> list[Values]:
 
 def conclusions(values: Values, lines: list[Line]) -> list[str]:
     """Return all that a page concludes: its answer, words beside claims, choices, results."""
-    primaries = answers.primaries(lines, "equal", values)
+    primaries = answers.primaries(lines, values)
     # Rows are found by the claims' places; their text comes from the headline measures alone.
     table = {row.place: row for row in answers.rows(values)}
     return [
         *words.sentences(primaries),
-        *(words.answered(answers.answer(claim, table, "equal", primaries)) for claim in CLAIMS),
+        *(words.answered(answers.answer(claim, table, primaries)) for claim in CLAIMS),
         *(text for arm in ARMS for text in words.chosen(primaries, arm)),
         *(words.verdict(line) for line in primaries),
     ]
@@ -134,10 +134,10 @@ def test_answer_claim_and_choice_say_the_same_by_the_same_rule(
 ) -> None:
     place = Place("equal", "leader-fails", "kill", "announce_again_s")
     values = values_of(place, independent=[1.0] * len(raft), raft=raft)
-    lines = answers.primaries([a_line("leader-fails", "kill", "announce_again_s", 0.25)], "equal", values)
+    lines = answers.primaries([a_line("leader-fails", "kill", "announce_again_s", 0.25)], values)
     table = {row.place: row for row in answers.rows(values)}
     assert words.verdict(lines[0]) == verdict
-    said = words.answered(answers.answer(CLAIMS[1], table, "equal", lines))
+    said = words.answered(answers.answer(CLAIMS[1], table, lines))
     assert said == f"{AT[0].upper()}{AT[1:]}{verdict}."
     chosen = {arm: words.chosen(lines, arm) for arm in ("independent", "raft")}
     assert [arm for arm, reasons in chosen.items() if reasons] == ([] if winner is None else [winner])
@@ -146,7 +146,7 @@ def test_answer_claim_and_choice_say_the_same_by_the_same_rule(
 
 def test_answer_does_not_judge_a_headline_measure_that_has_no_figures() -> None:
     line = a_line("leader-fails", "kill", "announce_again_s", 0.25)
-    _, against_independent, _ = words.sentences(answers.primaries([line], "equal", {}))
+    _, against_independent, _ = words.sentences(answers.primaries([line], {}))
     assert against_independent == (
         "Compared with independent, raft was not judged at registering brokers after the leader was killed."
     )
@@ -165,11 +165,9 @@ def test_claim_is_neither_affirmed_nor_denied_by_figures(independent: float) -> 
         values |= values_of(place, independent=[independent] * 10, zookeeper=[1.6] * 10)
         named.append(a_line(scenario, case, measure, 0.5, "zookeeper", "independent"))
     table = {row.place: row for row in answers.rows(values)}
-    lines = answers.primaries(named, "equal", values)
+    lines = answers.primaries(named, values)
     claims = {claim.letter: claim for claim in CLAIMS}
-    told = {
-        letter: words.answered(answers.answer(claims[letter], table, "equal", lines)) for letter in ("b", "d")
-    }
+    told = {letter: words.answered(answers.answer(claims[letter], table, lines)) for letter in ("b", "d")}
     assert told["b"].startswith("At network use when nobody asks, ZooKeeper ")
     assert told["d"].startswith("Yes, by design: it says how the nameserver is built")
     assert "At dropping a broker that is killed, ZooKeeper " in told["d"]
@@ -182,7 +180,7 @@ def test_figure_that_no_line_compares_decides_nothing() -> None:
         values |= values_of(place, independent=[1.0] * 10, raft=[1e6] * 10, zookeeper=[2e6] * 10)
     table = {row.place: row for row in answers.rows(values)}
     for claim in CLAIMS:
-        found = answers.answer(claim, table, "equal", [])
+        found = answers.answer(claim, table, [])
         assert words.answered(found) in {words.say("by-design"), words.say("described")}
     assert [text for arm in ARMS for text in words.chosen([], arm)] == []
     assert all("no headline measure compares " in text.lower() for text in words.sentences([]))
