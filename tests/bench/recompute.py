@@ -62,8 +62,9 @@ class Life:
         self.holders: dict[str, set[int]] = defaultdict(set)
         truth = [row for run in self.runs for row in run.rows("truth")]
         self.ops = {id(run): run.rows("ops") for run in self.runs}
-        for ops in self.ops.values():
-            for op in ops:
+        for run in self.runs:
+            for op in self.ops[id(run)]:
+                op["slot"] = run.begin, run.end
                 if op.get("brokers") is not None:
                     self.holders[op["topic"]] |= set(op["brokers"])
         self.begun: dict[tuple[str, int], int] = {}
@@ -112,7 +113,12 @@ class Life:
     def verdict(self, op: Row) -> tuple[str, int]:
         """Return the judgement of an answer, and for how long it had been superseded."""
         sent, done = op["sent_ns"], op["done_ns"]
-        gaps = [gap for gap in self.gaps if gap[1] is None or gap[1] == op.get("client_side")]
+        begin, end = op["slot"]  # a broker that came back in an earlier scenario has not just returned
+        gaps = [
+            gap
+            for gap in self.gaps
+            if (gap[1] is None or gap[1] == op.get("client_side")) and gap[2] < end and gap[4] > begin
+        ]
         if op["op"] not in ("lookup", "newcomer"):
             return ("right" if op["outcome"] == "ok" else "failed"), 0
         if op["outcome"] not in ("ok", "absent"):

@@ -20,6 +20,8 @@ from routekeeper.bench.report.used_timers import LOOK_MS, used_timers
 from routekeeper.bench.runfolder import Arm, Line, Manifest, Timer
 from routekeeper.bench.timers import documented_timers
 from routekeeper.nameserver.liveness import CLOCK_PERIOD_S
+from tests.bench import recompute
+from tests.bench.report.planted import PlantedRun
 from tests.bench.report.test_misled import a_line, gold_of, values_of
 from tests.bench.report.test_said import AGAIN_S, text_of
 
@@ -204,6 +206,20 @@ def test_exactness_of_readings_is_the_measured_one(tmp_path: Path) -> None:
     said = text_of(page(gold, measures.values(gold)))
     assert "to within 22 ms when the list of a server changed, and to within 39 ms in the worst run" in said
     assert "Readings are 20 ms apart" not in MEASURES["visible_ms_p50"].meaning
+
+
+def test_a_broker_that_came_back_in_an_earlier_scenario_has_not_just_returned(tmp_path: Path) -> None:
+    """The recomputation excused answers without it for the rest of the cluster's life; the report did not."""
+    with PlantedRun(tmp_path, scenario="broker-dies", session="one", seconds=10) as run:
+        run.broker(1, "down", 4.0)
+        run.broker(1, "up", 6.0)
+        run.op("lookup", 1.0, 0.001)
+    with PlantedRun(tmp_path, scenario="nameserver-restarts", session="one", begin_s=20.0, seconds=10) as run:
+        run.fault(24.0, 29.0, case="all")
+        for due in (25.0, 26.0, 27.0):
+            run.op("lookup", due, 0.001, brokers=[0, 2] if due == 25.0 else [0, 1, 2])
+    found = recompute.figures(tmp_path)
+    assert found["nameserver-restarts", "all", "missing_lookups", "raft", 1] == 1
 
 
 # -- conclusions --------------------------------------------------------------------------------------------
