@@ -28,7 +28,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
-from kazoo.retry import KazooRetry
+from kazoo.retry import InterruptedError, KazooRetry
 
 from routekeeper.bench.arms.interface import (
     ArmConfig,
@@ -61,8 +61,8 @@ from routekeeper.remoting.transport import RPCHook
 
 log = logging.getLogger(__name__)
 
-#: Pause in s before the servers are tried again: between this and twice this. ZooKeeper's own client waits up
-#: to 1 s.
+#: Pause in s before the servers are tried again: each one is drawn between this and twice this. ZooKeeper's
+#: own client waits up to 1 s.
 RECONNECT_S: Final = 0.1
 #: Pause in s before a call is repeated that failed because of a lost connection.
 AGAIN_S: Final = 0.02
@@ -91,6 +91,49 @@ class Unreachable(RemotingError):
     """ZooKeeper gave no answer."""
 
 
+class Reconnecting:
+    """Repeats an attempt to connect, with a pause before each repetition; takes the place of kazoo's retry.
+
+    Each pause is drawn anew. kazoo's own retry derives a pause from the one before, which its random factor
+    shrinks: after 20 attempts clients would connect hundreds of times a second, and take the processor from
+    servers that start. It has no state, so all connections of a client may share it.
+
+    Args:
+        pause_s: Shortest pause in s; the longest is twice as long.
+        sleep: Waits as the client's handler does.
+        ended: Returns whether the client was stopped.
+    """
+
+    def __init__(
+        self, pause_s: float, *, sleep: Callable[[float], object], ended: Callable[[], bool]
+    ) -> None:
+        self._pause_s = pause_s
+        self._sleep = sleep
+        self._ended = ended
+
+    def copy(self) -> Reconnecting:
+        return self
+
+    def reset(self) -> None:
+        """Do nothing: there is no state of earlier attempts."""
+
+    def __call__(self, attempt: Callable[..., T], *arguments: object) -> T:
+        """Return the result of the first attempt that kazoo does not want to be repeated.
+
+        Raises:
+            InterruptedError: If the client was stopped.
+        """
+        while True:
+            try:
+                return attempt(*arguments)
+            except ConnectionClosedError:
+                raise
+            except (*KazooRetry.RETRY_EXCEPTIONS, *KazooRetry.EXPIRED_EXCEPTIONS):
+                self._sleep(random.uniform(self._pause_s, 2 * self._pause_s))
+                if self._ended():
+                    raise InterruptedError("the client was stopped") from None
+
+
 def connect(
     hosts: list[str],
     *,
@@ -102,16 +145,14 @@ def connect(
     """Return a client of the ensemble without starting it; it tries servers in order from ``first``."""
     order = hosts[first % len(hosts) :] + hosts[: first % len(hosts)]
     handler = waits.make()
-    return KazooClient(
-        hosts=",".join(order),
-        timeout=session_s,
-        handler=handler,
-        randomize_hosts=False,
-        connection_retry=KazooRetry(
-            max_tries=-1, delay=reconnect_s, backoff=1, max_jitter=1.0, sleep_func=handler.sleep_func
-        ),
-        logger=log,
+    client = KazooClient(
+        hosts=",".join(order), timeout=session_s, handler=handler, randomize_hosts=False, logger=log
     )
+    # kazoo takes objects of its own class only as its argument connection_retry, and silently ignores others
+    client._connection.retry_sleeper = Reconnecting(
+        reconnect_s, sleep=handler.sleep_func, ended=client._stopped.is_set
+    )
+    return client
 
 
 def judge(error: BaseException) -> Outcome:
