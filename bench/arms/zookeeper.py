@@ -66,6 +66,9 @@ log = logging.getLogger(__name__)
 RECONNECT_S: Final = 0.1
 #: Pause in s before a call is repeated that failed because of a lost connection.
 AGAIN_S: Final = 0.02
+#: Period in s in which a client that watches asks for routes besides: the longest that is allowed, so that
+#: none does during a run.
+UNASKED_S: Final = 3600.0
 
 T = TypeVar("T")
 
@@ -225,12 +228,19 @@ class Reader:
         def wait(result: Any) -> Any:
             return result.get(timeout=max(0.001, deadline - time.monotonic()))
 
+        def made_meanwhile(path: str) -> bool:
+            """Return whether a missing node exists now; if not, the watch fires when it is made.
+
+            Reading a missing node sets no watch, and a client that watches does not ask again by itself.
+            """
+            return watch is not None and wait(self._client.exists_async(path, watch=watch)) is not None
+
         try:
             children = wait(self._client.get_children_async(topic_path(topic), watch=watch))
         except NoNodeError:
+            if made_meanwhile(topic_path(topic)):
+                return self._read(topic, watch, deadline)
             children = []
-            if watch is not None:
-                wait(self._client.exists_async(topic_path(topic), watch=watch))
         indexes = [index for name in children if (index := child_index(name)) is not None]
         reading = {
             index: (
@@ -242,11 +252,15 @@ class Reader:
         queues: dict[int, bytes] = {}
         masters: dict[int, bytes] = {}
         for index, (of_topic, of_broker) in reading.items():
-            for found, into in ((of_topic, queues), (of_broker, masters)):
-                try:
-                    into[index] = wait(found)[0]
-                except NoNodeError:
-                    pass  # the broker left during the read, so make the route without it
+            try:
+                queues[index] = wait(of_topic)[0]
+            except NoNodeError:
+                pass  # the broker left during the read, which the watch of the children reports
+            try:
+                masters[index] = wait(of_broker)[0]
+            except NoNodeError:  # a broker makes this node after its topics
+                if made_meanwhile(master_path(index)):
+                    return self._read(topic, watch, deadline)
         route = route_of(queues, masters)
         if not route.queue_datas:
             raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, "no broker has the topic")
@@ -384,14 +398,25 @@ class ZooKeeperArm:
         reader = Reader(session, self.config.timeout_s, self.waits)
         made: list[ZooKeeperRoutes] = []
 
+        def read(topic: str) -> TopicRouteData:
+            if not self.config.watches:
+                return reader.route(topic)
+            try:
+                return reader.route(topic, made[0].noticed(topic))
+            except Unreachable:
+                made[0].failed(topic)
+                raise
+
         def source(directory: Directory, topic: str, *, timeout_s: float | None) -> Operation[TopicRouteData]:
-            watch = made[0].noticed(topic) if self.config.watches else None
-            route: TopicRouteData = yield Deliver(lambda name: reader.route(name, watch), topic)
+            route: TopicRouteData = yield Deliver(read, topic)
             return as_dialled(route, side.brokers)
 
+        settings = client_config(self.config, side.servers)
+        if self.config.watches:
+            settings = replace(settings, route_refresh_s=UNASKED_S)
         client = ZooKeeperRoutes(
             session,
-            client_config(self.config, side.servers),
+            settings,
             hooks=hooks,
             rng=random.Random(seed),
             core=partial(ClientCore, source=source),
@@ -401,7 +426,12 @@ class ZooKeeperArm:
 
 
 class ZooKeeperRoutes(Client):
-    """A client that reads routes through a ZooKeeper session, and reads them again when a watch fires."""
+    """A client that reads routes through a ZooKeeper session.
+
+    If it watches, as MetaQ's clients did, it reads a route again when a watch fires or after a read failed,
+    and never by period. Without a connection no watch can fire; kazoo then calls every watcher at the loss of
+    the connection, so that each route is read again as soon as there is a new one.
+    """
 
     def __init__(self, session: KazooClient, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -418,15 +448,25 @@ class ZooKeeperRoutes(Client):
         """
         return self._watches.setdefault(topic, partial(self._changed, topic))
 
+    def failed(self, topic: str) -> None:
+        """Read a topic's route again soon, because the failed read may have set no watch."""
+        self._read_soon(topic, after_s=random.uniform(RECONNECT_S, 2 * RECONNECT_S))
+
     def _changed(self, topic: str, event: object) -> None:
+        self._read_soon(topic, after_s=0.0)
+
+    def _read_soon(self, topic: str, *, after_s: float) -> None:
         if not self.core.closing and topic not in self._to_read:
             self._to_read.add(topic)
             # not in kazoo's own thread, because the read waits for that thread
-            threading.Thread(target=self._read_again, args=(topic,), daemon=True).start()
+            threading.Thread(target=self._read_again, args=(topic, after_s), daemon=True).start()
 
-    def _read_again(self, topic: str) -> None:
+    def _read_again(self, topic: str, after_s: float) -> None:
+        if after_s:
+            self._session.handler.sleep_func(after_s)
         self._to_read.discard(topic)  # a later change causes one more read
-        self.run(self.core.directory.refresh_quietly(topic))
+        if not self.core.closing:
+            self.run(self.core.directory.refresh_quietly(topic))
 
     def close(self) -> None:
         super().close()
