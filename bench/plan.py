@@ -188,6 +188,8 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     stretch: float = 1.0
     """Multiplies the seconds of every fault, but for how long servers are struck: larger timers need longer
     windows."""
+    down_s: dict[str, float] = {}
+    """Seconds for which cases of these names are struck, in place of the plan's and not multiplied."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -213,6 +215,8 @@ def down_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan) -> floa
     It is not stretched if a fault hits only servers: a restart or an election takes the same time with every
     divisor, and a server that was down for longer would look like one whose recovery depends on a timer.
     """
+    if fault.case in series.down_s:
+        return series.down_s[fault.case]
     scaled = strikes_broker(scenario, fault.case) or CASES[scenario][fault.case] == "partition"
     return fault.down_s * (series.stretch if scaled else 1.0)
 
@@ -372,6 +376,9 @@ def parse_plan(text: str) -> Plan:
             for fault in scenario.faults
         }
         _known(f"{where}.cases", series.cases, cases)
+        _known(f"{where}.down_s", list(series.down_s), cases)
+        for case, seconds in series.down_s.items():
+            _in_range(f"{where}.down_s.{case}", seconds, 0, 3600)
     for scenario in plan.scenarios:
         if scenario.name not in CASES:
             raise PlanError(f"scenario {scenario.name!r} is unknown, known are: {', '.join(CASES)}")
