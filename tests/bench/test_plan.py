@@ -14,6 +14,7 @@ from routekeeper.bench.compare import expected_minutes
 from routekeeper.bench.plan import (
     CASES,
     FOLDER,
+    REST,
     PlanError,
     PlannedFault,
     down_seconds,
@@ -21,6 +22,7 @@ from routekeeper.bench.plan import (
     only_scenarios,
     only_series,
     parse_plan,
+    plan_in,
     plans,
     quiet_seconds,
     run_seconds,
@@ -97,17 +99,15 @@ def a_line(**changes: object) -> str:
     return f"\n[[lines]]\n{fields}\n"
 
 
-def test_full_profile_holds_every_case_in_the_series_that_carries_verdicts() -> None:
+def test_full_profile_holds_every_case_and_ten_rounds_of_those_that_carry_verdicts() -> None:
     plan = load_plan("full")
     planned = {scenario.name: {fault.case for fault in scenario.faults} for scenario in plan.scenarios}
-    idle = {
-        scenario.name for scenario in load_plan("idle").scenarios
-    }  # a cluster with 300 brokers is a run of its own
-    assert planned == {name: set(cases) for name, cases in CASES.items() if name not in idle}
-    equal, *described = plan.series
-    assert equal.name == "equal"
-    assert {*equal.scenarios} == {line.scenario for line in plan.lines}
-    assert equal.blocks == 10
+    # Nothing is measured at rest with brokers that report 60 times as often.
+    assert planned == {name: set(cases) for name, cases in CASES.items() if name != REST}
+    equal, rest, *described = plan.series
+    for series in (equal, rest):
+        about = {line.scenario for line in plan.lines if line.series == series.name}
+        assert (series.blocks, about) == (10, {*series.scenarios})
     assert {series.name: series.blocks for series in described} == {
         "equal-described": 3,
         "equal-lengths": 3,
@@ -116,16 +116,57 @@ def test_full_profile_holds_every_case_in_the_series_that_carries_verdicts() -> 
         "equal-tenth": 3,
         "defaults": 3,
     }
-    assert {*equal.scenarios, *described[0].scenarios} == set(planned), "none is left out"
+    assert {*equal.scenarios, *rest.scenarios, *described[0].scenarios} == set(planned), "none is left out"
     assert msgspec.structs.replace(described[0], name="equal", blocks=10, scenarios=equal.scenarios) == equal
 
 
-def test_headline_measures_take_150_minutes_at_most_and_all_that_is_described_90() -> None:
+@pytest.mark.parametrize("name", plans())
+def test_rates_at_rest_are_judged_with_rocketmqs_own_timers_for_one_period_of_every_broker(name: str) -> None:
+    """Each broker reports 60 times as often where all is 60 times as fast, and no margin grows with that."""
+    plan = load_plan(name)
+    series = {each.name: each for each in plan.series}
+    for line in plan.lines:
+        if line.measure not in ("network_kib_per_s", "cpu_s_per_min"):
+            continue
+        rest = series[line.series]
+        (scenario,) = (each for each in scenarios_of(plan, rest) if each.name == line.scenario)
+        assert (rest.timers.divisor, plan_in(plan, rest).load.sim_brokers) == (1.0, 300)
+        assert rest.timers == series["defaults"].timers
+        assert scenario.quiet_s * 1000 == DOCUMENTED_MS["registerNameServerPeriod"]
+        assert not rest.blocks % 10
+
+
+def test_series_at_rest_takes_less_than_30_minutes_and_all_170() -> None:
     plan = load_plan("full")
-    described = [series.name for series in plan.series if series.name != "equal"]
-    for names, minutes in ((["equal"], 150), (described, 90)):
-        asked = Comparison(profile="full", plan=only_series(plan, names), seed=1, command=["mqbench"])
-        assert expected_minutes(asked) <= minutes
+    asked = Comparison(profile="full", plan=only_series(plan, ["rest"]), seed=1, command=["mqbench"])
+    assert expected_minutes(asked) < 30
+    assert expected_minutes(msgspec.structs.replace(asked, plan=plan)) < 170
+
+
+def test_series_may_have_a_load_of_its_own() -> None:
+    load = msgspec.structs.replace(load_plan("smoke").load, sim_brokers=7)
+    plan = load_plan("smoke")
+    own = msgspec.structs.replace(plan.series[0], load=load, brokers=1, warmup_s=9.0)
+    assert plan_in(plan, plan.series[0]) == plan
+    assert plan_in(plan, own) == msgspec.structs.replace(plan, load=load, brokers=1, warmup_s=9.0)
+    assert run_seconds(plan, own) == run_seconds(plan, plan.series[0]) - plan.warmup_s + 9.0
+
+
+def test_load_of_a_series_is_checked_as_that_of_the_plan() -> None:
+    full = (FOLDER / "full.toml").read_text()
+    for old, new, said in (
+        ("sim_brokers = 300", "sim_brokers = 3000", "series.rest.load.sim_brokers=3000 is out of range"),
+        ("brokers = 1\n", "brokers = 0\n", "series.rest.brokers=0 is out of range, allowed are 1 to 20"),
+        ("warmup_s = 8.0", "warmup_s = -1.0", "series.rest.warmup_s=-1 is out of range"),
+        (
+            'scenarios = ["idle-300"]',
+            'scenarios = ["idle-300", "messages"]',
+            "load.consumers=0: the scenario 'messages' needs a consumer",
+        ),
+    ):
+        assert full.count(old) == 1
+        with pytest.raises(PlanError, match=re.escape(said)):
+            parse_plan(full.replace(old, new))
 
 
 def test_full_profile_predicts_recoveries_by_two_divisors() -> None:
@@ -154,7 +195,6 @@ def test_series_has_the_cases_that_it_names_and_no_scenario_without_any() -> Non
     }
     assert left == {
         "quiet": [],
-        "rest": [],
         "broker-dies": ["kill"],
         "leader-fails": ["kill"],
     }
@@ -322,6 +362,7 @@ def test_at_most_eight_lines_with_arms_and_scenarios_of_the_plan() -> None:
         (eight + a_line(), "9 headline measures (lines), allowed are 8"),
         (a_line(arms=["raft", "apache"]), "lines.x.arms='apache' is unknown"),
         (a_line(scenario="partition"), "lines.x.scenario='partition' is unknown"),
+        (a_line(series="rest"), "lines.x.series='rest' is unknown, known are: equal"),
         (a_line(margin=0), "lines.x.margin=0 must be above 0"),
         (
             a_line(margin=0.2),
