@@ -14,7 +14,7 @@ from typing import Final, Self
 import msgspec
 
 from routekeeper.bench.attached import AttachedCluster
-from routekeeper.bench.plan import PlanError, scenarios_of
+from routekeeper.bench.plan import PlanError, plan_in, scenarios_of
 from routekeeper.bench.processes import ClusterError
 from routekeeper.bench.real import RealCluster
 from routekeeper.bench.runfolder import REAL, ManifestError, read_manifest, run_folder
@@ -145,7 +145,7 @@ def _make_missing(out: Path, comparison: Comparison, *, attempt_min: int) -> End
                 teller.begin(made + position + 1, what, left_s)
                 given = SessionPlan(
                     out=out,
-                    plan=plan,
+                    plan=plan_in(plan, series[turn.series]),
                     series=series[turn.series],
                     arm=turn.arm,
                     block=turn.block,

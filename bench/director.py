@@ -24,6 +24,7 @@ from routekeeper.bench.links import Direction
 from routekeeper.bench.plan import (
     CASES,
     COSTS,
+    DEVICE,
     NEW_TOPIC,
     REST,
     Kind,
@@ -43,6 +44,9 @@ SIGNAL_NS: Final = 200_000_000
 
 #: Time for which a group may elect a leader, or servers may be too busy to say who leads, s.
 ROLES_MAX_S: Final = 15.0
+
+#: Time in ns from when every server lists every broker until idle servers are measured.
+SETTLE_NS: Final = 3_000_000_000
 
 Progress = Callable[[str], None]
 
@@ -102,6 +106,8 @@ class Director:
                     # A generator without enough CPU registers its brokers late, which would count as lost
                     # routes.
                     self._cluster.await_brokers()
+                    if scenario.name in DEVICE:
+                        self._sleep_until(time.monotonic_ns() + SETTLE_NS)
                 # To read each server 50 times a second costs the servers more than idle brokers do.
                 of_costs = scenario.name in COSTS
                 self._cluster.observe(reading=not of_costs)

@@ -188,6 +188,12 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     stretch: float = 1.0
     """Multiplies the seconds of every fault, but for how long servers are struck: larger timers need longer
     windows."""
+    down_s: dict[str, float] = {}
+    """Seconds for which cases of these names are struck, in place of the plan's and not multiplied."""
+    load: Load | None = None
+    """Its load, where it is not the plan's; so also ``brokers`` and ``warmup_s``."""
+    brokers: int | None = None
+    warmup_s: float | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -207,12 +213,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     lines: list[Line] = []
 
 
+def plan_in(plan: Plan, series: SeriesPlan) -> Plan:
+    """Return a plan with the load, the brokers and the warm-up of one of its series."""
+    return msgspec.structs.replace(
+        plan,
+        load=plan.load if series.load is None else series.load,
+        brokers=plan.brokers if series.brokers is None else series.brokers,
+        warmup_s=plan.warmup_s if series.warmup_s is None else series.warmup_s,
+    )
+
+
 def down_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan) -> float:
     """Return the duration of a fault in a series.
 
     It is not stretched if a fault hits only servers: a restart or an election takes the same time with every
     divisor, and a server that was down for longer would look like one whose recovery depends on a timer.
     """
+    if fault.case in series.down_s:
+        return series.down_s[fault.case]
     scaled = strikes_broker(scenario, fault.case) or CASES[scenario][fault.case] == "partition"
     return fault.down_s * (series.stretch if scaled else 1.0)
 
@@ -292,7 +310,7 @@ def run_seconds(plan: Plan, series: SeriesPlan) -> float:
     """Return the duration of the load of one run in s, without the time of restarts."""
     scenarios = scenarios_of(plan, series)
     return (
-        plan.warmup_s
+        plan_in(plan, series).warmup_s
         + plan.linger_s
         + sum(scenario.quiet_s for scenario in scenarios) * series.stretch
         + sum(
@@ -344,16 +362,18 @@ def parse_plan(text: str) -> Plan:
         plan = msgspec.convert(tomllib.loads(text), Plan)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise PlanError(str(error)) from None
-    _check_load(plan)
+    _check_order(plan)
     _in_range("servers", plan.servers, 1, 9)
-    _in_range("brokers", plan.brokers, 1, 20)
-    _in_range("warmup_s", plan.warmup_s, 0, 600)
     _in_range("linger_s", plan.linger_s, 0.1, 600)
     _not_twice("arms", plan.arms)
     _not_twice("series", [series.name for series in plan.series])
     _not_twice("scenarios", [scenario.name for scenario in plan.scenarios])
     names = {scenario.name for scenario in plan.scenarios}
+    _check_size(plan, "")
     for series in plan.series:
+        if any(own is not None for own in (series.load, series.brokers, series.warmup_s)):
+            _check_size(plan_in(plan, series), f"series.{series.name}.")
+        _check_readers(plan, series)
         where = f"series.{series.name}"
         _in_range(f"{where}.blocks", series.blocks, 1, 1000)
         _in_range(f"{where}.stretch", series.stretch, 0.1, 1000)
@@ -372,6 +392,9 @@ def parse_plan(text: str) -> Plan:
             for fault in scenario.faults
         }
         _known(f"{where}.cases", series.cases, cases)
+        _known(f"{where}.down_s", list(series.down_s), cases)
+        for case, seconds in series.down_s.items():
+            _in_range(f"{where}.down_s.{case}", seconds, 0, 3600)
     for scenario in plan.scenarios:
         if scenario.name not in CASES:
             raise PlanError(f"scenario {scenario.name!r} is unknown, known are: {', '.join(CASES)}")
@@ -391,11 +414,16 @@ def parse_plan(text: str) -> Plan:
     if len(plan.lines) > LINES_MAX:
         raise PlanError(f"{len(plan.lines)} headline measures (lines), allowed are {LINES_MAX}")
     _not_twice("lines", [line.name for line in plan.lines])
+    by_name = {series.name: series for series in plan.series}
     for line in plan.lines:
-        _known(f"lines.{line.name}.scenario", [line.scenario], names)
+        where = f"lines.{line.name}"
+        _known(f"{where}.series", [line.series], set(by_name))
+        series = by_name[line.series]
+        made = {each.name: {fault.case for fault in each.faults} for each in scenarios_of(plan, series)}
+        _known(f"{where}.scenario", [line.scenario], set(made))
         if line.case is not None:
-            _known(f"lines.{line.name}.case", [line.case], set(CASES[line.scenario]))
-        _known(f"lines.{line.name}.arms", list(line.arms), set(plan.arms))
+            _known(f"{where}.case", [line.case], made[line.scenario])
+        _known(f"{where}.arms", list(line.arms), set(series.arms or plan.arms))
         if line.margin <= 0:
             raise PlanError(f"lines.{line.name}.margin={line.margin:g} must be above 0")
         finest = RESOLUTION_S.get(line.measure, 0.0)
@@ -422,30 +450,42 @@ def _check_real(plan: Plan) -> None:
             _known(f"fault of {scenario.name}.{fault.case} {where}", [kind], set[str](allowed))
 
 
-def _check_load(plan: Plan) -> None:
+def _check_size(plan: Plan, where: str) -> None:
+    """Check load, brokers and warm-up of a plan or of one of its series."""
     load = plan.load
+    _in_range(f"{where}brokers", plan.brokers, 1, 20)
+    _in_range(f"{where}warmup_s", plan.warmup_s, 0, 600)
     for name in ("lookup_per_s", "newcomer_per_s", "send_per_s", "send_once_per_s", "change_per_s"):
-        _in_range(f"load.{name}", getattr(load, name), 0, 20_000)
-    _in_range("load.sim_brokers", load.sim_brokers, 0, 1_000)
-    _in_range("load.lookup_clients", load.lookup_clients, 1, 1_000)
-    _in_range("load.send_clients", load.send_clients, 1, 1_000)
-    _in_range("load.observed_sims", load.observed_sims, 0, load.sim_brokers)
-    _in_range("load.topics", load.topics, 1, 100_000)
-    _in_range("load.topics_per_sim_broker", load.topics_per_sim_broker, 2, 10_000)
-    _in_range("load.consumers", load.consumers, 0, 100)
+        _in_range(f"{where}load.{name}", getattr(load, name), 0, 20_000)
+    _in_range(f"{where}load.sim_brokers", load.sim_brokers, 0, 1_000)
+    _in_range(f"{where}load.lookup_clients", load.lookup_clients, 1, 1_000)
+    _in_range(f"{where}load.send_clients", load.send_clients, 1, 1_000)
+    _in_range(f"{where}load.observed_sims", load.observed_sims, 0, load.sim_brokers)
+    _in_range(f"{where}load.topics", load.topics, 1, 100_000)
+    _in_range(f"{where}load.topics_per_sim_broker", load.topics_per_sim_broker, 2, 10_000)
+    _in_range(f"{where}load.consumers", load.consumers, 0, 100)
+    _in_range(f"{where}load.message_bytes", load.message_bytes, 1, 4 * 1024 * 1024)
+    _in_range(f"{where}load.timeout_s", load.timeout_s, 0.1, 60)
+    _in_range(f"{where}users that these rates and load.timeout_s need", load.all_users, 1, 10_000)
+
+
+def _check_readers(plan: Plan, series: SeriesPlan) -> None:
+    """Check that somebody reads messages in the scenarios of a series that need it."""
+    if plan_in(plan, series).load.consumers:
+        return
+    for scenario in scenarios_of(plan, series):
+        if scenario.name in ("messages", NEW_TOPIC):
+            raise PlanError(
+                f"load.consumers=0: the scenario {scenario.name!r} needs a consumer; set at least 1"
+            )
+
+
+def _check_order(plan: Plan) -> None:
     names = [scenario.name for scenario in plan.scenarios]
-    if "messages" in names and not load.consumers:
-        raise PlanError("load.consumers=0: the scenario 'messages' needs a consumer; set at least 1")
-    if NEW_TOPIC in names:
-        if not load.consumers:
-            raise PlanError("load.consumers=0: the scenario 'new-topic' needs a consumer; set at least 1")
-        if [name for name in names if name != REST][-1] != NEW_TOPIC:
-            raise PlanError("scenario 'new-topic' must be the last one: it changes the brokers' settings")
+    if NEW_TOPIC in names and [name for name in names if name != REST][-1] != NEW_TOPIC:
+        raise PlanError("scenario 'new-topic' must be the last one: it changes the brokers' settings")
     if REST in names and names[-1] != REST:
         raise PlanError("scenario 'rest' must be the last one: it stops the clients")
-    _in_range("load.message_bytes", load.message_bytes, 1, 4 * 1024 * 1024)
-    _in_range("load.timeout_s", load.timeout_s, 0.1, 60)
-    _in_range("users that these rates and load.timeout_s need", load.all_users, 1, 10_000)
 
 
 def _known(name: str, values: Sequence[str], known: set[str]) -> None:

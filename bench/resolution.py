@@ -13,7 +13,7 @@ OBSERVE_EVERY_S: Final = 0.02
 
 _OBSERVED: Final = (
     *("left_by_nameservers_s", "back_by_nameservers_s", "given_up_s", "disagree_s", "agree_s"),
-    *("disagree_queues_s", "agree_queues_s", "backward_s"),
+    *("disagree_queues_s", "agree_queues_s", "backward_s", "unanswering_s"),
 )
 _RECOVERIES: Final = (
     *("right_again_s", "right_again_side_a_s", "right_again_side_b_s", "newcomer_right_s"),

@@ -59,6 +59,7 @@ Series = Literal[
     "equal-polling",
     "equal-journal",
     "defaults",
+    "rest",
 ]
 Durability = Literal["memory", "journal", "fsync"]
 Links = Literal["proxy", "kernel"]
@@ -103,6 +104,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     scenario: str
     case: str | None = None
     """The fault whose window counts; null for the whole scenario."""
+    series: Series = "equal"
+    """The series in whose runs the scenario is measured."""
     measure: str
     arms: tuple[Arm, Arm]
     """The difference is first minus second."""

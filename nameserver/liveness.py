@@ -138,9 +138,12 @@ class Liveness:
 
     def advance(self, now: float) -> None:
         """Move the clock towards the monotonic time ``now`` (seconds), by at most one step."""
-        if self._read_at is not None:
-            self.clock += min(max(now - self._read_at, 0.0), CLOCK_STEP_MAX_S)
-        self._read_at = now
+        read_at = self._read_at
+        if read_at is None:
+            self._read_at = now
+        elif now > read_at:  # a reading that goes back is ignored: the same time must not count twice
+            self.clock += min(now - read_at, CLOCK_STEP_MAX_S)
+            self._read_at = now
 
     # -- what happens -------------------------------------------------------------------------------------
 

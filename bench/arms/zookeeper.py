@@ -28,7 +28,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
-from kazoo.retry import KazooRetry
+from kazoo.retry import InterruptedError, KazooRetry
 
 from routekeeper.bench.arms.interface import (
     ArmConfig,
@@ -61,11 +61,14 @@ from routekeeper.remoting.transport import RPCHook
 
 log = logging.getLogger(__name__)
 
-#: Pause in s before the servers are tried again: between this and twice this. ZooKeeper's own client waits up
-#: to 1 s.
+#: Pause in s before the servers are tried again: each one is drawn between this and twice this. ZooKeeper's
+#: own client waits up to 1 s.
 RECONNECT_S: Final = 0.1
 #: Pause in s before a call is repeated that failed because of a lost connection.
 AGAIN_S: Final = 0.02
+#: Period in s in which a client that watches asks for routes besides: the longest that is allowed, so that
+#: none does during a run.
+UNASKED_S: Final = 3600.0
 
 T = TypeVar("T")
 
@@ -91,6 +94,49 @@ class Unreachable(RemotingError):
     """ZooKeeper gave no answer."""
 
 
+class Reconnecting:
+    """Repeats an attempt to connect, with a pause before each repetition; takes the place of kazoo's retry.
+
+    Each pause is drawn anew. kazoo's own retry derives a pause from the one before, which its random factor
+    shrinks: after 20 attempts clients would connect hundreds of times a second, and take the processor from
+    servers that start. It has no state, so all connections of a client may share it.
+
+    Args:
+        pause_s: Shortest pause in s; the longest is twice as long.
+        sleep: Waits as the client's handler does.
+        ended: Returns whether the client was stopped.
+    """
+
+    def __init__(
+        self, pause_s: float, *, sleep: Callable[[float], object], ended: Callable[[], bool]
+    ) -> None:
+        self._pause_s = pause_s
+        self._sleep = sleep
+        self._ended = ended
+
+    def copy(self) -> Reconnecting:
+        return self
+
+    def reset(self) -> None:
+        """Do nothing: there is no state of earlier attempts."""
+
+    def __call__(self, attempt: Callable[..., T], *arguments: object) -> T:
+        """Return the result of the first attempt that kazoo does not want to be repeated.
+
+        Raises:
+            InterruptedError: If the client was stopped.
+        """
+        while True:
+            try:
+                return attempt(*arguments)
+            except ConnectionClosedError:
+                raise
+            except (*KazooRetry.RETRY_EXCEPTIONS, *KazooRetry.EXPIRED_EXCEPTIONS):
+                self._sleep(random.uniform(self._pause_s, 2 * self._pause_s))
+                if self._ended():
+                    raise InterruptedError("the client was stopped") from None
+
+
 def connect(
     hosts: list[str],
     *,
@@ -102,16 +148,14 @@ def connect(
     """Return a client of the ensemble without starting it; it tries servers in order from ``first``."""
     order = hosts[first % len(hosts) :] + hosts[: first % len(hosts)]
     handler = waits.make()
-    return KazooClient(
-        hosts=",".join(order),
-        timeout=session_s,
-        handler=handler,
-        randomize_hosts=False,
-        connection_retry=KazooRetry(
-            max_tries=-1, delay=reconnect_s, backoff=1, max_jitter=1.0, sleep_func=handler.sleep_func
-        ),
-        logger=log,
+    client = KazooClient(
+        hosts=",".join(order), timeout=session_s, handler=handler, randomize_hosts=False, logger=log
     )
+    # kazoo takes objects of its own class only as its argument connection_retry, and silently ignores others
+    client._connection.retry_sleeper = Reconnecting(
+        reconnect_s, sleep=handler.sleep_func, ended=client._stopped.is_set
+    )
+    return client
 
 
 def judge(error: BaseException) -> Outcome:
@@ -184,12 +228,19 @@ class Reader:
         def wait(result: Any) -> Any:
             return result.get(timeout=max(0.001, deadline - time.monotonic()))
 
+        def made_meanwhile(path: str) -> bool:
+            """Return whether a missing node exists now; if not, the watch fires when it is made.
+
+            Reading a missing node sets no watch, and a client that watches does not ask again by itself.
+            """
+            return watch is not None and wait(self._client.exists_async(path, watch=watch)) is not None
+
         try:
             children = wait(self._client.get_children_async(topic_path(topic), watch=watch))
         except NoNodeError:
+            if made_meanwhile(topic_path(topic)):
+                return self._read(topic, watch, deadline)
             children = []
-            if watch is not None:
-                wait(self._client.exists_async(topic_path(topic), watch=watch))
         indexes = [index for name in children if (index := child_index(name)) is not None]
         reading = {
             index: (
@@ -201,11 +252,15 @@ class Reader:
         queues: dict[int, bytes] = {}
         masters: dict[int, bytes] = {}
         for index, (of_topic, of_broker) in reading.items():
-            for found, into in ((of_topic, queues), (of_broker, masters)):
-                try:
-                    into[index] = wait(found)[0]
-                except NoNodeError:
-                    pass  # the broker left during the read, so make the route without it
+            try:
+                queues[index] = wait(of_topic)[0]
+            except NoNodeError:
+                pass  # the broker left during the read, which the watch of the children reports
+            try:
+                masters[index] = wait(of_broker)[0]
+            except NoNodeError:  # a broker makes this node after its topics
+                if made_meanwhile(master_path(index)):
+                    return self._read(topic, watch, deadline)
         route = route_of(queues, masters)
         if not route.queue_datas:
             raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, "no broker has the topic")
@@ -343,14 +398,25 @@ class ZooKeeperArm:
         reader = Reader(session, self.config.timeout_s, self.waits)
         made: list[ZooKeeperRoutes] = []
 
+        def read(topic: str) -> TopicRouteData:
+            if not self.config.watches:
+                return reader.route(topic)
+            try:
+                return reader.route(topic, made[0].noticed(topic))
+            except Unreachable:
+                made[0].failed(topic)
+                raise
+
         def source(directory: Directory, topic: str, *, timeout_s: float | None) -> Operation[TopicRouteData]:
-            watch = made[0].noticed(topic) if self.config.watches else None
-            route: TopicRouteData = yield Deliver(lambda name: reader.route(name, watch), topic)
+            route: TopicRouteData = yield Deliver(read, topic)
             return as_dialled(route, side.brokers)
 
+        settings = client_config(self.config, side.servers)
+        if self.config.watches:
+            settings = replace(settings, route_refresh_s=UNASKED_S)
         client = ZooKeeperRoutes(
             session,
-            client_config(self.config, side.servers),
+            settings,
             hooks=hooks,
             rng=random.Random(seed),
             core=partial(ClientCore, source=source),
@@ -360,7 +426,12 @@ class ZooKeeperArm:
 
 
 class ZooKeeperRoutes(Client):
-    """A client that reads routes through a ZooKeeper session, and reads them again when a watch fires."""
+    """A client that reads routes through a ZooKeeper session.
+
+    If it watches, as MetaQ's clients did, it reads a route again when a watch fires or after a read failed,
+    and never by period. Without a connection no watch can fire; kazoo then calls every watcher at the loss of
+    the connection, so that each route is read again as soon as there is a new one.
+    """
 
     def __init__(self, session: KazooClient, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -377,15 +448,25 @@ class ZooKeeperRoutes(Client):
         """
         return self._watches.setdefault(topic, partial(self._changed, topic))
 
+    def failed(self, topic: str) -> None:
+        """Read a topic's route again soon, because the failed read may have set no watch."""
+        self._read_soon(topic, after_s=random.uniform(RECONNECT_S, 2 * RECONNECT_S))
+
     def _changed(self, topic: str, event: object) -> None:
+        self._read_soon(topic, after_s=0.0)
+
+    def _read_soon(self, topic: str, *, after_s: float) -> None:
         if not self.core.closing and topic not in self._to_read:
             self._to_read.add(topic)
             # not in kazoo's own thread, because the read waits for that thread
-            threading.Thread(target=self._read_again, args=(topic,), daemon=True).start()
+            threading.Thread(target=self._read_again, args=(topic, after_s), daemon=True).start()
 
-    def _read_again(self, topic: str) -> None:
+    def _read_again(self, topic: str, after_s: float) -> None:
+        if after_s:
+            self._session.handler.sleep_func(after_s)
         self._to_read.discard(topic)  # a later change causes one more read
-        self.run(self.core.directory.refresh_quietly(topic))
+        if not self.core.closing:
+            self.run(self.core.directory.refresh_quietly(topic))
 
     def close(self) -> None:
         super().close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 
 from routekeeper.bench.report import answers, words
 from routekeeper.bench.report.conditions import Conditions
-from routekeeper.bench.report.measures import MAIN_SERIES, MEASURES, Place, Values
+from routekeeper.bench.report.measures import MEASURES, Place, Values
 from routekeeper.bench.runfolder import Line
 
 
@@ -32,11 +33,13 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
     path = folder / "marts" / "values.parquet"
     found: Values = defaultdict(lambda: defaultdict(dict))
     planned: set[tuple[Place, str]] = set()
+    below: dict[Place, dict[str, float]] = defaultdict(dict)
     try:
         for row in pq.read_table(path).to_pylist():
             place = Place(row["series"], row["scenario"], row["case"], row["measure"])
             if place.measure in MEASURES:
                 found[place][row["arm"]][row["batch"], row["block"]] = row["value"]
+                below[place][row["arm"]] = row["floor"]
                 if row["set_by_plan"]:
                     planned.add((place, row["arm"]))
     except (OSError, pa.ArrowInvalid, KeyError) as error:
@@ -46,8 +49,11 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
     disturbances = shared.disturbances
     if disturbances:
         raise NoReport(f"the machine was busy, so nothing follows: {'; '.join(disturbances)}")
-    named = [msgspec.convert(row, Line) for row in _rows(folder, "lines.parquet")]
-    lines = answers.primaries(named, MAIN_SERIES, found, shared.crowded, planned)
+    rows = _rows(folder, "lines.parquet")
+    facts = [row.pop("beside", "") for row in rows]
+    named = [msgspec.convert(row, Line) for row in rows]
+    lines = answers.primaries(named, found, shared.crowded, planned, below)
+    lines = [replace(line, beside=fact) for line, fact in zip(lines, facts, strict=True)]
     return [(words.topic(line), words.verdict(line), words.values(found, line)) for line in lines]
 
 

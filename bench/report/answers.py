@@ -8,11 +8,12 @@ With fewer than ten rounds, the sentence names the rounds: "in all 6 rounds" or 
 import math
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from statistics import median
 from typing import Any, Final, Literal, NamedTuple
 
+from routekeeper.bench.plan import SWEEPS
 from routekeeper.bench.report.blocks import (
     VERDICT_BLOCKS_MIN,
     Estimate,
@@ -24,7 +25,17 @@ from routekeeper.bench.report.blocks import (
     judge,
     split,
 )
-from routekeeper.bench.report.measures import MEASURES, TIMES, Block, Measure, Place, Unit, Values
+from routekeeper.bench.report.measures import (
+    HARMS,
+    JUDGED,
+    MEASURES,
+    TIMES,
+    Block,
+    Measure,
+    Place,
+    Unit,
+    Values,
+)
 from routekeeper.bench.resolution import RESOLUTION_S, STEPS
 from routekeeper.bench.runfolder import AGAIN, REAL
 from routekeeper.bench.runfolder import Line as NamedLine
@@ -132,14 +143,32 @@ Found = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Grown:
+    """A harm that lasts the longer, the longer the fault, where the other design has none at any length."""
+
+    arm: str
+    spared: bool
+    """True if a fault of half a session does no such harm: it begins when the lease has run out."""
+    other: str
+    longest: float
+    """The other design's longest value of all lengths; it is below the resolution."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Primary:
     """The result of one headline measure."""
 
     named: NamedLine
-    series: str
     pair: Pair
     unjudged: tuple[str, ...] = ()
     set_by_plan: tuple[str, ...] = ()
+    grown: Grown | None = None
+    beside: str = ""
+    """Facts that belong beside it, see :mod:`.beside`."""
+    hidden: Mapping[str, float] = field(default_factory=dict)
+    """Arms some of whose values are recorded as 0, with the longest time that such a value may hide."""
+    at_worst: tuple[Pair, ...] = ()
+    """The same pair with the zeros of one of these arms replaced by that time."""
 
     @property
     def blocks(self) -> int:
@@ -164,22 +193,30 @@ class Primary:
         the median difference is large enough to matter. The page says this, and it is no verdict; see
         :attr:`is_verdict`.
         """
-        told = self.pair.estimate
         if self.unjudged:
             return "unjudged"
         if self.set_by_plan:
             return "set by the plan"
         if self.resolution_s > self.named.margin:
             return "too coarse"
-        if told is None:
+        if self.pair.estimate is None:
             return "not measured"
-        match self.pair.verdict:
+        return "open" if self.is_hidden else self._result(self.pair)
+
+    @property
+    def is_hidden(self) -> bool:
+        """Return whether one arm is better only if its values that are recorded as 0 are so short."""
+        found = self._result(self.pair)
+        return found in ("better", "worse") and any(self._result(each) != found for each in self.at_worst)
+
+    def _result(self, pair: Pair) -> Found:
+        match pair.verdict:
             case "better" | "worse" | "equivalent" as said:
                 return said
-            case _ if self.is_verdict or self.pair.leaning == "none":
+            case _ if self.is_verdict or pair.leaning == "none":
                 return "open"
             case _:
-                lower = self.pair.leaning == "lower"
+                lower = pair.leaning == "lower"
                 return "better" if lower == (self.named.better == "lower") else "worse"
 
     @property
@@ -187,9 +224,11 @@ class Primary:
         """The better arm; None if neither is better."""
         return {"better": self.pair.arms[0], "worse": self.pair.arms[1]}.get(self.found)
 
-    def is_about(self, scenario: str, case: str | None, measure: str) -> bool:
-        """Return whether it compares this figure."""
-        return (self.named.scenario, self.named.case, self.named.measure) == (scenario, case, measure)
+    @property
+    def place(self) -> Place:
+        """The place of the values that it compares."""
+        named = self.named
+        return Place(named.series, named.scenario, named.case, named.measure)
 
 
 TIMER_SERIES: Final = ("equal", "equal-tenth", "equal-undivided")
@@ -304,33 +343,83 @@ def summary(found: Sequence[float], floor: float = 0.0, step: float = 0.0) -> Su
 
 def primaries(
     named: Sequence[NamedLine],
-    series: str,
     values: Values,
     crowded: Collection[Setting] = (),
     planned: Collection[tuple[Place, str]] = (),
+    floors: Mapping[Place, Mapping[str, float]] | None = None,
 ) -> list[Primary]:
-    """Return the results of one series' headline measures, by their margins."""
+    """Return the results of headline measures, by their margins.
+
+    Args:
+        floors: As for :func:`rows`.
+    """
     found = []
     for line in named:
-        place = Place(series, line.scenario, line.case, line.measure)
+        place = Place(line.series, line.scenario, line.case, line.measure)
         arms = values.get(place, {})
         judged = Line(
             measure=line.measure,
             arms=line.arms,
-            series=series,
+            series=line.series,
             margin=line.margin,
             lower_is_better=line.better == "lower",
         )
+        grown = _grown(place, line, values, planned)
+        by_plan = () if grown else tuple(arm for arm in line.arms if (place, arm) in planned)
+        hidden = _hidden(arms, line, (floors or {}).get(place, {}))
+        raised = [
+            {**arms, arm: {block: value or most for block, value in arms[arm].items()}}
+            for arm, most in hidden.items()
+        ]
         found.append(
             Primary(
                 named=line,
-                series=series,
                 pair=_pair(arms, judged, line.margin),
+                hidden=hidden,
+                at_worst=tuple(_pair(each, judged, line.margin) for each in raised),
                 unjudged=unjudged(place, line.arms, crowded),
-                set_by_plan=tuple(arm for arm in line.arms if (place, arm) in planned),
+                set_by_plan=by_plan,
+                grown=grown,
             )
         )
     return found
+
+
+def _grown(
+    place: Place, line: NamedLine, values: Values, planned: Collection[tuple[Place, str]]
+) -> Grown | None:
+    """Return the design whose harm grows with the fault, if the other one has none at any length.
+
+    The plan sets how long such a harm lasts, but not that there is one: so it is compared.
+    """
+    marked = [arm for arm in line.arms if (place, arm) in planned]
+    sweep = [
+        each
+        for each in values
+        if each.case in SWEEPS and (each.scenario, each.measure) == (line.scenario, line.measure)
+    ]
+    if line.measure not in HARMS or len(marked) != 1 or {each.case for each in sweep} != SWEEPS.keys():
+        return None
+    arm = marked[0]
+    other = line.arms[1 - line.arms.index(arm)]
+    least = RESOLUTION_S.get(line.measure, 0.0)
+    rounds = [values[each].get(other, {}).values() for each in (place, *sweep)]
+    if not all(rounds) or any((each, arm) not in planned for each in sweep):
+        return None
+    longest = max(map(max, rounds))
+    if longest > least:
+        return None
+    short = [values[each][arm].values() for each in sweep if SWEEPS[each.case or ""][1] == "half"]
+    return Grown(arm=arm, spared=max(map(max, short)) <= least, other=other, longest=longest)
+
+
+def _hidden(
+    arms: Mapping[str, Mapping[Block, float]], line: NamedLine, floors: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the arms of a line with values of 0, and the longest time that each may hide."""
+    least = RESOLUTION_S.get(line.measure, 0.0)
+    found = {arm: max(least, floors.get(arm, 0.0)) for arm in line.arms if 0.0 in arms.get(arm, {}).values()}
+    return {arm: most for arm, most in found.items() if most}
 
 
 def taken_apart(
@@ -370,13 +459,8 @@ def taken_apart(
     return found
 
 
-Holds = Literal[
-    "holds", "holds in part", "does not hold", "equivalent", "not shown", "described", "not measured"
-]
-
-
 class Evidence(NamedTuple):
-    """One figure that is shown beside a claim. It counts for the result if a headline measure compares it."""
+    """One figure that is shown beside a claim. A headline measure may compare it."""
 
     scenario: str
     case: str | None
@@ -395,8 +479,6 @@ class Claim:
     """Where the documents say it; empty for a question of ours."""
     caveat: str = ""
     """Facts that a reader needs to understand its figures."""
-    of_asking: bool = False
-    """True if it is about the price of asking: clients that learn of changes later then support it."""
     by_design: bool = False
     """True if it describes how something is built, which no measurement can show or refute."""
 
@@ -421,36 +503,20 @@ class Answer:
     """A claim with its figures, and the headline measures among them."""
 
     claim: Claim
-    holds: Holds
     found: list[tuple[Evidence, Row]]
     lines: list[Primary]
 
 
-def answer(claim: Claim, table: Mapping[Place, Row], series: str, lines: Sequence[Primary]) -> Answer:
-    """Return whether a claim holds, in words, from headline measures with ``independent``."""
+def answer(claim: Claim, table: Mapping[Place, Row], lines: Sequence[Primary]) -> Answer:
+    """Return a claim with its figures and headline measures, as far as there are some."""
     found, about = [], []
     for each in claim.evidence:
-        row = table.get(Place(series, each.scenario, each.case, each.measure))
+        places = [Place(series, each.scenario, each.case, each.measure) for series in JUDGED]
+        row = next((table[place] for place in places if place in table), None)
         if row is not None and "independent" in row.arms:
             found.append((each, row))
-            about += [line for line in lines if line.is_about(each.scenario, each.case, each.measure)]
-    return Answer(claim=claim, holds=_holds(claim, found, about), found=found, lines=about)
-
-
-def _holds(claim: Claim, found: Sequence[tuple[Evidence, Row]], about: Sequence[Primary]) -> Holds:
-    if not found and claim.evidence:
-        return "not measured"
-    mine = [line for line in about if "independent" in line.pair.arms]
-    speaks = {
-        (line.winner == "independent") is not claim.of_asking for line in mine if line.winner is not None
-    }
-    if not mine:
-        return "described"
-    if len(speaks) == 2:
-        return "holds in part"
-    if speaks:
-        return "holds" if True in speaks else "does not hold"
-    return "equivalent" if {line.found for line in mine} == {"equivalent"} else "not shown"
+            about += [line for line in lines if line.place == row.place]
+    return Answer(claim=claim, found=found, lines=about)
 
 
 def endless(value: float) -> bool:

@@ -118,6 +118,8 @@ class Observed:
     observers: int
     topics: int
     spans: int
+    apart_ns: int | None = None
+    """Median time between two readings, where a view changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +167,15 @@ class Disagreement:
     disagree_ns: int
     topics: int
     agree_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unanswering:
+    """For how long at least one nameserver gave no answer around a fault."""
+
+    run: str
+    fault: int
+    unanswering_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +347,7 @@ class Gold:
     back: list[Back] = field(default_factory=list)
     given_up: list[GivenUp] = field(default_factory=list)
     disagreements: list[Disagreement] = field(default_factory=list)
+    unanswering: list[Unanswering] = field(default_factory=list)
     backward: list[Backward] = field(default_factory=list)
     visible: list[VisibleBucket] = field(default_factory=list)
     staleness: list[StaleBin] = field(default_factory=list)

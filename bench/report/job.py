@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from routekeeper.bench.report import answers, storage
+from routekeeper.bench.report.beside import with_facts
 from routekeeper.bench.report.conditions import conditions
 from routekeeper.bench.report.gold import Gold
 from routekeeper.bench.report.measures import Place, Values, floors, set_by_plan, values
@@ -26,7 +27,6 @@ from routekeeper.bench.report.page import NEIGHBOURS, named_lines, page
 from routekeeper.bench.report.pipeline import compute
 from routekeeper.bench.report.session import in_one_process, interrupted, is_small, open_session, submitted
 from routekeeper.bench.report.silver import NoRuns
-from routekeeper.bench.runfolder import Line
 
 
 def build_report(roots: Sequence[str], out: str, *, progress: Callable[[str], None]) -> str:
@@ -53,7 +53,8 @@ def build_report(roots: Sequence[str], out: str, *, progress: Callable[[str], No
         found = values(gold)
         write_values(spark, out, found, floors(gold), conditions(gold).crowded, set_by_plan(gold, found))
         write_conditions(spark, out, gold)
-        write_lines(spark, out, named_lines([each for each in gold.sources if each.left_out is None]))
+        used = [each for each in gold.sources if each.left_out is None]
+        write_lines(spark, out, with_facts(answers.primaries(named_lines(used), found), used, found))
         there = [name for name in NEIGHBOURS if storage.exists(spark, storage.join(out, name))]
         path = storage.join(out, "report.html")
         storage.write(spark, path, page(gold, found, there).encode())
@@ -116,10 +117,10 @@ def write_values(
         storage.write_table(spark, storage.join(out, "marts"), name, pa.Table.from_pylist(rows))
 
 
-def write_lines(spark: SparkSession, out: str, lines: Sequence[Line]) -> None:
-    """Write the primary lines, which were named before anything ran."""
-    rows = [msgspec.to_builtins(line) for line in lines]
-    texts = ("name", "scenario", "case", "measure", "unit", "better")
+def write_lines(spark: SparkSession, out: str, lines: Sequence[answers.Primary]) -> None:
+    """Write the headline measures, which were named before anything ran, and the facts beside each."""
+    rows = [{**msgspec.to_builtins(line.named), "beside": line.beside} for line in lines]
+    texts = ("name", "series", "scenario", "case", "measure", "unit", "better", "beside")
     columns = pa.schema(
         [(name, pa.string()) for name in texts] + [("arms", pa.list_(pa.string())), ("margin", pa.float64())]
     )

@@ -19,7 +19,9 @@ from routekeeper.bench.report.silver import Source
 from routekeeper.bench.resolution import OBSERVE_EVERY_S, WAITED_NS
 
 MAIN_SERIES: Final = "equal"
-"""Claims, choices and primary lines rest on it."""
+"""Recoveries are compared in it."""
+JUDGED: Final = (MAIN_SERIES, "rest")
+"""Series of headline measures. In the second one, rates of brokers at rest have undivided timers."""
 
 Unit = Literal["s", "ms", "count", "MiB", "CPU s", "s/min", "MiB/min", "/min", "KiB/s", "%"]
 Block = tuple[str, int]
@@ -47,7 +49,7 @@ MEASURES: Final = {
     for each in (
         _measure(
             *("left_by_nameservers_s", "s", 0.5, "Dead broker still listed by a nameserver"),
-            "From the fault until the last nameserver no longer lists the broker for any topic.",
+            "From the fault until the last nameserver no longer lists the broker for any observed topic.",
         ),
         _measure(
             *("left_by_clients_s", "s", 0.5, "Dead broker still in a client's routes"),
@@ -55,7 +57,8 @@ MEASURES: Final = {
         ),
         _measure(
             *("back_by_nameservers_s", "s", 0.5, "Returned broker listed by all nameservers"),
-            "From the instant the broker serves again until the last nameserver lists it for all its topics.",
+            "From the instant the broker serves again until the last nameserver lists it for all its "
+            "observed topics.",
         ),
         _measure(
             *("back_by_clients_s", "s", 0.5, "Returned broker in all clients' routes"),
@@ -165,6 +168,11 @@ MEASURES: Final = {
             "The time for which at least two nameservers listed different brokers for at least one topic.",
         ),
         _measure(
+            *("unanswering_s", "s", 0.5, "A nameserver gave no answer"),
+            "The time in which at least one nameserver refused to answer, or was silent, for at least one "
+            "observed topic. Such a server contradicts nobody.",
+        ),
+        _measure(
             *("disagree_topics", "count", 1, "Topics with different brokers"),
             "Topics for which at least two nameservers listed different brokers.",
         ),
@@ -242,7 +250,7 @@ MEASURES: Final = {
         _measure(
             *("visible_ms_p50", "ms", 10, "Change visible on all nameservers, typical"),
             "Median from the instant its broker began to send the change until the last nameserver shows it. "
-            "Readings are 20 ms apart.",
+            "“What to trust” says how exactly that is known.",
         ),
         _measure(
             *("visible_clients_ms_p50", "ms", 500, "Change known to all observed clients, typical"),
@@ -264,9 +272,9 @@ MEASURES: Final = {
         ),
         _measure(
             *("cpu_s_per_min", "s/min", 0.6, "CPU of all servers"),
-            "User and system time of all nameservers or ZooKeeper servers per minute, starts included. This "
-            "includes the scenario's load: in a quiet time, too, changes, new clients, look-ups and sends go "
-            "on.",
+            "User and system time of all nameservers or ZooKeeper servers per minute, starts included, and "
+            "with the work for the scenario's load, if it has one. Divided timers make the servers work more "
+            "often.",
         ),
         _measure(
             *("rss_mib", "MiB", 64, "Memory of all servers"),
@@ -290,15 +298,23 @@ MEASURES: Final = {
         ),
         _measure(
             *("network_kib_per_s", "KiB/s", 10, "Network"),
-            "Bytes in both directions over the links to nameservers or ZooKeeper servers and among them.",
+            "Bytes in both directions over the links to nameservers or ZooKeeper servers and among them, "
+            "without the headers of TCP and IP. Divided timers make requests, and so bytes, more frequent.",
         ),
     )
 }
 
-TIMES: Final = tuple(
-    key for key, each in MEASURES.items() if each.unit == "s" and key not in ("oldest_answer_s", "backward_s")
+HARMS: Final = (
+    *("disagree_s", "disagree_queues_s", "unanswering_s", "given_up_s"),
+    *("oldest_answer_s", "backward_s"),
 )
-"""Recoveries; the length of the fault decides how old an answer may be."""
+"""Durations of something wrong; other times last until something is right."""
+TIMES: Final = tuple(
+    key
+    for key, each in MEASURES.items()
+    if each.unit == "s" and key not in ("oldest_answer_s", "backward_s", "unanswering_s")
+)
+"""Recoveries; the length of the fault decides how old an answer may be, and how long a server is silent."""
 SHARE_MIN: Final = 20
 """The fewest observations of which the page shows a share."""
 
@@ -372,29 +388,31 @@ def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
     """Return the times that only show a length of the plan: places, and arms there.
 
     All rounds of such an arm lie within 5 % of the same one of these: the length of the fault, the length of
-    its scenario, the time between two readings.
+    its scenario, the time between two readings. A place without a fault has the latter two.
     """
     by_run = {source.run: source for source in gold.sources if source.left_out is None}
     lengths: dict[tuple[str, str, str | None, str], dict[Block, tuple[float, ...]]] = defaultdict(dict)
-    for row in gold.faults:
-        source = by_run.get(row.run)
-        if source is None or source.manifest is None or row.healed_ns is None:
+    faults = [
+        (row.run, row.case, (row.healed_ns - row.begin_ns) / 1e9) for row in gold.faults if row.healed_ns
+    ]
+    for run, case, down_s in (*faults, *((run, None, math.nan) for run in by_run)):
+        source = by_run.get(run)
+        if source is None or source.manifest is None:
             continue
-        scenario_ns = source.manifest.measure_end_ns - source.manifest.measure_begin_ns
-        lengths[source.series, source.scenario, row.case, source.arm][source.batch, source.block] = (
-            (row.healed_ns - row.begin_ns) / 1e9,
-            scenario_ns / 1e9,
-            OBSERVE_EVERY_S,
-        )
+        scenario_s = (source.manifest.measure_end_ns - source.manifest.measure_begin_ns) / 1e9
+        of_case = lengths[source.series, source.scenario, case, source.arm]
+        of_case[source.batch, source.block] = (down_s, scenario_s, OBSERVE_EVERY_S)
     planned = set()
     for place, arms in found.items():
-        if MEASURES[place.measure].unit != "s":
+        if (unit := MEASURES[place.measure].unit) not in ("s", "ms"):
             continue
         for arm, blocks in arms.items():
             known = lengths.get((place.series, place.scenario, place.case, arm), {})
             if not blocks or not blocks.keys() <= known.keys():
                 continue
-            rounds = [(value, known[block]) for block, value in blocks.items()]
+            rounds = [
+                (value / (1000 if unit == "ms" else 1), known[block]) for block, value in blocks.items()
+            ]
             if any(all(_is_near(value, each[kind]) for value, each in rounds) for kind in range(3)):
                 planned.add((place, arm))
     return planned | grown_with_the_cut(found, lengths)
@@ -574,6 +592,7 @@ def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
         yield run, case, f"back_by_{observer}s_s", max(each)
     watched = {row.run for row in gold.observed if row.observer == "nameserver"}
     differed = {(row.run, row.fault, row.about): row for row in gold.disagreements}
+    silent = {(row.run, row.fault): row.unanswering_ns for row in gold.unanswering}
     mistaken = {(row.run, row.fault): row for row in gold.given_up if row.observer == "nameserver"}
     for (run, number), fault in faults.items():
         if run not in watched or not is_struck(fault):
@@ -585,6 +604,7 @@ def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
                 yield run, fault.case, "disagree_topics", found.topics if found else 0
             if fault.healed_ns is not None:
                 yield run, fault.case, f"agree{of_what}_s", found.agree_ns / 1e9 if found else 0.0
+        yield run, fault.case, "unanswering_s", silent.get((run, number), 0) / 1e9
         dropped = mistaken.get((run, number))
         yield run, fault.case, "given_up_s", dropped.given_up_ns / 1e9 if dropped else 0.0
 

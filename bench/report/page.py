@@ -19,6 +19,7 @@ from markupsafe import Markup
 from routekeeper.bench.interpreter import NOT_OPTIMISED, WARNING
 from routekeeper.bench.report import answers, drawing, words
 from routekeeper.bench.report.answers import ARMS, CONTROLS, REAL_PAIRS, SHOWN, Answer, Primary, Row
+from routekeeper.bench.report.beside import of_session, with_facts
 from routekeeper.bench.report.conditions import (
     BUSY_SHARE,
     FULL_SHARE,
@@ -29,6 +30,7 @@ from routekeeper.bench.report.conditions import (
 from routekeeper.bench.report.drawing import Timeline
 from routekeeper.bench.report.gold import Bin, Currency, Fault, Gold, Outcomes
 from routekeeper.bench.report.measures import (
+    JUDGED,
     MAIN_SERIES,
     MEASURES,
     OTHERS_CORES,
@@ -42,7 +44,9 @@ from routekeeper.bench.report.measures import (
 from routekeeper.bench.report.requests import BIN_NS
 from routekeeper.bench.report.silver import Source
 from routekeeper.bench.report.unit_costs import unit_costs
+from routekeeper.bench.report.used_timers import session_is_lease, undivided_session, used_timers
 from routekeeper.bench.report.words import say
+from routekeeper.bench.resolution import OBSERVE_EVERY_S
 from routekeeper.bench.runfolder import AGAIN, REAL, Line
 
 CASE_OPS: Final = {
@@ -55,8 +59,8 @@ CASE_OPS: Final = {
 }
 """Operations that are drawn for a scenario: the first one is open, the others are folded."""
 
-EQUAL: Final = (MAIN_SERIES, "equal-described")
-"""Series with equal timers; the second one has fewer rounds, and no headline measures."""
+SECTIONS: Final = (*JUDGED, "equal-described")
+"""Series whose scenarios have sections; the last one has fewer rounds, and no headline measures."""
 _NUMBER_AND_UNIT: Final = re.compile(r"(?<=[0-9∞]) (?=(?:µs|ms|s|[KMG]iB|%)(?![\w-]))")
 _T = TypeVar("_T")
 BUSY_CORES: Final = 0.6
@@ -76,7 +80,8 @@ def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:
     used = [source for source in gold.sources if source.left_out is None]
     shared = conditions(gold)
     planned = set_by_plan(gold, values)
-    every = answers.rows(values, floors(gold), shared.crowded, planned)
+    below = floors(gold)
+    every = answers.rows(values, below, shared.crowded, planned)
     disturbed = bool(shared.disturbances)
     controls = _controls(every, told=not disturbed)
     if disturbed:
@@ -88,14 +93,15 @@ def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:
     compared = len(_arms(used)) > 1 and not beside and not any(source.arm in AGAIN for source in used)
     arms = list(ARMS) if compared else _arms(used)
     table = {row.place: row for row in every}
-    lines = answers.primaries(named_lines(used), MAIN_SERIES, values, shared.crowded, planned)
+    lines = answers.primaries(named_lines(used), values, shared.crowded, planned, below)
+    lines = with_facts(lines, used, values)
     scenarios = _scenarios(gold, used, every, arms, told=not disturbed)
     other_series = _other_series(used, every)
     costs = unit_costs()
     ids = {"timers", "trust", *(each["id"] for each in (*scenarios, *other_series))}
     if costs is not None:
         ids.add("unit-costs")
-    claims = [answers.answer(claim, table, MAIN_SERIES, lines) for claim in answers.CLAIMS]
+    claims = [answers.answer(claim, table, lines) for claim in answers.CLAIMS]
     context: dict[str, Any] = {
         "css": Markup(_read("page.css")),
         "arms": arms,
@@ -108,10 +114,12 @@ def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:
         "no_proof": words.no_proof(blocks, len(lines)) if compared and not disturbed else "",
         "main_timers": words.TIMERS[MAIN_SERIES],
         "sentences": words.sentences(lines),
+        "session": of_session(lines, used, values),
         "claims": [(each, _chart(each, gold, used, values)) for each in claims] if compared else [],
         "choices": [(arm, reasons) for arm in ARMS if (reasons := words.chosen(lines, arm))],
-        "unclear": [line for line in lines if line.winner is None and line.found not in words.NOT_JUDGED],
-        "unjudged": [line for line in lines if line.found in words.NOT_JUDGED],
+        "equivalent": [line for line in lines if line.found == "equivalent"],
+        "untold": [line for line in lines if line.winner is None and line.found != "equivalent"],
+        "lines_of": _timers_of(line.named.series for line in lines),
         "lines": [(line, _interval(line)) for line in lines],
         "questions": _questions(ids, neighbours) if compared else [],
         "neighbours": [(name, NEIGHBOURS[name]) for name in NEIGHBOURS if name in neighbours],
@@ -154,34 +162,54 @@ def _questions(ids: Collection[str], neighbours: Collection[str]) -> list[tuple[
 
 def _chart(answer: Answer, gold: Gold, used: Sequence[Source], values: Values) -> dict[str, Any] | None:
     """Draw the first headline figure of a claim: each design's rounds, median, and value with real timers."""
-    headline = {(line.named.scenario, line.named.case, line.named.measure) for line in answer.lines}
-    figures = sorted(answer.found, key=lambda each: each[0][:3] not in headline)
+    headline = {line.place for line in answer.lines}
+    figures = sorted(answer.found, key=lambda each: each[1].place not in headline)
     if not figures:
         return None
     evidence, row = figures[0]
     unit = row.measure.unit
     rounds = {arm: list(values[row.place].get(arm, {}).values()) for arm in ARMS}
     drawn = drawing.strips(rounds, unit=unit, what=evidence.words)
-    real = _with_real_timers(row.place, gold, used, values)
-    absent = "the same" if row.measure.key in NO_TIMERS else "not run"
+    real = _undivided(row.place, gold, used, values)
+    divisors = {each.manifest.divisor for each in used if each.manifest and each.series == row.place.series}
+    absent = "the same" if row.measure.key in NO_TIMERS or divisors == {1.0} else "not run"
     return {
         "words": evidence.words,
         "rows": [(strip, real.get(strip.arm, absent)) for strip in drawn],
         "row": row,
         "others": figures[1:],
+        "label": _timers_of(row.place.series for _, row in figures[1:]),
     }
 
 
-def _with_real_timers(place: Place, gold: Gold, used: Sequence[Source], values: Values) -> dict[str, str]:
-    """Return each design's value with undivided timers: measured, predicted, or its bounds."""
+def _undivided(place: Place, gold: Gold, used: Sequence[Source], values: Values) -> dict[str, str]:
+    """Return each design's value with undivided timers: measured, predicted, or its bounds.
+
+    Designs with sessions have them there, because the series differ in their length.
+    """
     apart = answers.taken_apart(values, _divisors(used), downs(gold))
-    found = {taken.arm: _taken(taken)[0] for taken in apart if taken.place == place}
+    found = {
+        taken.arm: f"{_taken(taken)[0]}{_of_session(used, MAIN_SERIES, taken.arm)}"
+        for taken in apart
+        if taken.place == place
+    }
     for series in ("equal-undivided", "defaults"):
         measured = values.get(Place(series, place.scenario, place.case, place.measure), {})
         for arm, rounds in measured.items():
             middle = answers.summary(list(rounds.values())).middle
-            found[arm] = f"{words.quantity(middle, MEASURES[place.measure].unit)} measured"
+            told = f"{words.quantity(middle, MEASURES[place.measure].unit)} measured"
+            found[arm] = f"{told}{_of_session(used, series, arm)}"
     return found
+
+
+def _of_session(used: Sequence[Source], series: str, arm: str) -> str:
+    session = undivided_session(used, series, arm)
+    return f" (session {session})" if session else ""
+
+
+def _timers_of(series: Iterable[str]) -> str:
+    """Return the settings of timers of these series, each once."""
+    return "; ".join(words.TIMERS[each] for each in dict.fromkeys(series))
 
 
 def _divisors(used: Sequence[Source]) -> dict[str, float]:
@@ -200,7 +228,7 @@ def environment() -> Environment:
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     functions = (
         *(words.name, words.quantity, words.middle_of, words.range_of, words.verdict, words.topic),
-        *(words.difference, words.leaning, words.holds),
+        *(words.difference, words.leaning, words.answered, say),
     )
     made.globals.update({each.__name__: each for each in functions}, measure_of=MEASURES.get)
     made.globals.update(W=drawing.WIDTH, H=drawing.HEIGHT, LEFT=drawing.LEFT)
@@ -244,7 +272,7 @@ def _warnings(gold: Gold, used: Sequence[Source], blocks: int, shared: Condition
         found.append(say("few", rounds=_rounds(blocks), least=answers.LEANING_BLOCKS_MIN))
     crowded: dict[str, list[str]] = defaultdict(list)
     for (series, scenario, arm), (full, runs) in shared.crowded.items():
-        if series == MAIN_SERIES and arm in SHOWN:
+        if series in JUDGED and arm in SHOWN:
             crowded[arm].append(f"“{_title(scenario)}” ({full} of {runs} runs)")
     for arm, where in crowded.items():
         found.append(say("full", design=words.name(arm), share=FULL_SHARE, where=words.listed(where)))
@@ -278,12 +306,12 @@ def _title(scenario: str) -> str:
 
 
 def named_lines(used: Sequence[Source]) -> list[Line]:
-    """Return the headline measures that the runs with equal timers name, each once."""
+    """Return the headline measures that the runs name, each once."""
     found: dict[tuple[object, ...], Line] = {}
     for source in used:
-        if source.manifest is not None and source.series == MAIN_SERIES:
+        if source.manifest is not None:
             for line in source.manifest.lines:
-                found.setdefault((line.scenario, line.case, line.measure, line.arms), line)
+                found.setdefault((line.series, line.scenario, line.case, line.measure, line.arms), line)
     return list(found.values())
 
 
@@ -295,13 +323,15 @@ def _interval(line: Primary) -> str:
     if math.isnan(told.value):
         return "never in either"
     middle, low, high = (words.signed(each, unit) for each in (told.value, told.low, told.high))
-    return f"median {middle}, {low} to {high}" if told.blocks > 1 else middle
+    hidden = [f"below {words.quantity(most, unit)} ({words.name(arm)})" for arm, most in line.hidden.items()]
+    zero = f"; a value of 0 is {words.listed(hidden)}" if hidden else ""
+    return f"{f'median {middle}, {low} to {high}' if told.blocks > 1 else middle}{zero}"
 
 
 def _scenarios(
     gold: Gold, used: Sequence[Source], every: Sequence[Row], arms: Sequence[str], *, told: bool
 ) -> list[dict[str, Any]]:
-    main = [row for row in every if row.place.series in EQUAL]
+    main = [row for row in every if row.place.series in SECTIONS]
     there = {row.place.scenario for row in main}
     order = [name for name in words.SCENARIO_TITLES if name in there]
     order += sorted(there.difference(order))
@@ -346,7 +376,7 @@ def _crossed(
 
 def _currency(gold: Gold, used: Sequence[Source], arms: Sequence[str]) -> list[dict[str, Any]]:
     """Return a table: the share of nameservers and clients that knew a change, by the time since it began."""
-    arm_of = {each.run: each.arm for each in used if each.series in EQUAL and each.scenario == "staleness"}
+    arm_of = {each.run: each.arm for each in used if each.series in SECTIONS and each.scenario == "staleness"}
 
     def cell(rows: Sequence[Currency]) -> str:
         n = sum(row.n for row in rows)
@@ -398,7 +428,9 @@ def _case(
 
 
 def _faults(gold: Gold, used: Sequence[Source], scenario: str, case: str) -> dict[str, tuple[Source, Fault]]:
-    mine = (each for each in used if each.series in EQUAL and each.scenario == scenario and each.arm in SHOWN)
+    mine = (
+        each for each in used if each.series in SECTIONS and each.scenario == scenario and each.arm in SHOWN
+    )
     sources = {each.run: each for each in mine}
     faults = (row for row in gold.faults if row.run in sources and row.case == case)
     return {row.run: (sources[row.run], row) for row in faults}
@@ -469,25 +501,15 @@ def _timers(gold: Gold, used: Sequence[Source], values: Values, arms: Sequence[s
     for taken in answers.taken_apart(values, divisors, downs(gold)):
         title = f"{_where(taken.place)}: {MEASURES[taken.place.measure].title}"
         found.append(((order[taken.place], title), taken.arm, taken))
-    timers: dict[str, tuple[str, str, str]] = {}
-    for source in used:
-        if source.manifest is not None and source.series == MAIN_SERIES:
-            for timer, told in source.manifest.timers.items():
-                ours = source.arm in ("independent", "raft")
-                key = timer if ours else f"{timer} ({words.name(source.arm)})"
-                documented = told.documented_ms
-                timers[key] = (
-                    key,
-                    f"{words.quantity(told.used_ms, 'ms')}, {'divided' if told.scaled else 'as it is'}",
-                    "none" if documented is None else words.quantity(documented, "ms"),
-                )
     divided = sorted(set(divisors.values()) - {1.0}, reverse=True)
     return {
         "divided": words.listed([f"{divisor:g}" for divisor in divided]),
         "rows": _crossed(found, arms, lambda each: _taken(each[0]) if each else ("not disturbed", [])),
         "label": words.listed([words.TIMERS[series] for series in divisors or [MAIN_SERIES]]),
         "folded": len(divisors) == 1,  # with one divisor, only bounds are known
-        "used": list(timers.values()),
+        "used": used_timers(used, MAIN_SERIES),
+        "session": undivided_session(used, MAIN_SERIES, "zookeeper"),
+        "session_is_lease": session_is_lease(used, MAIN_SERIES),
     }
 
 
@@ -555,7 +577,7 @@ def _other_series(used: Sequence[Source], every: Sequence[Row]) -> list[dict[str
                 if row.place.series == series
             ],
         }
-        for series in sorted({source.series for source in used} - set(EQUAL))
+        for series in sorted({source.series for source in used} - set(SECTIONS))
     ]
 
 
@@ -584,7 +606,13 @@ def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Con
             )
         )
     if gold.backward and not any(row.fell + row.relisted for row in gold.backward):
-        found.append(say("monotone", runs=len({row.run for row in gold.backward})))
+        compared = sum(row.compared for row in gold.backward)
+        found.append(say("monotone", compared=compared, runs=len({row.run for row in gold.backward})))
+    apart = [row.apart_ns for row in gold.observed if row.observer == "nameserver" and row.apart_ns]
+    if apart:
+        typical, longest = (words.quantity(each / 1e6, "ms") for each in (median(apart), max(apart)))
+        step = words.quantity(OBSERVE_EVERY_S, "s")
+        found.append(say("readings", middle=typical, worst=longest, step=step))
     if any(NOT_OPTIMISED in each.versions.get("python", "") for each in manifests):
         found.append(f"Warning: {WARNING}. Compare figures of such runs with each other only.")
     busiest = [row.busiest for row in gold.costs if row.role == "generator" and row.busiest is not None]
@@ -598,10 +626,12 @@ def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Con
     busy_runs = sum(bool(shared.of_run(source.run)) for source in used)
     if busy_runs:
         found.append(say("disturbed", runs=busy_runs, all=len(used)))
-    rounds = [pair.estimate.blocks for row in every for pair in row.pairs if pair.estimate is not None]
-    most = max(rounds, default=0)
-    if most >= answers.LEANING_BLOCKS_MIN:
-        found.append(say("chance", pairs=len(rounds), one_in=2 ** (most - 1), rounds=most))
+    blocks = [pair.estimate.blocks for row in every for pair in row.pairs if pair.estimate is not None]
+    rounds = [each for each in blocks if each >= answers.LEANING_BLOCKS_MIN]
+    if rounds:
+        ways = sorted(set(rounds), reverse=True)
+        agree = [f"one in {2 ** (each - 1):,} agrees in all {each} rounds" for each in ways]
+        found.append(say("chance", pairs=len(rounds), agree=words.listed(agree)))
     return found
 
 

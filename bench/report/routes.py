@@ -73,7 +73,8 @@ def observed(spans: DataFrame) -> DataFrame:
     """Count the observers and their topics: without observers, a count of 0 has no meaning.
 
     In:  :func:`shown`.
-    Out: one row per (run, observer): observers, topics, spans long.
+    Out: one row per (run, observer): observers, topics, spans long; apart_ns long, the median time between
+        the last reading without a view and the first one with it, null if no view changed.
     """
     return (
         spans.groupBy("run", "observer")
@@ -81,8 +82,9 @@ def observed(spans: DataFrame) -> DataFrame:
             F.count_distinct("index").alias("observers"),
             F.count_distinct("topic").alias("topics"),
             F.count("*").alias("spans"),
+            F.median(F.when(F.col("unsure_ns") > 0, 2 * F.col("unsure_ns"))).cast("bigint").alias("apart_ns"),
         )
-        .select("run", "observer", "observers", "topics", "spans")
+        .select("run", "observer", "observers", "topics", "spans", "apart_ns")
     )
 
 
@@ -257,22 +259,8 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
         seen.alias("seen_ns"),
         still.alias("still_ns"),
     )
-    clipped = (
-        differing.join(F.broadcast(_windows(runs)), on="run", how="inner")
-        .select(
-            *("run", "fault", "about", "topic", "begin_ns", "healed_ns"),
-            F.greatest("seen_ns", "begin_ns").alias("seen_ns"),
-            F.least("still_ns", "until_fault_ns").alias("still_ns"),
-        )
-        .where(F.col("seen_ns") < F.col("still_ns"))
-    )
-    in_order = Window.partitionBy("run", "fault", "about").orderBy("seen_ns", "still_ns")
-    before = in_order.rowsBetween(Window.unboundedPreceding, -1)
-    known = F.coalesce(F.max("still_ns").over(before), F.lit(-(2**62)))
     return (
-        clipped.select(
-            "*", F.greatest(F.col("still_ns") - F.greatest("seen_ns", known), F.lit(0)).alias("new_ns")
-        )
+        _in_faults(differing, runs, "about")
         .groupBy("run", "fault", "about")
         .agg(
             F.sum("new_ns").alias("disagree_ns"),
@@ -283,6 +271,45 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
             ).alias("agree_ns"),
         )
         .select("run", "fault", "about", "disagree_ns", "topics", "agree_ns")
+    )
+
+
+def unanswering(spans: DataFrame, runs: DataFrame) -> DataFrame:
+    """Compute for how long at least one nameserver certainly refused to answer, or was silent.
+
+    In:  :func:`shown`; ``RUNS``.
+    Out: one row per (run, fault) with such a time: unanswering_ns long.
+    """
+    silent = spans.where((F.col("observer") == "nameserver") & ~F.col("state").isin(*ANSWERS))
+    return (
+        _in_faults(silent, runs, "observer")
+        .groupBy("run", "fault")
+        .agg(F.sum("new_ns").alias("unanswering_ns"))
+        .select("run", "fault", "unanswering_ns")
+    )
+
+
+def _in_faults(spans: DataFrame, runs: DataFrame, kind: str) -> DataFrame:
+    """Cut spans to the windows of faults.
+
+    In:  rows with run, topic, seen_ns, still_ns and the column ``kind``; ``RUNS``.
+    Out: one row per span and fault: run, fault, topic, ``kind``, begin_ns, healed_ns, seen_ns, still_ns;
+        new_ns long, the part that no earlier span of the same run, fault and kind covers.
+    """
+    clipped = (
+        spans.join(F.broadcast(_windows(runs)), on="run", how="inner")
+        .select(
+            *("run", "fault", kind, "topic", "begin_ns", "healed_ns"),
+            F.greatest("seen_ns", "begin_ns").alias("seen_ns"),
+            F.least("still_ns", "until_fault_ns").alias("still_ns"),
+        )
+        .where(F.col("seen_ns") < F.col("still_ns"))
+    )
+    in_order = Window.partitionBy("run", "fault", kind).orderBy("seen_ns", "still_ns")
+    before = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    known = F.coalesce(F.max("still_ns").over(before), F.lit(-(2**62)))
+    return clipped.select(
+        "*", F.greatest(F.col("still_ns") - F.greatest("seen_ns", known), F.lit(0)).alias("new_ns")
     )
 
 

@@ -9,13 +9,14 @@ from routekeeper.bench.report.answers import (
     LEANING_BLOCKS_MIN,
     TEXTS,
     Answer,
+    Grown,
     Pair,
     Primary,
     Summary,
     summary,
 )
 from routekeeper.bench.report.blocks import VERDICT_BLOCKS_MIN
-from routekeeper.bench.report.measures import MEASURES, Place, Unit, Values
+from routekeeper.bench.report.measures import HARMS, MEASURES, Unit, Values
 
 MINUS: Final = "\N{MINUS SIGN}"
 NEVER: Final = "never"
@@ -29,7 +30,7 @@ CASE_NOTES: Final[dict[str, str]] = TEXTS["notes"]
 """Facts that a reader needs for the figures of ``SCENARIO/CASE``; docs/benchmark.md explains the others."""
 TIMERS: Final[dict[str, str]] = TEXTS["timers"]
 """Names of the settings of timers, as they stand above tables."""
-_SUFFIX: Final[dict[Unit, str]] = {"count": "", "CPU s": " s", "/min": "/min"}
+_SUFFIX: Final[dict[Unit, str]] = {"count": "", "CPU s": " s", "s/min": " s CPU/min", "/min": "/min"}
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -239,14 +240,28 @@ def verdict(primary: Primary) -> str:
             return f"unclear: the measure cannot show differences below {primary.resolution_s:g} s"
         case "equivalent":
             return f"{first} and {second} are equivalent"
+        case "better" | "worse" if primary.grown is not None:
+            return _growing(primary.grown)
         case "better" | "worse":
             lower = (primary.found == "better") == (primary.named.better == "lower")
             rounds = "" if primary.is_verdict else f" in {_blocks(primary.pair)}"
             return f"{first} {_way(primary, lower=lower)} than {second}{rounds}"
+        case _ if primary.is_hidden:
+            most = [
+                f"{name(arm)}'s times of 0 may be up to {each:g} s" for arm, each in primary.hidden.items()
+            ]
+            return f"unclear: {listed(most)}"
         case _ if primary.is_verdict:
             return f"{first} and {second}: unclear"
         case _:
             return _undecided(primary)
+
+
+def _growing(grown: Grown) -> str:
+    """Return the words for a harm whose length is the fault's, beside a design without it."""
+    lease = " beyond the lease of two undivided minutes" if grown.spared else ""
+    longest = f"for {quantity(grown.longest, 's')} at most" if grown.longest else "not at all"
+    return f"{name(grown.arm)} as long as the cut lasts{lease}, {name(grown.other)} {longest}"
 
 
 def _way(primary: Primary, *, lower: bool) -> str:
@@ -254,6 +269,8 @@ def _way(primary: Primary, *, lower: bool) -> str:
     ways = {"s": ("faster", "slower"), "ms": ("faster", "slower"), "count": ("fewer", "more")}
     measure = MEASURES.get(primary.named.measure)
     less, more = ways.get(measure.unit if measure else "", ("less", "more"))
+    if primary.named.measure in HARMS:
+        less, more = "shorter", "longer"
     return less if lower else more
 
 
@@ -285,16 +302,15 @@ def topic(primary: Primary) -> str:
     """Return the words for a headline measure in a sentence."""
     named = primary.named
     own = f"{named.name[0].lower()}{named.name[1:]}"
-    return str(TEXTS["topics"].get(f"{named.scenario}/{named.case or ''}/{named.measure}", own))
+    words = TEXTS["topics"].get(f"{named.scenario}/{named.case or ''}/{named.measure}", own)
+    return f"{words} ({primary.beside})" if primary.beside else str(words)
 
 
 def sentences(lines: Sequence[Primary]) -> list[str]:
     """Answer the page's question in one sentence for each pair of designs."""
     return [
-        "RocketMQ's independent nameservers serve routes without ZooKeeper; "
-        + _compared(lines, "independent", "zookeeper"),
-        _first_up(_compared(lines, "raft", "independent")),
-        _first_up(_compared(lines, "raft", "zookeeper")),
+        _first_up(_compared(lines, first, second))
+        for first, second in (("independent", "zookeeper"), ("raft", "independent"), ("raft", "zookeeper"))
     ]
 
 
@@ -325,20 +341,22 @@ def _first_up(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}"
 
 
-def holds(answer: Answer) -> str:
-    """Answer a claim in one sentence: whether it holds, and by which headline measures."""
-    if answer.claim.by_design and answer.holds == "described":
-        return say("by-design")
+def answered(answer: Answer) -> str:
+    """Return whether a claim is true by design, and the results of the headline measures that it concerns.
+
+    No other word is said of a claim, because figures do not decide whether a server is "light" or "enough".
+    """
     said = "; ".join(f"at {topic(line)}, {verdict(line)}" for line in answer.lines)
-    if said and not (answer.claim.source and all(line.is_verdict for line in answer.lines)):
-        return f"{_first_up(said)}."
-    return f"{TEXTS['holds'][answer.holds]}{': ' if said else ''}{said}."
+    told = [say("by-design")] if answer.claim.by_design else []
+    told += [f"{_first_up(said)}."] if said else []
+    if not told:
+        told = [say("described" if answer.found else "not-measured")]
+    return " ".join(told)
 
 
 def values(found: Values, line: Primary) -> str:
     """Return the medians of a headline measure in every design."""
-    place = Place(line.series, line.named.scenario, line.named.case, line.named.measure)
-    measure, arms = MEASURES[line.named.measure], found.get(place, {})
+    measure, arms = MEASURES[line.named.measure], found.get(line.place, {})
     medians = {arm: summary(list(arms[arm].values())) for arm in ARMS if arms.get(arm)}
     told = ", ".join(f"{name(arm)} {middle_of(each, measure.unit)}" for arm, each in medians.items())
     return f"{measure.title}: {told}"

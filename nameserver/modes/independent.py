@@ -59,7 +59,7 @@ class Independent(Local):
         """Make a nameserver with the KV configuration of its file; call :meth:`start` on the loop.
 
         Args:
-            clock: Returns seconds; it ends the slices of work on the table.
+            clock: Returns seconds; it dates messages of brokers, and ends the slices of work on the table.
 
         Raises:
             FileError: If the KV file cannot be used, or its owner has to decide.
@@ -69,6 +69,7 @@ class Independent(Local):
         self._kv_file = KeptFile("KV configuration", "kept", path=self._kv_path, write=self._write_kv)
         self._kept_files.append(self._kv_file)
         self._repeats = Repeats()
+        self._clock = clock
         # All changes of the table wait in one line.
         self._line = Line(clock=clock, call_soon=lambda call: asyncio.get_running_loop().call_soon(call))
         self._timer: asyncio.TimerHandle | None = None
@@ -81,10 +82,10 @@ class Independent(Local):
         loop = asyncio.get_running_loop()
         # schedule the next tick even if this one fails
         self._timer = loop.call_later(CLOCK_PERIOD_S, self.start)
-        self.tick(loop.time())
+        self.tick(self._clock())
 
     def tick(self, now: float) -> None:
-        """Advance the liveness clock to ``now`` (loop time, s) and scan when it is time."""
+        """Advance the liveness clock to ``now`` (in s, as ``clock`` counts) and scan when it is time."""
         self._liveness.advance(now)
         clock = self._liveness.clock
         interval_s = self.settings.current.scan_interval_ms / 1000
@@ -121,6 +122,7 @@ class Independent(Local):
             repeat = self._repeats.find(request, origin, self._table, self.settings.current)
             if repeat is not None:
                 broker = repeat.renewal.record.broker
+                self._liveness.advance(self._clock())
                 self._liveness.registering(broker, origin, lease_s=repeat.lease_ms / 1000)
                 self._liveness.note_current(broker)
                 self._liveness.registered(broker, origin, revision=repeat.renewal.record.revision)
@@ -132,6 +134,9 @@ class Independent(Local):
         decoded = yield from decoding_registration(request)
         if isinstance(decoded, Answer):
             return decoded
+        # A message is dated by its arrival. The clock's last step may be 0.25 s old, and the broker would be
+        # evicted before its lease has run out.
+        self._liveness.advance(self._clock())
         self._liveness.registering(decoded.broker, origin, lease_s=decoded.lease_ms / 1000)
         decision = yield from decide_received(
             table, self._liveness, decoded, origin, settings, differences=True, host=host
@@ -203,6 +208,7 @@ class Independent(Local):
         return self._table.view
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer:
+        self._liveness.advance(self._clock())
         self._liveness.heard(renewal.record.broker, origin)
         if renewal.is_current:
             self._liveness.note_current(renewal.record.broker)

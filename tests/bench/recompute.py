@@ -24,7 +24,8 @@ Row = dict[str, Any]
 Key = tuple[str, str, str, str, int]
 """Scenario, case ("" without one), measure, arm, round."""
 
-SERIES = "equal"
+SERIES = ("equal", "rest")
+"""Series of headline measures; no scenario is in both."""
 WAITED = 250_000_000
 NEVER = 2**62
 TOLERANCE = 0.01
@@ -39,7 +40,7 @@ class Run:
         self.manifest: Row = json.loads((folder / "manifest.json").read_text())
         self.begin, self.end = self.manifest["measure_begin_ns"], self.manifest["measure_end_ns"]
         self.scenario, self.arm, self.block = (self.manifest[name] for name in ("scenario", "arm", "block"))
-        self.life = (self.block, self.arm, self.manifest["session"])
+        self.life = (self.manifest["series"], self.block, self.arm, self.manifest["session"])
         self.faults = sorted(self.rows("faults"), key=lambda row: int(row["n"]))
 
     def rows(self, kind: str) -> list[Row]:
@@ -62,8 +63,9 @@ class Life:
         self.holders: dict[str, set[int]] = defaultdict(set)
         truth = [row for run in self.runs for row in run.rows("truth")]
         self.ops = {id(run): run.rows("ops") for run in self.runs}
-        for ops in self.ops.values():
-            for op in ops:
+        for run in self.runs:
+            for op in self.ops[id(run)]:
+                op["slot"] = run.begin, run.end
                 if op.get("brokers") is not None:
                     self.holders[op["topic"]] |= set(op["brokers"])
         self.begun: dict[tuple[str, int], int] = {}
@@ -112,7 +114,12 @@ class Life:
     def verdict(self, op: Row) -> tuple[str, int]:
         """Return the judgement of an answer, and for how long it had been superseded."""
         sent, done = op["sent_ns"], op["done_ns"]
-        gaps = [gap for gap in self.gaps if gap[1] is None or gap[1] == op.get("client_side")]
+        begin, end = op["slot"]  # a broker that came back in an earlier scenario has not just returned
+        gaps = [
+            gap
+            for gap in self.gaps
+            if (gap[1] is None or gap[1] == op.get("client_side")) and gap[2] < end and gap[4] > begin
+        ]
         if op["op"] not in ("lookup", "newcomer"):
             return ("right" if op["outcome"] == "ok" else "failed"), 0
         if op["outcome"] not in ("ok", "absent"):
@@ -285,6 +292,21 @@ def _disagreed(life: Life, fault: Row, differ: Callable[[Row, Row], bool]) -> fl
                 end = min(one["still"], other["still"], fault["until_ns"])
                 if one["index"] != other["index"] and begin < end and differ(one, other):
                     pieces.append((begin, end))
+    return _covered(pieces)
+
+
+def _unanswering(life: Life, fault: Row) -> float:
+    """Return for how long, in s, at least one nameserver certainly gave no answer."""
+    pieces = [
+        (max(span["seen"], fault["begin_ns"]), min(span["still"], fault["until_ns"]))
+        for span in life.spans
+        if span["observer"] == "nameserver" and span["state"] not in ("routed", "absent")
+    ]
+    return _covered(pieces)
+
+
+def _covered(pieces: list[tuple[int, int]]) -> float:
+    """Return the time, in s, that at least one of these pieces covers."""
     total, known = 0, 0
     for begin, end in sorted(pieces):
         total += max(end - max(begin, known), 0)
@@ -368,7 +390,11 @@ def _instant(row: Row) -> int:
 
 def figures(results: Path) -> dict[Key, float]:
     """Return every figure that is computed here, round by round."""
-    runs = [Run(path.parent) for path in results.glob(f"runs/series={SERIES}/*/*/*/manifest.json")]
+    runs = [
+        Run(path.parent)
+        for series in SERIES
+        for path in results.glob(f"runs/series={series}/*/*/*/manifest.json")
+    ]
     by_life: dict[object, list[Run]] = defaultdict(list)
     for run in runs:
         if run.manifest["void"] is None and run.manifest["ended_ns"] is not None:
@@ -402,6 +428,7 @@ def _of_run(life: Life, run: Run) -> Iterator[tuple[str, str, float]]:
         if watched:
             yield case, "disagree_s", _disagreed(life, fault, _lists_differ)
             yield case, "disagree_queues_s", _disagreed(life, fault, _counts_differ)
+            yield case, "unanswering_s", _unanswering(life, fault)
 
 
 def differences(found: dict[Key, float], values: Path) -> tuple[int, list[str]]:
@@ -411,7 +438,7 @@ def differences(found: dict[Key, float], values: Path) -> tuple[int, list[str]]:
     with values.open(newline="") as file:
         for row in csv.DictReader(file):
             key = row["scenario"], row["case"], row["measure"], row["arm"], int(row["block"])
-            if row["series"] != SERIES or key not in found:
+            if row["series"] not in SERIES or key not in found:
                 continue
             compared.add(key[:3])
             mine, said = found[key], float(row["value"])

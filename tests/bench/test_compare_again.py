@@ -13,10 +13,13 @@ import pytest
 
 from routekeeper.bench import compare
 from routekeeper.bench.__main__ import main
+from routekeeper.bench.events import Operation
 from routekeeper.bench.plan import Plan, load_plan
 from routekeeper.bench.processes import ClusterError
+from routekeeper.bench.runfolder import read_manifest
 from routekeeper.bench.schedule import Comparison, blocks_of
 from routekeeper.bench.session import Session
+from tests.bench.lives import rows
 
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(600)]
 
@@ -87,3 +90,17 @@ def test_resumed_comparison_makes_what_is_missing_and_nothing_else(
     again = json.loads((second / "manifest.json").read_text())
     _, (turn,) = blocks_of(asked.plan, asked.seed)
     assert (again["seed"], again["void"]) == (turn.seed, None)
+
+
+def test_runs_of_a_series_have_its_own_load_and_its_brokers(tmp_path: Path) -> None:
+    plan = tiny()
+    load = msgspec.structs.replace(plan.load, sim_brokers=5, observed_sims=0, lookup_per_s=0.0)
+    own = msgspec.structs.replace(plan.series[0], load=load, brokers=1)
+    plan = msgspec.structs.replace(plan, brokers=3, series=[own])
+    compare.begin(tmp_path / "out", Comparison(profile="smoke", plan=plan, seed=4, command=["mqbench"]))
+    (run,) = compare.make_runs(tmp_path / "out", compare.load(tmp_path / "out"))
+    manifest = read_manifest(run)
+    assert (manifest.sim_brokers, manifest.brokers) == (5, 1)
+    done = {row.op for row in rows(run, Operation)}
+    assert "announce" in done
+    assert "lookup" not in done

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from routekeeper.bench.arms.interface import ArmConfig, Listing, Side
+from routekeeper.bench.arms.layout import nodes_of
 from routekeeper.bench.arms.servers import ZooKeepers, four_letters, wait_until
-from routekeeper.bench.arms.zookeeper import ZooKeeperArm
+from routekeeper.bench.arms.zookeeper import Unreachable, ZooKeeperArm, ZooKeeperRoutes
 from routekeeper.bench.network import ProxyNetwork
 from routekeeper.bench.processes import allow_connections
 from routekeeper.bench.timers import Timers
+from routekeeper.client.blocking import Client
 from routekeeper.client.directory import Directory
 
 pytestmark = [pytest.mark.bench, pytest.mark.slow, pytest.mark.one_core]
@@ -42,7 +45,9 @@ class Ensemble:
         self.servers.start()
         wait_until(self.servers.ready, "the ensemble does not serve", [], 60)
 
-    def arm(self, *, watches: bool = False) -> ZooKeeperArm:
+    def arm(
+        self, *, watches: bool = False, divisor: float = 1.0, timeout_s: float = TIMEOUT_S
+    ) -> ZooKeeperArm:
         return ZooKeeperArm(
             ArmConfig(
                 kind="zookeeper",
@@ -50,8 +55,8 @@ class Ensemble:
                 lease_ms=SESSION_MS,
                 refresh_ms=3_600_000,
                 heartbeat_ms=1500,
-                divisor=1.0,
-                timeout_s=TIMEOUT_S,
+                divisor=divisor,
+                timeout_s=timeout_s,
                 watches=watches,
             )
         )
@@ -172,6 +177,103 @@ def test_a_watching_client_learns_of_a_change_after_its_server_died(ensemble: En
         ensemble.restart(victim)
 
 
-def queues(directory: Directory) -> int:
-    found = directory.routes.publish("topic-20")
+def queues(directory: Directory, topic: str = "topic-20") -> int:
+    found = directory.routes.publish(topic)
     return 0 if found is None else len(found.queues)
+
+
+def requests(client: Client) -> int:
+    """Return the number of requests that a client has sent over its present connection, pings not counted."""
+    assert isinstance(client, ZooKeeperRoutes)
+    return int(client._session._connection._xid)
+
+
+@pytest.mark.parametrize("watches", [True, False])
+def test_only_a_client_that_does_not_watch_asks_by_period(ensemble: Ensemble, watches: bool) -> None:
+    arm = ensemble.arm(watches=watches, divisor=60.0)
+    broker = arm.broker(ensemble.side)
+    assert broker.announce(listing(21))[0].outcome == "ok"
+    client = arm.producer_client(ensemble.side, 0, seed=1, hooks=())
+    try:
+        directory = client.core.directory
+        client.run(directory.refresh_quietly("topic-21"))
+        client.run(directory.refresh_quietly("unknown"))
+        client.start()
+        before = requests(client)
+        if watches:
+            time.sleep(2.2)  # four periods of the other clients
+            assert requests(client) == before
+        else:
+            # three requests for the topic with one broker, one for that without
+            wait_until(lambda: requests(client) >= before + 4 * 4, "the client does not ask", [])
+        assert broker.announce(listing(21, version=3))[0].outcome == "ok"
+        wait_until(lambda: queues(directory, "topic-21") == 3, "the change is not known", [])
+    finally:
+        client.close()
+        broker.close()
+
+
+def test_a_watching_client_learns_of_a_change_that_was_made_while_it_was_cut_off(ensemble: Ensemble) -> None:
+    arm = ensemble.arm(watches=True)
+    broker = arm.broker(ensemble.side)
+    assert broker.announce(listing(22))[0].outcome == "ok"
+    victim = ensemble.followers()[0]
+    cut_off = Side(name="cut off", servers=[ensemble.side.servers[victim]])  # it has no other server
+    client = arm.producer_client(cut_off, 0, seed=1, hooks=())
+    try:
+        directory = client.core.directory
+        client.run(directory.refresh("topic-22"))
+        ensemble.servers.processes[victim].kill()
+        assert broker.announce(listing(22, version=5))[0].outcome == "ok"
+        with pytest.raises(Unreachable):
+            client.run(directory.refresh("topic-22"))  # so no watch is set any more
+        ensemble.restart(victim)
+        wait_until(lambda: queues(directory, "topic-22") == 5, "the change is not known", [])
+    finally:
+        client.close()
+        broker.close()
+
+
+def test_a_watching_client_whose_first_read_fails_reads_again(ensemble: Ensemble) -> None:
+    arm = ensemble.arm(watches=True, timeout_s=0.5)
+    broker = arm.broker(ensemble.side)
+    assert broker.announce(listing(23, version=4))[0].outcome == "ok"
+    victim = ensemble.followers()[0]
+    ensemble.servers.processes[victim].kill()
+    alone = Side(name="alone", servers=[ensemble.side.servers[victim]])
+    client = arm.producer_client(alone, 0, seed=1, hooks=())
+    try:
+        client.run(client.core.directory.refresh_quietly("topic-23"))
+        assert queues(client.core.directory, "topic-23") == 0
+        ensemble.restart(victim)
+        wait_until(lambda: queues(client.core.directory, "topic-23") == 4, "the route is not read", [])
+    finally:
+        client.close()
+        broker.close()
+
+
+def test_a_watching_client_learns_the_address_of_a_broker_that_announced_its_topics_first(
+    ensemble: Ensemble,
+) -> None:
+    arm = ensemble.arm(watches=True)
+    maker = arm.connected(ensemble.side, 0)
+    nodes = dict(nodes_of(24, "127.0.0.1:24", {"topic-24": 2}))
+    *of_topics, of_broker = nodes
+    client = arm.producer_client(ensemble.side, 1, seed=1, hooks=())
+    try:
+        directory = client.core.directory
+        client.run(directory.refresh_quietly("topic-24"))  # there is not even the topic
+        for path in of_topics:
+            maker.create_async(path, nodes[path], ephemeral=True, makepath=True).get(timeout=TIMEOUT_S)
+        wait_until(lambda: watched(client, of_broker), "the missing address is not watched", [])
+        maker.create_async(of_broker, nodes[of_broker], ephemeral=True, makepath=True).get(timeout=TIMEOUT_S)
+        wait_until(lambda: queues(directory, "topic-24") == 2, "the broker is not known", [])
+    finally:
+        client.close()
+        maker.stop()
+        maker.close()
+
+
+def watched(client: Client, path: str) -> bool:
+    assert isinstance(client, ZooKeeperRoutes)
+    return bool(client._session._data_watchers.get(path))

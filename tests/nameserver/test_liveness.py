@@ -55,6 +55,8 @@ def test_clock_never_runs_backwards() -> None:
     now = run(liveness, 1.0)
     liveness.advance(now - 0.5)
     assert liveness.clock == pytest.approx(1.0)
+    liveness.advance(now + 0.25)
+    assert liveness.clock == pytest.approx(1.25), "no time counts twice"
 
 
 def test_broker_is_silent_once_its_own_lease_has_passed() -> None:

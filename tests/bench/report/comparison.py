@@ -40,7 +40,8 @@ LINES: Final = [
     ),
     Line(
         name="Processor time when nobody asks",
-        scenario="rest",
+        series="rest",
+        scenario="idle-300",
         measure="cpu_s_per_min",
         arms=("zookeeper", "independent"),
         unit="s/min",
@@ -68,7 +69,7 @@ def invented_comparison(
             _restart(out, arm, series, block, divisor, chance)
             _partition(out, arm, series, block, divisor, chance)
             _quiet(out, arm, series, block, divisor, chance)
-            _rest(out, arm, series, block, divisor, chance)
+            _rest(out, arm, block, chance)
 
 
 def _took(chance: random.Random) -> float:
@@ -181,8 +182,8 @@ def _quiet(out: Path, arm: Arm, series: Series, block: int, divisor: float, chan
         run.link("broker-0", "nameserver-0", 20.0, round(1e6 * chance.uniform(0.9, 1.1)), 200_000)
 
 
-def _rest(out: Path, arm: Arm, series: Series, block: int, divisor: float, chance: random.Random) -> None:
-    with _run(out, arm, series, block, divisor, "rest", 2) as run:
+def _rest(out: Path, arm: Arm, block: int, chance: random.Random) -> None:
+    with _run(out, arm, "rest", block, 1.0, "idle-300", 2) as run:
         for at in (0.0, 2.0):
             for index in range(3):
                 cpu = at * CPU[arm] * chance.uniform(0.3, 0.4)

@@ -59,4 +59,24 @@ def two_kinds_of_disagreement(root: Path) -> None:
                 run.view(14.0, "end", index=index, topic=topic)
 
 
-PLANTS: Final = (parted, two_kinds_of_disagreement)
+def servers_without_an_answer(root: Path) -> None:
+    """From 6 to 9.5 s some server gives no answer: one is silent, one refuses, each about another topic."""
+    with PlantedRun(root, scenario="no-answer") as run:
+        run.fault(5.0, 15.0, case="1-2", healed=9.0, cut=CUT, targets=["nameserver-0"])
+        for index in range(3):
+            for topic in ("t", "u"):
+                run.view(0.0, index=index, topic=topic)
+        for index, topic, state, begin, end in (
+            (0, "t", "silent", 6.0, 8.0),
+            (1, "t", "refused", 7.0, 9.0),
+            (1, "u", "refused", 8.5, 9.5),
+            (2, "u", "absent", 10.0, 12.0),
+        ):
+            run.view(begin, state, index=index, topic=topic, unseen=begin - 0.03)
+            run.view(end, index=index, topic=topic, unseen=end)
+        for index in range(3):
+            for topic in ("t", "u"):
+                run.view(14.0, "end", index=index, topic=topic)
+
+
+PLANTS: Final = (parted, two_kinds_of_disagreement, servers_without_an_answer)

@@ -52,4 +52,4 @@ def test_t4_full_profile_sweeps_lengths_with_leader_and_follower_as_cases_of_the
 def test_t4_quick_comparison_has_one_length_and_says_so() -> None:
     (partition,) = [each for each in load_plan("compare").scenarios if each.name == "partition"]
     assert [fault.case for fault in partition.faults] == ["1-2"]
-    assert "one length" in words.CASE_NOTES["partition/1-2"]
+    assert "these cuts one length" in words.CASE_NOTES["partition/1-2"]

@@ -970,6 +970,20 @@ def test_t5_broker_lists_and_queue_counts_are_two_disagreements(gold: Gold) -> N
     assert found["agree_queues_s"] == pytest.approx(0, abs=0.01)
 
 
+def test_time_without_an_answer_of_some_server_is_no_disagreement_and_is_told(gold: Gold) -> None:
+    """A server that is alone and silent contradicts nobody: 0 s of disagreement is not raft's whole cost."""
+    found = figures_of(gold, "no-answer")
+    assert found["unanswering_s"] == pytest.approx(3.5, abs=1e-6)
+    assert found["disagree_s"] == pytest.approx(2.0, abs=1e-6), "an absent topic is an answer"
+    assert figures_of(gold, "two-kinds")["unanswering_s"] == 0
+
+
+def test_time_between_two_readings_is_measured(gold: Gold) -> None:
+    """Four views were first seen 30 ms after the last reading without them, and four at once."""
+    (found,) = (row for row in gold.observed if "/no-answer/" in row.run)
+    assert found.apart_ns == 30_000_000
+
+
 def test_t4_recoveries_of_a_partition_are_told_for_each_side_and_not_pooled(gold: Gold) -> None:
     found = figures_of(gold, "parted")
     assert found["announce_again_side_a_s"] == pytest.approx(5.0, abs=0.06)

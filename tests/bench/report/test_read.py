@@ -44,7 +44,7 @@ def primary(first: list[float], second: list[float]) -> answers.Primary:
         unit="s",
         margin=0.25,
     )
-    return answers.Primary(named=named, series="equal", pair=pair)
+    return answers.Primary(named=named, pair=pair)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_advice_leaves_out_an_arm_whose_own_runs_filled_the_machine(tmp_path: Pa
     place = Place("equal", "leader-fails", "kill", "announce_again_s")
     found = values_of(place, independent=[0.0] * 6, raft=[0.0] * 6, zookeeper=[5.0] * 6)
     line = a_line("leader-fails", "kill", "announce_again_s", 0.25, "zookeeper", "independent")
-    write_lines(spark, str(tmp_path), [line])
+    write_lines(spark, str(tmp_path), answers.primaries([line], found))
     for runs, said in (
         (1, "ZooKeeper slower than independent in all 6 rounds"),
         (2, "unclear: runs of ZooKeeper filled the machine"),
@@ -395,7 +395,7 @@ def test_advice_is_not_given_by_a_busy_machine(tmp_path: Path, raft_is_slower: G
     place = Place("equal", "leader-fails", "kill", "announce_again_s")
     found = values_of(place, independent=[0.0] * 6, raft=[2.0] * 6)
     line = a_line("leader-fails", "kill", "announce_again_s", 0.25, "raft", "independent")
-    write_lines(spark, str(tmp_path), [line])
+    write_lines(spark, str(tmp_path), answers.primaries([line], found))
     for runs, given in ((0, True), (10, False)):
         gold = shared_with(raft_is_slower, machine_s=16.0, late_ms=1, runs=runs)
         write_values(spark, str(tmp_path), found, {})

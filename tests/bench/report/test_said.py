@@ -42,7 +42,7 @@ def text_of(whole: str) -> str:
 )
 def test_t10_sentence_and_choice_say_what_their_headline_measure_says(raft: list[float], said: str) -> None:
     values = values_of(AGAIN_S, independent=[1.0] * 6, raft=raft)
-    lines = answers.primaries([a_line("leader-fails", "kill", "announce_again_s", 0.25)], "equal", values)
+    lines = answers.primaries([a_line("leader-fails", "kill", "announce_again_s", 0.25)], values)
     assert words.verdict(lines[0]) == said
     (_, against_independent, _) = words.sentences(lines)
     assert (
@@ -157,24 +157,27 @@ def a_cost(run: str, *, role: str, cpu_ns: int) -> Cost:
 # -- T8: headline measures ----------------------------------------------------------------------------------
 
 MAY_WIN: Final = {
-    ("rest", None, "network_kib_per_s"),
+    ("idle-300", None, "network_kib_per_s"),
     ("broker-dies", "cable", "left_by_clients_s"),
     ("quiet", None, "visible_clients_ms_p50"),
 }
 """Measures that ZooKeeper may win."""
 
 
-@pytest.mark.parametrize("name", ["compare", "full"])
-def test_t8_three_headline_measures_may_be_zookeepers_and_two_compare_raft_mode_with_it(name: str) -> None:
+@pytest.mark.parametrize(("name", "number", "may_win", "of_raft"), [("full", 8, 3, 2), ("compare", 6, 2, 1)])
+def test_t8_headline_measures_may_be_zookeepers_and_some_compare_raft_mode_with_it(
+    name: str, number: int, may_win: int, of_raft: int
+) -> None:
+    """The quick comparison lacks the two of brokers at rest, whose rates need undivided timers."""
     lines = load_plan(name).lines
-    assert len(lines) == 8
+    assert len(lines) == number
     of_zookeeper = {
         (line.scenario, line.case, line.measure)
         for line in lines
         if line.arms == ("zookeeper", "independent")
     }
-    assert of_zookeeper >= MAY_WIN
-    assert sum(line.arms == ("raft", "zookeeper") for line in lines) == 2
+    assert len(of_zookeeper & MAY_WIN) == may_win
+    assert sum(line.arms == ("raft", "zookeeper") for line in lines) == of_raft
 
 
 def test_t8_each_design_stands_beside_itself_among_the_controls() -> None:
@@ -187,7 +190,7 @@ def test_t8_each_design_stands_beside_itself_among_the_controls() -> None:
 
 def test_t8_six_rounds_are_no_proof_and_the_page_says_so_once(tmp_path: Path) -> None:
     gold = gold_of(tmp_path, {"independent": 100, "raft": 100, "zookeeper": 100})
-    lines = load_plan("compare").lines
+    lines = load_plan("full").lines
     gold = dataclasses.replace(
         gold,
         sources=[

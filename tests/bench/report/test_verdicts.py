@@ -27,7 +27,7 @@ from tests.bench.report.test_misled import a_line, values_of
 Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 
 REPORTS: Final = 500
-LINES: Final = load_plan("compare").lines
+LINES: Final = load_plan("full").lines
 #: The hardest case: any difference would matter, and the drawn values are large in comparison.
 STRICT: Final = [
     msgspec.structs.replace(line, margin=RESOLUTION_S.get(line.measure, 1e-12)) for line in LINES
@@ -35,11 +35,12 @@ STRICT: Final = [
 LARGE: Final = 1e9
 PLACES: Final = sorted(
     {
-        *(Place("equal", line.scenario, line.case, line.measure) for line in LINES),
+        *(Place(line.series, line.scenario, line.case, line.measure) for line in LINES),
         *(
             Place("equal", each.scenario, each.case, each.measure)
             for claim in CLAIMS
             for each in claim.evidence
+            if each.scenario != "idle-300"  # of the series "rest"
         ),
     },
     key=lambda place: (place.scenario, place.case or "", place.measure),
@@ -65,12 +66,12 @@ def alike(draw: Draw, blocks: int) -> list[Values]:
 
 def conclusions(values: Values, lines: list[Line]) -> list[str]:
     """Return all that a page concludes: its answer, words beside claims, choices, results."""
-    primaries = answers.primaries(lines, "equal", values)
+    primaries = answers.primaries(lines, values)
     # Rows are found by the claims' places; their text comes from the headline measures alone.
     table = {row.place: row for row in answers.rows(values)}
     return [
         *words.sentences(primaries),
-        *(words.holds(answers.answer(claim, table, "equal", primaries)) for claim in CLAIMS),
+        *(words.answered(answers.answer(claim, table, primaries)) for claim in CLAIMS),
         *(text for arm in ARMS for text in words.chosen(primaries, arm)),
         *(words.verdict(line) for line in primaries),
     ]
@@ -78,11 +79,9 @@ def conclusions(values: Values, lines: list[Line]) -> list[str]:
 
 def is_verdict(said: str) -> bool:
     """Return whether a sentence says that one design is better, which is false if all are equal."""
-    if said.startswith(("Yes:", "No:", "In part:")):
-        return True
     if re.search(r" was better at | was worse at |; worse at ", said):
         return True
-    return re.search(r" (faster|slower|fewer|more|less) than (?!.* rounds)", said) is not None
+    return re.search(r" (faster|slower|shorter|longer|fewer|more|less) than (?!.* rounds)", said) is not None
 
 
 @pytest.mark.slow
@@ -136,10 +135,10 @@ def test_answer_claim_and_choice_say_the_same_by_the_same_rule(
 ) -> None:
     place = Place("equal", "leader-fails", "kill", "announce_again_s")
     values = values_of(place, independent=[1.0] * len(raft), raft=raft)
-    lines = answers.primaries([a_line("leader-fails", "kill", "announce_again_s", 0.25)], "equal", values)
+    lines = answers.primaries([a_line("leader-fails", "kill", "announce_again_s", 0.25)], values)
     table = {row.place: row for row in answers.rows(values)}
     assert words.verdict(lines[0]) == verdict
-    said = words.holds(answers.answer(CLAIMS[1], table, "equal", lines))
+    said = words.answered(answers.answer(CLAIMS[1], table, lines))
     assert said == f"{AT[0].upper()}{AT[1:]}{verdict}."
     chosen = {arm: words.chosen(lines, arm) for arm in ("independent", "raft")}
     assert [arm for arm, reasons in chosen.items() if reasons] == ([] if winner is None else [winner])
@@ -148,24 +147,31 @@ def test_answer_claim_and_choice_say_the_same_by_the_same_rule(
 
 def test_answer_does_not_judge_a_headline_measure_that_has_no_figures() -> None:
     line = a_line("leader-fails", "kill", "announce_again_s", 0.25)
-    _, against_independent, _ = words.sentences(answers.primaries([line], "equal", {}))
+    _, against_independent, _ = words.sentences(answers.primaries([line], {}))
     assert against_independent == (
         "Compared with independent, raft was not judged at registering brokers after the leader was killed."
     )
 
 
-@pytest.mark.parametrize(("rounds", "prefix"), [(10, ("Yes: ", "No: ")), (6, ("", ""))])
-def test_claim_is_affirmed_or_denied_by_ten_rounds_only(rounds: int, prefix: tuple[str, str]) -> None:
-    """Clients that learn changes later support the claim about polling."""
-    place = Place("equal", "broker-dies", "kill", "left_by_clients_s")
-    named = a_line("broker-dies", "kill", "left_by_clients_s", 0.5, "zookeeper", "independent")
-    for independent, holds, word in ((2.9, "holds", prefix[0]), (0.4, "does not hold", prefix[1])):
-        values = values_of(place, independent=[independent] * rounds, zookeeper=[1.6] * rounds)
-        table = {row.place: row for row in answers.rows(values)}
-        lines = answers.primaries([named], "equal", values)
-        found = answers.answer(CLAIMS[4], table, "equal", lines)
-        assert found.holds == holds
-        assert words.holds(found).lower().startswith(f"{word}at dropping a broker that is killed".lower())
+@pytest.mark.parametrize("independent", [2.9, 0.4])
+def test_claim_is_neither_affirmed_nor_denied_by_figures(independent: float) -> None:
+    """A network rate does not refute "light", and clients that ask do so by design, however fast."""
+    values: Values = {}
+    named = []
+    for scenario, case, measure in (
+        ("rest", None, "network_kib_per_s"),
+        ("broker-dies", "kill", "left_by_clients_s"),
+    ):
+        place = Place("equal", scenario, case, measure)
+        values |= values_of(place, independent=[independent] * 10, zookeeper=[1.6] * 10)
+        named.append(a_line(scenario, case, measure, 0.5, "zookeeper", "independent"))
+    table = {row.place: row for row in answers.rows(values)}
+    lines = answers.primaries(named, values)
+    claims = {claim.letter: claim for claim in CLAIMS}
+    told = {letter: words.answered(answers.answer(claims[letter], table, lines)) for letter in ("b", "d")}
+    assert told["b"].startswith("At network use when nobody asks, ZooKeeper ")
+    assert told["d"].startswith("Yes, by design: it says how the nameserver is built")
+    assert "At dropping a broker that is killed, ZooKeeper " in told["d"]
 
 
 def test_figure_that_no_line_compares_decides_nothing() -> None:
@@ -175,8 +181,8 @@ def test_figure_that_no_line_compares_decides_nothing() -> None:
         values |= values_of(place, independent=[1.0] * 10, raft=[1e6] * 10, zookeeper=[2e6] * 10)
     table = {row.place: row for row in answers.rows(values)}
     for claim in CLAIMS:
-        found = answers.answer(claim, table, "equal", [])
-        assert words.holds(found).startswith(("Yes, by design", "Not judged, only described."))
+        found = answers.answer(claim, table, [])
+        assert words.answered(found) in {words.say("by-design"), words.say("described")}
     assert [text for arm in ARMS for text in words.chosen([], arm)] == []
     assert all("no headline measure compares " in text.lower() for text in words.sentences([]))
 
@@ -186,4 +192,4 @@ def test_every_claim_but_that_of_the_design_has_its_primary_lines() -> None:
         about = {(line.scenario, line.case, line.measure) for line in load_plan(plan).lines}
         for claim in CLAIMS:
             mine = {(each.scenario, each.case, each.measure) for each in claim.evidence}
-            assert bool(mine & about) is not claim.by_design
+            assert mine & about or claim.by_design

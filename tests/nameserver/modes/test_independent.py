@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,12 +61,13 @@ class Recorder:
 class Bench:
     """One nameserver whose clock the test moves."""
 
-    def __init__(self, folder: Path, **changes: Any) -> None:
+    def __init__(self, folder: Path, *, clock: Callable[[], float] | None = None, **changes: Any) -> None:
         self.effects = Recorder()
         self.live = LiveSettings(NamesrvSettings(data_dir=str(folder), **changes))
-        self.server = Independent(self.live, self.effects, boot_id=7, clock=lambda: 0.0)
         self.now = 0.0
-        self.server.tick(self.now)
+        self.server = Independent(self.live, self.effects, boot_id=7, clock=clock or (lambda: self.now))
+        if clock is None:
+            self.server.tick(self.now)
 
     def wait(self, seconds: float) -> None:
         """Let time pass in steps of the real driver."""
@@ -239,6 +241,31 @@ def test_whatever_a_broker_says_renews_its_lease(tmp_path: Path, how: str) -> No
                 await bench.ask(RequestCode.BROKER_HEARTBEAT, ext_of())
         assert bench.topics() == ["t1", "t2"]
         assert bench.server.view(Freshness.STALE).revision == 1, "renewals change nothing"
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["register", "question", "heartbeat"])
+def test_silent_broker_is_evicted_within_a_step_after_its_lease_and_never_before(
+    tmp_path: Path, how: str
+) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, scan_interval_ms=83)
+        await bench.register(heartbeatTimeoutMillis="2100")
+        bench.wait(0.25)
+        bench.now += 0.24  # its last message comes just before the clock's next step
+        if how == "register":
+            await bench.register(heartbeatTimeoutMillis="2100")
+        elif how == "question":
+            await bench.ask(RequestCode.QUERY_DATA_VERSION, ext_of(), b"{}")
+        else:
+            await bench.ask(RequestCode.BROKER_HEARTBEAT, {**ext_of(), "heartbeatTimeoutMillis": "2100"})
+        silent_from = bench.now
+        bench.now = 0.5
+        bench.server.tick(bench.now)
+        while bench.topics() and bench.now < 10:
+            bench.wait(0.25)
+        assert 2.1 <= bench.now - silent_from <= 2.1 + 0.25
 
     run(main())
 
@@ -537,9 +564,8 @@ def test_wait_for_a_topic_ends_with_its_change_and_no_other(tmp_path: Path) -> N
 
 def test_clock_runs_by_itself_once_started(tmp_path: Path) -> None:
     async def main() -> None:
-        bench = Bench(tmp_path, scan_interval_ms=50)
+        bench = Bench(tmp_path, clock=time.monotonic, scan_interval_ms=50)
         bench.server.start()
-        bench.now = asyncio.get_running_loop().time()
         await bench.register(heartbeatTimeoutMillis="100")
         deadline = asyncio.get_running_loop().time() + 10
         revision = bench.server.view(Freshness.STALE).topic_revision("t1")

@@ -1,0 +1,477 @@
+"""Sentences of a page that an opponent found false for some data, each with data that made it false."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+
+from routekeeper.bench.plan import SWEEPS
+from routekeeper.bench.report import answers, measures, words
+from routekeeper.bench.report.answers import TEXTS
+from routekeeper.bench.report.beside import with_facts
+from routekeeper.bench.report.gold import Backward, Gold, Observed
+from routekeeper.bench.report.measures import MEASURES, Place, Values
+from routekeeper.bench.report.page import page
+from routekeeper.bench.report.used_timers import LOOK_MS, used_timers
+from routekeeper.bench.runfolder import Arm, Line, Manifest, Timer
+from routekeeper.bench.timers import documented_timers
+from routekeeper.nameserver.liveness import CLOCK_PERIOD_S
+from tests.bench import recompute
+from tests.bench.report.planted import PlantedRun
+from tests.bench.report.test_misled import a_line, gold_of, values_of
+from tests.bench.report.test_said import AGAIN_S, text_of
+
+THREE: Final[dict[Arm, int]] = {"independent": 100, "raft": 100, "zookeeper": 100}
+
+
+def with_timers(gold: Gold, *, session_ms: float = 2000.0, tick_ms: float = 150.0) -> Gold:
+    """The timers of the plan ``full``, with its divisor of 60."""
+
+    def timers(manifest: Manifest) -> dict[str, Timer]:
+        documented = documented_timers(60.0)
+        if manifest.arm != "zookeeper":
+            election = Timer(used_ms=500, documented_ms=500)
+            return documented | ({"raftElectionTimeoutMs": election} if manifest.arm == "raft" else {})
+        return {
+            "sessionTimeout": Timer(used_ms=session_ms, scaled=session_ms == 2000.0),
+            "pollNameServerInterval": documented["pollNameServerInterval"],
+            "tickTime": Timer(used_ms=tick_ms, documented_ms=2000),
+            "syncLimit": Timer(used_ms=5 * tick_ms, documented_ms=10_000),
+        }
+
+    sources = []
+    for source in gold.sources:
+        assert source.manifest is not None
+        manifest = msgspec.structs.replace(source.manifest, divisor=60.0, timers=timers(source.manifest))
+        sources.append(dataclasses.replace(source, manifest=manifest))
+    return dataclasses.replace(gold, sources=sources)
+
+
+def with_lines(gold: Gold, values: Values, *lines: Line) -> tuple[Gold, Values]:
+    """The same runs of a plan that names these headline measures, with these values."""
+    sources = []
+    for source in gold.sources:
+        assert source.manifest is not None
+        manifest = msgspec.structs.replace(source.manifest, lines=list(lines))
+        sources.append(dataclasses.replace(source, manifest=manifest))
+    return dataclasses.replace(gold, sources=sources), values
+
+
+# -- timers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tick_ms", "reason"),
+    [
+        (150.0, "set to match raft mode's election time-out"),
+        (2000.0, "as documented"),
+        (100.0, "set by the plan"),
+    ],
+)
+def test_a_tick_is_told_as_it_was_set(tmp_path: Path, tick_ms: float, reason: str) -> None:
+    """ZooKeeper's tick was 150 ms instead of 2 s, and the page called it "as it is"."""
+    gold = with_timers(gold_of(tmp_path, THREE), tick_ms=tick_ms)
+    rows = {name: used for name, used, _ in used_timers(gold.sources, "equal")}
+    for timer in ("tickTime (ZooKeeper)", "syncLimit (ZooKeeper)"):
+        assert rows[timer].endswith(reason)
+    said = text_of(page(gold, measures.values(gold)))
+    assert "as it is" not in said
+    assert "Election time-outs are not divided" not in said
+
+
+def test_a_session_is_called_equal_to_the_lease_only_if_it_is(tmp_path: Path) -> None:
+    for session_ms, reason in ((2000.0, "equal to RocketMQ's lease"), (500.0, "set by the plan")):
+        gold = with_timers(gold_of(tmp_path / reason, THREE), session_ms=session_ms)
+        rows = {name: used for name, used, _ in used_timers(gold.sources, "equal")}
+        assert rows["sessionTimeout (ZooKeeper)"].endswith(reason)
+        told = "ZooKeeper's session time-out is as long as RocketMQ's lease"
+        assert (told in text_of(page(gold, measures.values(gold)))) == (session_ms == 2000.0)
+
+
+def test_periods_that_no_plan_divides_are_told(tmp_path: Path) -> None:
+    """Nameservers look for silent brokers every 250 ms, where the divided scan would do so every 83 ms."""
+    assert LOOK_MS == 1000 * CLOCK_PERIOD_S
+    gold = with_timers(gold_of(tmp_path, THREE))
+    rows = {name: used for name, used, _ in used_timers(gold.sources, "equal")}
+    assert rows["scanNotActiveBrokerInterval"] == (
+        "83.3 ms, divided; our nameservers look for silent brokers every 250 ms, which no plan divides"
+    )
+    assert "less 10 to 400 ms" in rows["ping of a session (ZooKeeper)"]
+
+
+def beside(gold: Gold, series: str, **changed: object) -> Gold:
+    """The same runs once more, as those of another series."""
+    sources = []
+    for source in gold.sources:
+        assert source.manifest is not None
+        manifest = msgspec.structs.replace(source.manifest, **changed)
+        run = source.run.replace("/equal/", f"/{series}/")
+        sources.append(dataclasses.replace(source, series=series, run=run, manifest=manifest))
+    return dataclasses.replace(gold, sources=[*gold.sources, *sources])
+
+
+def test_a_value_of_zookeeper_with_undivided_timers_names_its_session(tmp_path: Path) -> None:
+    """A session of 30 s stood in a row with one that equals the lease of 120 s, without a word."""
+    gold = with_timers(gold_of(tmp_path, THREE))
+    defaults = {"sessionTimeout": Timer(used_ms=30_000)}
+    at_60, at_1 = (
+        values_of(
+            Place(series, "broker-dies", "cable", "left_by_clients_s"),
+            **dict.fromkeys(("independent", "zookeeper"), [found] * 6),
+        )
+        for series, found in (("equal", 2.1), ("defaults", 33.0))
+    )
+    said = text_of(page(gold, at_60))
+    assert "2.10 to 126 s (session 120 s)" in said
+    assert "Real timers" not in said
+    said = text_of(page(beside(gold, "defaults", divisor=1.0, timers=defaults), at_60 | at_1))
+    assert "33 s measured (session 30 s)" in said
+    assert "With RocketMQ's own timers" not in said
+    assert "ZooKeeper's session time-out is then 120 s." in said
+
+
+def test_chance_is_told_for_each_number_of_rounds(tmp_path: Path) -> None:
+    """Pairs of three rounds, which agree by chance in one of four, counted with those of ten."""
+    gold = gold_of(tmp_path, THREE)
+    values: Values = {}
+    for series, rounds in (("equal", 10), ("equal-described", 6), ("equal-lengths", 3)):
+        place = Place(series, "broker-dies", "cable", "left_by_clients_s")
+        values |= values_of(place, independent=[1.0] * rounds, zookeeper=[1.0] * rounds)
+    said = text_of(page(gold, values))
+    told = "one in 512 agrees in all 10 rounds and one in 32 agrees in all 6 rounds by chance"
+    assert "This page says of 2 pairs of figures whether they differ in every round. Of pairs" in said
+    assert told in said
+
+
+# -- method -------------------------------------------------------------------------------------------------
+
+
+def test_faults_are_not_said_to_come_at_the_same_instants(tmp_path: Path) -> None:
+    """In one round the leader was killed 47.0, 47.8 and 54.5 s after the start."""
+    gold = gold_of(tmp_path, THREE)
+    said = text_of(page(gold, measures.values(gold)))
+    assert "same instants" not in said
+    assert "the same faults in the same order" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "true", "false"),
+    [
+        (MEASURES["left_by_nameservers_s"].meaning, "any observed topic", "any topic"),
+        (MEASURES["back_by_nameservers_s"].meaning, "all its observed topics", "all its topics"),
+        (MEASURES["cpu_s_per_min"].meaning, "load, if it has one", "includes the scenario's load"),
+        (MEASURES["network_kib_per_s"].meaning, "without the headers of TCP and IP", "all bytes"),
+        (words.SCENARIO_QUESTIONS["quiet"], "the seconds before each fault", "while nothing fails"),
+        (words.CASE_NOTES["nameserver-restarts/one-empty"], "reads its disk", "is not the leader"),
+        (words.CASE_NOTES["partition/1-2"], "some of the simulated brokers", "half of the clients"),
+        (TEXTS["sentences"]["full"], "Its requests", "Requests of every design"),
+        (TEXTS["sentences"]["lost"], "in round {round}: {why}.", "died by itself"),
+    ],
+)
+def test_a_text_holds_for_every_run(text: str, true: str, false: str) -> None:
+    """Each of these texts said more than the harness observes, or than holds in every scenario."""
+    assert true in text
+    assert false not in text
+
+
+def test_a_rate_of_processor_time_is_not_read_as_a_rate_of_time() -> None:
+    assert words.quantity(2.0, "s/min") == "2 s CPU/min"
+
+
+def test_servers_that_never_went_back_are_told_with_what_was_compared(tmp_path: Path) -> None:
+    """Clients' answers, and topics that nobody observes, were not compared."""
+    gold = gold_of(tmp_path, THREE)
+    rows = [
+        Backward(run=source.run, fault=0, compared=7, fell=0, relisted=0, servers=0, longest_ns=0)
+        for source in gold.sources
+    ]
+    gold = dataclasses.replace(gold, backward=rows)
+    said = text_of(page(gold, measures.values(gold)))
+    assert "126 comparisons in 18 runs found nothing older. It did not compare answers to clients." in said
+    assert "No server's answer was older" not in said
+
+
+def test_exactness_of_readings_is_the_measured_one(tmp_path: Path) -> None:
+    """Readings were called 20 ms apart, and were 22 to 39 ms apart."""
+    gold = gold_of(tmp_path, THREE)
+    apart = [
+        Observed(run=source.run, observer="nameserver", observers=3, topics=3, spans=9, apart_ns=apart_ns)
+        for source, apart_ns in zip(gold.sources, [22_000_000] * 17 + [39_000_000], strict=True)
+    ]
+    gold = dataclasses.replace(gold, observed=apart)
+    said = text_of(page(gold, measures.values(gold)))
+    assert "to within 22 ms when the list of a server changed, and to within 39 ms in the worst run" in said
+    assert "Readings are 20 ms apart" not in MEASURES["visible_ms_p50"].meaning
+
+
+def test_a_broker_that_came_back_in_an_earlier_scenario_has_not_just_returned(tmp_path: Path) -> None:
+    """The recomputation excused answers without it for the rest of the cluster's life; the report did not."""
+    with PlantedRun(tmp_path, scenario="broker-dies", session="one", seconds=10) as run:
+        run.broker(1, "down", 4.0)
+        run.broker(1, "up", 6.0)
+        run.op("lookup", 1.0, 0.001)
+    with PlantedRun(tmp_path, scenario="nameserver-restarts", session="one", begin_s=20.0, seconds=10) as run:
+        run.fault(24.0, 29.0, case="all")
+        for due in (25.0, 26.0, 27.0):
+            run.op("lookup", due, 0.001, brokers=[0, 2] if due == 25.0 else [0, 1, 2])
+    found = recompute.figures(tmp_path)
+    assert found["nameserver-restarts", "all", "missing_lookups", "raft", 1] == 1
+
+
+# -- conclusions --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raft", "said", "choice"),
+    [
+        ([1.05] * 10, "as good at", "Either will do"),
+        ([1.0] * 5 + [2.0] * 5, "not clearly better or worse at", "does not tell which is better"),
+        ([1.05] * 6, "not clearly better or worse at", "does not tell which is better"),
+    ],
+    ids=["equivalent", "inconclusive", "few rounds"],
+)
+def test_either_will_do_only_where_both_are_equivalent(
+    tmp_path: Path, raft: list[float], said: str, choice: str
+) -> None:
+    """An inconclusive measure was listed below "Either will do"."""
+    gold, values = with_lines(
+        gold_of(tmp_path, THREE),
+        values_of(AGAIN_S, independent=[1.0] * len(raft), raft=raft),
+        a_line("leader-fails", "kill", "announce_again_s", 0.25),
+    )
+    whole = page(gold, values)
+    assert f"{said} registering brokers" in text_of(whole)
+    chosen = text_of(whole[whole.index('id="choose"') : whole.index('id="questions"')])
+    both = {"Either will do", "does not tell which is better"}
+    assert {text for text in both if text in chosen} == {choice}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "case", "measure", "words_of"),
+    [
+        ("partition", "1-2", "disagree_s", ("shorter", "longer")),
+        ("broker-dies", "cable", "given_up_s", ("shorter", "longer")),
+        ("leader-fails", "kill", "announce_again_s", ("faster", "slower")),
+        ("broker-dies", "kill", "left_by_clients_s", ("faster", "slower")),
+    ],
+)
+def test_a_harm_is_shorter_and_a_recovery_is_faster(
+    scenario: str, case: str, measure: str, words_of: tuple[str, str]
+) -> None:
+    """Nameservers "agreed faster" where they disagreed for a shorter time."""
+    line = a_line(scenario, case, measure, 0.5)
+    for raft, word in zip((0.3, 4.0), words_of, strict=True):
+        values = values_of(Place("equal", scenario, case, measure), independent=[2.0] * 6, raft=[raft] * 6)
+        (found,) = answers.primaries([line], values)
+        assert words.verdict(found) == f"raft {word} than independent in all 6 rounds"
+
+
+@pytest.mark.parametrize(
+    ("zookeeper", "rounds", "verdict"),
+    [
+        (0.49, 10, "unclear: raft's times of 0 may be up to 0.25 s"),
+        (0.51, 10, "raft faster than ZooKeeper"),
+        (0.49, 6, "unclear: raft's times of 0 may be up to 0.25 s"),
+        (0.51, 6, "raft faster than ZooKeeper in all 6 rounds"),
+        (0.24, 10, "raft and ZooKeeper are equivalent"),
+    ],
+)
+def test_a_time_of_0_is_better_only_if_the_time_that_it_may_hide_is_too(
+    zookeeper: float, rounds: int, verdict: str
+) -> None:
+    """A killed leader is replaced within 0.21 s, which counts as 0; ZooKeeper's 0.45 s counts as 0.45 s."""
+    values = values_of(AGAIN_S, raft=[0.0] * rounds, zookeeper=[zookeeper] * rounds)
+    line = a_line("leader-fails", "kill", "announce_again_s", 0.25, "raft", "zookeeper")
+    (found,) = answers.primaries([line], values)
+    assert words.verdict(found) == verdict
+    (found,) = answers.primaries([line], values, floors={AGAIN_S: {"raft": 0.4}})
+    assert found.winner is None, "no request was due for 0.4 s"
+
+
+def test_a_difference_from_a_time_of_0_says_that_it_is_below_the_resolution(tmp_path: Path) -> None:
+    gold, values = with_lines(
+        gold_of(tmp_path, THREE),
+        values_of(AGAIN_S, raft=[0.0] * 6, zookeeper=[0.55] * 6),
+        a_line("leader-fails", "kill", "announce_again_s", 0.25, "raft", "zookeeper"),
+    )
+    said = text_of(page(gold, values))
+    told = f"median {words.MINUS}550 ms, {words.MINUS}550 ms to {words.MINUS}550 ms"
+    assert f"{told}; a value of 0 is below 250 ms (raft)" in said
+
+
+def swept(measure: str, *, of_half_s: float = 0.0, of_raft_s: float = 0.0) -> Values:
+    """Independent nameservers disagree for a cut's length less a second; a cut of 1, 3, 4 and 8 s."""
+    values: Values = {}
+    lengths = {"half": 1.0 + of_half_s, "twice": 4.0, "four": 8.0}
+    for series, case, length in (
+        ("equal", "1-2", 3.0),
+        *(("equal-lengths", case, lengths[ends]) for case, (_, ends) in SWEEPS.items()),
+    ):
+        place = Place(series, "partition", case, measure)
+        values |= values_of(place, independent=[length - 1.0] * 10, raft=[of_raft_s] * 10)
+    return values
+
+
+@pytest.mark.parametrize(
+    ("measure", "half_s", "raft_s", "verdict"),
+    [
+        (
+            *("disagree_s", 0.0, 0.0),
+            "independent as long as the cut lasts beyond the lease of two undivided minutes, raft not at all",
+        ),
+        (
+            *("disagree_s", 0.1, 0.01),
+            "independent as long as the cut lasts, raft for 10 ms at most",
+        ),
+        ("disagree_s", 0.0, 0.3, "unclear: the times of independent only show a length that the plan sets"),
+        ("agree_s", 0.0, 0.0, "unclear: the times of independent only show a length that the plan sets"),
+    ],
+    ids=["never", "below a reading", "both", "recovery"],
+)
+def test_a_harm_as_long_as_the_cut_is_a_result_if_the_other_design_has_none(
+    measure: str, half_s: float, raft_s: float, verdict: str
+) -> None:
+    """The rule for recoveries called raft mode's clearest win unclear, if the harm grew by 0.8 s a second."""
+    values = swept(measure, of_half_s=half_s, of_raft_s=raft_s)
+    planned = {(place, "independent") for place in values}
+    (found,) = answers.primaries([a_line("partition", "1-2", measure, 0.5)], values, planned=planned)
+    assert words.verdict(found) == verdict
+    assert (found.winner == "raft") == ("lasts" in verdict)
+
+
+def test_a_harm_in_a_cut_of_one_length_is_not_judged() -> None:
+    place = Place("equal", "partition", "1-2", "disagree_s")
+    values = values_of(place, independent=[3.0] * 10, raft=[0.0] * 10)
+    line = a_line("partition", "1-2", "disagree_s", 0.5)
+    (found,) = answers.primaries([line], values, planned={(place, "independent")})
+    assert found.found == "set by the plan"
+
+
+def facts(gold: Gold, values: Values, line: Line) -> str:
+    (found,) = with_facts(answers.primaries([line], values), gold.sources, values)
+    return words.topic(found)
+
+
+def test_silence_of_servers_stands_beside_their_disagreement(tmp_path: Path) -> None:
+    gold = gold_of(tmp_path, THREE)
+    line = a_line("partition", "1-2", "disagree_s", 0.5)
+    values = values_of(
+        Place("equal", "partition", "1-2", "disagree_s"), independent=[2.0] * 6, raft=[0.0] * 6
+    )
+    topic = "the time in which nameservers contradict each other in a partition"
+    assert facts(gold, values, line) == topic
+    place = Place("equal", "partition", "1-2", "unanswering_s")
+    values |= values_of(place, independent=[0.0] * 6, raft=[2.4] * 6, zookeeper=[2.6] * 6)
+    told = "at least one of them gave no answer for 2.40 s with raft"
+    assert facts(gold, values, line) == f"{topic} ({told})"
+
+
+def test_watches_are_compared_with_polls_and_not_two_kinds_of_servers(tmp_path: Path) -> None:
+    gold = with_timers(gold_of(tmp_path, THREE))
+    values = values_of(Place("equal", "quiet", None, "visible_clients_ms_p50"), zookeeper=[18.0] * 6)
+    topic = "telling clients of a changed topic"
+    told = "by watches instead of polls every 500 ms, 30 s undivided"
+    watching = a_line("quiet", None, "visible_clients_ms_p50", 100, "zookeeper", "independent")
+    assert facts(gold, values, watching) == f"{topic} ({told})"
+    polling = a_line("quiet", None, "visible_clients_ms_p50", 100, "raft", "independent")
+    assert facts(gold, values, polling) == topic
+
+
+@pytest.mark.parametrize(
+    ("shown_ms", "marked"), [(20.4, True), (19_900.0, False), (11_950.0, True), (18.0, False)]
+)
+def test_a_time_in_ms_may_be_set_by_the_plan_too(tmp_path: Path, shown_ms: float, marked: bool) -> None:
+    """Only times in seconds were looked at; readings are 20 ms apart, and the scenario lasts 12 s."""
+    gold = gold_of(tmp_path, THREE)
+    place = Place("equal", "leader-fails", None, "visible_ms_p50")
+    values = values_of(place, independent=[shown_ms] * 6, raft=[5.0] * 6)
+    sources = []
+    for source in gold.sources:
+        assert source.manifest is not None
+        end_ns = source.manifest.measure_begin_ns + 12 * 10**9
+        manifest = msgspec.structs.replace(source.manifest, measure_end_ns=end_ns)
+        sources.append(dataclasses.replace(source, manifest=manifest))
+    found = measures.set_by_plan(dataclasses.replace(gold, sources=sources), values)
+    assert found == ({(place, "independent")} if marked else set())
+
+
+def test_a_rate_says_by_what_its_timers_were_divided(tmp_path: Path) -> None:
+    """Registrations of 30 s were repeated every 0.5 s, so their traffic was 60 times as much."""
+    gold = with_timers(gold_of(tmp_path, THREE))
+    line = a_line("rest", None, "network_kib_per_s", 5, "zookeeper", "independent")
+    assert facts(gold, {}, line) == "network use when nobody asks (with timers divided by 60)"
+    undivided = [
+        dataclasses.replace(each, manifest=msgspec.structs.replace(each.manifest, divisor=1.0))
+        for each in gold.sources
+        if each.manifest is not None
+    ]
+    gold = dataclasses.replace(gold, sources=undivided)
+    assert facts(gold, {}, line) == "network use when nobody asks"
+
+
+@pytest.mark.parametrize(("session_ms", "told"), [(2000.0, True), (500.0, False)])
+def test_a_killed_broker_is_told_with_the_session_that_the_plan_chose(
+    tmp_path: Path, session_ms: float, told: bool
+) -> None:
+    """ZooKeeper dropped it after 2.1 s because its session was 2 s; with its usual 30 s both are alike."""
+    line = a_line("broker-dies", "kill", "left_by_clients_s", 0.5, "zookeeper", "independent")
+    gold, values = with_lines(
+        with_timers(gold_of(tmp_path, THREE), session_ms=session_ms),
+        values_of(
+            Place("equal", "broker-dies", "kill", "left_by_clients_s"),
+            independent=[0.4] * 6,
+            zookeeper=[2.1] * 6,
+        ),
+        line,
+    )
+    said = text_of(page(gold, values))
+    beside_it = "dropping a broker that is killed (ZooKeeper's session time-out is RocketMQ's lease)"
+    assert (beside_it in said) is told
+    sentence = "follows from its session time-out, which was set equal to RocketMQ's lease, 120 s undivided."
+    assert (sentence in said) is told
+    if told:
+        gold = beside(gold, "defaults", divisor=1.0, timers={"sessionTimeout": Timer(used_ms=30_000)})
+        values |= values_of(
+            Place("defaults", "broker-dies", "kill", "left_by_clients_s"),
+            independent=[28.0],
+            zookeeper=[33.0],
+        )
+        assert (
+            "With a session of 30 s and each system's own timers, the last client dropped it after these "
+            "times: ZooKeeper 33 s and independent 28 s."
+        ) in text_of(page(gold, values))
+
+
+def test_a_headline_measure_is_read_from_its_own_series_and_says_its_timers(tmp_path: Path) -> None:
+    """Rates of brokers at rest were multiplied by the divisor: they have a series with undivided timers."""
+    line = a_line("idle-300", None, "network_kib_per_s", 5, "zookeeper", "independent")
+    line = msgspec.structs.replace(line, series="rest")
+    places = [Place(series, "idle-300", None, "network_kib_per_s") for series in ("rest", "equal-described")]
+    values = values_of(places[0], independent=[36.0] * 10, zookeeper=[3.0] * 10)
+    values |= values_of(places[1], independent=[1.0] * 10, zookeeper=[3.0] * 10)
+    gold, _ = with_lines(with_timers(gold_of(tmp_path, THREE)), values, line)
+    gold = beside(gold, "rest", divisor=1.0)
+    whole = page(gold, values)
+    said = text_of(whole)
+    topic = "network use of 300 idle brokers (default timers of each system, nobody asks)"
+    assert f"At {topic}, ZooKeeper less than independent." in said
+    assert f"independent was worse at {topic}." in said
+    chart = text_of(whole[whole.index('id="claim-b"') : whole.index('id="claim-c"')])
+    assert "36 KiB/s the same" in chart
+    section = whole[whole.index('id="scenario-idle-300"') :]
+    assert (
+        "<caption>Default timers of each system, nobody asks</caption>"
+        in section[: section.index("</section>")]
+    )
+    assert "Default timers of each system, nobody asks. Headline measures:" in said
+    assert "divided by 60)" not in said
+
+
+def test_the_answer_says_nothing_that_was_not_compared() -> None:
+    """The page said that nameservers serve routes without ZooKeeper, even if each look-up had failed."""
+    first, *_ = words.sentences([])
+    assert first == "No headline measure compares independent with ZooKeeper."
