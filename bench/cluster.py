@@ -250,7 +250,7 @@ class Cluster:
         self._launch_observer()
         wait_until(
             self.servers.ready,
-            "servers are not ready",
+            "the servers were not ready",
             self.server_processes,
             RESTART_MAX_S,
             late=ArmLost,

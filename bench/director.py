@@ -311,7 +311,7 @@ class Director:
                 self._await_service(process)
                 # Like an operator, go on only when all servers serve: otherwise two would be down at the same
                 # time.
-                self._await_server(cluster.servers.ready, f"{process.name} is not ready")
+                self._await_server(cluster.servers.ready, f"{process.name} was not ready")
             return time.monotonic_ns()
         for process in processes:
             process.join()
@@ -329,7 +329,7 @@ class Director:
             self._cluster.truth(process.index, "up")
         else:
             started = self._cluster.started
-            self._await_server(lambda: started.serves(process), f"{process.name} does not serve")
+            self._await_server(lambda: started.serves(process), f"{process.name} did not serve")
 
     def _await_server(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for a restarted server; if it ends meanwhile, start it once more.

@@ -13,7 +13,7 @@ one block and arm come from one cluster's life, one slot of time after the other
 
 The manifest is written when the run is over; a folder without one, or without ``ended_ns``, is not used. A
 void run leaves a manifest in ``void`` and is made again, at the same place of its block and with the same
-seed. A run in which a server died by itself is not void: its arm has lost.
+seed. A run in which a server ended by itself, or did not serve in time, is not void: its arm has lost.
 """
 
 import re
@@ -169,8 +169,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     command: list[str]
     """The command line that made this run, to be typed again."""
     started_at: str
-    """Wall clock, ISO 8601, UTC. For people; never computed with."""
+    """``started_ns`` on the wall clock, ISO 8601, UTC. For people; never computed with."""
     started_ns: int
+    """When the load began, or when the run was prepared if it came to none."""
     measure_begin_ns: int
     """Operations due earlier belong to the warm-up or to the scenario before."""
     measure_end_ns: int
@@ -182,7 +183,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, FileSum] | None = None
     """Every event file beside it, by name; null in manifests of before, whose files nobody can check."""
     lost: str | None = None
-    """Which server died by itself, and how: the arm has lost this scenario in this block."""
+    """Why the arm has lost this scenario in this block: a server ended by itself or did not serve."""
 
 
 def run_folder(out: Path, *, series: Series, scenario: str, block: int, arm: Arm) -> Path:

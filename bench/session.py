@@ -61,6 +61,7 @@ class Session:
         self._chronicle = Chronicle(given)
         self.cluster = make_cluster(given, self.record)
         self._start_ns = time.monotonic_ns()
+        self._started_at = datetime.now(UTC)  # a manifest is written when the run is over
         self._over = threading.Event()
         self._director: Director | None = None
         self._sample_ns = self._count_ns = 0
@@ -105,6 +106,7 @@ class Session:
             self.cluster.start()
             before_load()
             self._start_ns = self.cluster.begin()
+            self._started_at = datetime.now(UTC)
         except (ArmLost, ClusterError) as error:
             reason = self._chronicle.loss(error, self.cluster.server_ends())
             if reason is None or self.cluster.lacks_port():
@@ -295,7 +297,7 @@ class Session:
             versions=cluster.versions(),
             commit=commit(),
             command=list(given.command),
-            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            started_at=self._started_at.isoformat(timespec="seconds"),
             started_ns=self._start_ns,
             measure_begin_ns=begin_ns,
             measure_end_ns=end_ns,

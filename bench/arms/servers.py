@@ -459,5 +459,5 @@ def wait_until(
                 raise (ArmLost if process.serves else ClusterError)(f"{end}\n{process.log_tail()}")
         if time.monotonic() > deadline:
             logs = "\n".join(f"{process.name}: {process.log_tail()}" for process in processes)
-            raise late(f"{what} after {timeout_s:g} s\n{logs}".rstrip())
+            raise late(f"{what} within {timeout_s:g} s\n{logs}".rstrip())
         time.sleep(0.02)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -40,8 +41,13 @@ def test_servers_are_measured_when_the_load_is_over_and_nobody_asks(tmp_path: Pa
         # Long enough for a report of a broker that a busy machine holds up.
         scenarios=[Scenario(name="quiet", quiet_s=1.0), Scenario(name=REST, quiet_s=4.0)],
     )
+    began = datetime.now(UTC)
     quiet, rest = Session(a_turn(tmp_path, plan, "raft", profile="smoke", seed=4), lambda step: None).run()
+    ended = datetime.now(UTC)
     manifest = read_manifest(rest)
+    started = datetime.fromisoformat(manifest.started_at)
+    assert began - timedelta(seconds=1) < started < ended - timedelta(seconds=4), "not when it was written"
+    assert manifest.started_at == read_manifest(quiet).started_at
     assert (manifest.scenario, manifest.void, manifest.lost) == (REST, None, None)
     begin_ns, end_ns = manifest.measure_begin_ns, manifest.measure_end_ns
     assert end_ns - begin_ns >= 4_000_000_000

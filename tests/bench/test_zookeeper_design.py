@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,10 @@ import pytest
 from routekeeper.bench.arms.interface import ArmConfig, Listing, Side
 from routekeeper.bench.arms.layout import nodes_of
 from routekeeper.bench.arms.servers import ZooKeepers, four_letters, wait_until
-from routekeeper.bench.arms.zookeeper import Unreachable, ZooKeeperArm, ZooKeeperRoutes
+from routekeeper.bench.arms.zookeeper import Unreachable, ZooKeeperArm
 from routekeeper.bench.network import ProxyNetwork
 from routekeeper.bench.processes import allow_connections
 from routekeeper.bench.timers import Timers
-from routekeeper.client.blocking import Client
 from routekeeper.client.directory import Directory
 
 pytestmark = [pytest.mark.bench, pytest.mark.slow, pytest.mark.one_core]
@@ -182,14 +182,21 @@ def queues(directory: Directory, topic: str = "topic-20") -> int:
     return 0 if found is None else len(found.queues)
 
 
-def requests(client: Client) -> int:
-    """Return the number of requests that a client has sent over its present connection, pings not counted."""
-    assert isinstance(client, ZooKeeperRoutes)
-    return int(client._session._connection._xid)
+def requests(caplog: pytest.LogCaptureFixture, path: str = "") -> int:
+    """Return the number of requests that were sent so far, of which kazoo logs all but pings.
+
+    Args:
+        path: Count only requests for this node.
+    """
+    sent = (record.getMessage() for record in caplog.records if record.message.startswith("Sending request"))
+    return sum(path in line for line in sent)
 
 
 @pytest.mark.parametrize("watches", [True, False])
-def test_only_a_client_that_does_not_watch_asks_by_period(ensemble: Ensemble, watches: bool) -> None:
+def test_only_a_client_that_does_not_watch_asks_by_period(
+    ensemble: Ensemble, caplog: pytest.LogCaptureFixture, watches: bool
+) -> None:
+    caplog.set_level(logging.DEBUG, "routekeeper.bench.arms.zookeeper")
     arm = ensemble.arm(watches=watches, divisor=60.0)
     broker = arm.broker(ensemble.side)
     assert broker.announce(listing(21))[0].outcome == "ok"
@@ -199,13 +206,14 @@ def test_only_a_client_that_does_not_watch_asks_by_period(ensemble: Ensemble, wa
         client.run(directory.refresh_quietly("topic-21"))
         client.run(directory.refresh_quietly("unknown"))
         client.start()
-        before = requests(client)
+        before = requests(caplog)
+        assert before
         if watches:
             time.sleep(2.2)  # four periods of the other clients
-            assert requests(client) == before
+            assert requests(caplog) == before
         else:
             # three requests for the topic with one broker, one for that without
-            wait_until(lambda: requests(client) >= before + 4 * 4, "the client does not ask", [])
+            wait_until(lambda: requests(caplog) >= before + 4 * 4, "the client does not ask", [])
         assert broker.announce(listing(21, version=3))[0].outcome == "ok"
         wait_until(lambda: queues(directory, "topic-21") == 3, "the change is not known", [])
     finally:
@@ -253,8 +261,9 @@ def test_a_watching_client_whose_first_read_fails_reads_again(ensemble: Ensemble
 
 
 def test_a_watching_client_learns_the_address_of_a_broker_that_announced_its_topics_first(
-    ensemble: Ensemble,
+    ensemble: Ensemble, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG, "routekeeper.bench.arms.zookeeper")
     arm = ensemble.arm(watches=True)
     maker = arm.connected(ensemble.side, 0)
     nodes = dict(nodes_of(24, "127.0.0.1:24", {"topic-24": 2}))
@@ -265,15 +274,10 @@ def test_a_watching_client_learns_the_address_of_a_broker_that_announced_its_top
         client.run(directory.refresh_quietly("topic-24"))  # there is not even the topic
         for path in of_topics:
             maker.create_async(path, nodes[path], ephemeral=True, makepath=True).get(timeout=TIMEOUT_S)
-        wait_until(lambda: watched(client, of_broker), "the missing address is not watched", [])
+        wait_until(lambda: requests(caplog, of_broker) >= 2, "the missing address is not watched", [])
         maker.create_async(of_broker, nodes[of_broker], ephemeral=True, makepath=True).get(timeout=TIMEOUT_S)
         wait_until(lambda: queues(directory, "topic-24") == 2, "the broker is not known", [])
     finally:
         client.close()
         maker.stop()
         maker.close()
-
-
-def watched(client: Client, path: str) -> bool:
-    assert isinstance(client, ZooKeeperRoutes)
-    return bool(client._session._data_watchers.get(path))
