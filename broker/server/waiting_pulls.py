@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 LOOKS_MAX: Final = 256
 """Bound of the pulls that are tried again in one turn of the loop: one message can wake a hundred thousand
-pulls.
+pulls, and as many can have the same deadline.
 """
 
 
@@ -93,16 +94,16 @@ class WaitingPulls:
             self._expiry, self._expiry_at = loop.call_at(deadline, self._expire), deadline
 
     def _expire(self) -> None:
-        self._expire_until(asyncio.get_running_loop().time())
+        self._expire_until(asyncio.get_running_loop().time(), most=LOOKS_MAX)
 
-    def _expire_until(self, instant: float) -> None:
-        for pull in self._parked.expire(instant):
+    def _expire_until(self, instant: float, *, most: int = sys.maxsize) -> None:
+        for pull in self._parked.expire(instant, most=most):
             try:
                 answer = time_over(self._state, pull)
             except OSError as error:
                 answer = _unread(pull, error)
             self._send(pull, answer)
-        self._arm()
+        self._arm()  # for the next turn if more pulls are due
 
     def _wake(self) -> None:
         left = LOOKS_MAX

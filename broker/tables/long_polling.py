@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import sys
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -124,15 +125,18 @@ class ParkedPulls(Generic[P]):
             self._forget(entry)
         return [(entry.pull, entry.deadline) for entry in entries]
 
-    def expire(self, now: float) -> list[P]:
-        """Remove and return the pulls whose deadline has come."""
-        found = []
-        while self._deadlines and (self._deadlines[0][2].gone or self._deadlines[0][0] <= now):
+    def expire(self, now: float, *, most: int = sys.maxsize) -> list[P]:
+        """Remove and return pulls whose deadline has come, the earliest first.
+
+        Args:
+            most: Bound of their number.
+        """
+        found: list[P] = []
+        while (deadline := self.next_deadline()) is not None and deadline <= now and len(found) < most:
             _, _, entry = heapq.heappop(self._deadlines)
-            if not entry.gone:
-                self._leave_queue(entry)
-                self._forget(entry)
-                found.append(entry.pull)
+            self._leave_queue(entry)
+            self._forget(entry)
+            found.append(entry.pull)
         return found
 
     def next_deadline(self) -> float | None:
