@@ -18,8 +18,8 @@ from routekeeper.broker.store.log_scan import (
     Padding,
     Record,
     find_record,
-    is_record_of,
     scan,
+    stored_at,
 )
 from routekeeper.broker.store.recovery import Holes
 
@@ -100,10 +100,15 @@ class Mender:
             return True
         if any(begin < hole_end and end > hole_begin for hole_begin, hole_end in self._holes):
             return True
-        record = self._log.read(entry.log_offset, entry.size)
-        return record is not None and is_record_of(
-            record, topic=topic, queue_id=queue_id, queue_offset=index, log_offset=entry.log_offset
+        stored = stored_at(
+            self._log.read,
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=index,
+            log_offset=entry.log_offset,
+            size=entry.size,
         )
+        return stored is not None
 
     def _sound_before(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int) -> tuple[int, int]:
         """Return the first entry of a damaged run, and the log offset behind the message before it."""

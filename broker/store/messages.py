@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,8 +31,8 @@ from routekeeper.broker.store.consume_queue import (
 from routekeeper.broker.store.files import DISK, Disk, make_directories, read_whole, remove_tree
 from routekeeper.broker.store.log_scan import (
     HEAD_SIZE,
-    TIMED_SIZE,
     Record,
+    first_stored_at,
     is_record_of,
     read_record,
     size_of_record,
@@ -46,6 +46,8 @@ from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.message import Host, StoredMessage, decode_message, encode_placed
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Name of the file.
 CHECKPOINT: Final = "checkpoint"
@@ -453,17 +455,37 @@ class MessageStore:
         self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, entry: Entry
     ) -> tuple[bytes | None, int]:
         """Return the record to which an entry points, and its code; None if the log no longer has it."""
+
+        def read(place: Entry) -> bytes | None:
+            record = self.log.read(place.log_offset, place.size)
+            is_it = record is not None and is_record_of(
+                record, topic=topic, queue_id=queue_id, queue_offset=index, log_offset=place.log_offset
+            )
+            return record if is_it else None
+
+        return self._found(topic, queue_id, queue, index, entry, read)
+
+    def _found(
+        self,
+        topic: str,
+        queue_id: int,
+        queue: ConsumeQueue,
+        index: int,
+        entry: Entry,
+        read: Callable[[Entry], T | None],
+    ) -> tuple[T | None, int]:
+        """Return the value that is read from an entry's record, and the entry's code.
+
+        A damaged entry is mended first.
+
+        Args:
+            read: Returns None if the entry points to another record.
+        """
         for _ in range(2):
             if entry.size > 0 and is_plausible(entry, self.log.max_offset):
-                record = self.log.read(entry.log_offset, entry.size)
-                if record is not None and is_record_of(
-                    record,
-                    topic=topic,
-                    queue_id=queue_id,
-                    queue_offset=index,
-                    log_offset=entry.log_offset,
-                ):
-                    return record, entry.tags_code
+                found = read(entry)
+                if found is not None:
+                    return found, entry.tags_code
             again = None if queue.holds(index) else self._mender.find(topic, queue_id, queue, index)
             if again is None or again == entry:
                 break
@@ -534,8 +556,12 @@ class MessageStore:
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the store time (Unix ms) of the message at a queue offset; None if there is none."""
-        message = self.message_in_queue(topic, queue_id, offset)
-        return None if message is None else message.store_timestamp
+        queue = self._queues.get((topic, queue_id))
+        entry = queue.get(offset) if queue is not None else None
+        if queue is None or entry is None or (entry.size == 0 and entry.log_offset > 0):
+            return None
+        read = partial(self._time_of, self.log.read, topic, queue_id, offset)
+        return self._found(topic, queue_id, queue, offset, entry, read)[0]
 
     def stored_times(self, topic: str, places: Sequence[tuple[int, int]]) -> Callable[[], list[int | None]]:
         """Return a function for any thread that returns store times (Unix ms); None for missing messages.
@@ -547,27 +573,9 @@ class MessageStore:
 
         def read() -> list[int | None]:
             return [
-                self._time_of(topic, queue_id, offset, look())
+                self._time_of(self.log.read_anywhere, topic, queue_id, offset, look())
                 for (queue_id, offset), look in zip(places, looks, strict=True)
             ]
-
-        return read
-
-    def times_stored(self, topic: str, places: Sequence[tuple[int, int]]) -> Callable[[], list[int | None]]:
-        """Do as :meth:`stored_times`, but read only the beginnings of the records: for metrics."""
-        looks = self._looks(topic, places)
-
-        def read() -> list[int | None]:
-            times: list[int | None] = []
-            for (queue_id, offset), look in zip(places, looks, strict=True):
-                entry = look()
-                if entry is None or not is_plausible(entry, self.log.max_offset):
-                    times.append(None)
-                    continue
-                at = entry.log_offset
-                head = self.log.read_anywhere(at, min(TIMED_SIZE, entry.size))
-                times.append(stored_at(head, queue_id=queue_id, queue_offset=offset, log_offset=at))
-            return times
 
         return read
 
@@ -585,19 +593,28 @@ class MessageStore:
                 looks.append(partial(queue.get, offset))
         return looks
 
-    def _time_of(self, topic: str, queue_id: int, offset: int, entry: Entry | None) -> int | None:
-        """Return a message's store time.
+    def _time_of(
+        self,
+        read: Callable[[int, int], bytes | None],
+        topic: str,
+        queue_id: int,
+        offset: int,
+        entry: Entry | None,
+    ) -> int | None:
+        """Return a message's store time; None for a damaged entry.
 
-        A damaged entry counts as none, because only the store's thread may repair entries.
+        It repairs no entry, because only the store's thread may do so.
         """
         if entry is None or entry.size <= 0 or not is_plausible(entry, self.log.max_offset):
             return None
-        data = self.log.read_anywhere(entry.log_offset, entry.size)
-        if data is None or not is_record_of(
-            data, topic=topic, queue_id=queue_id, queue_offset=offset, log_offset=entry.log_offset
-        ):
-            return None
-        return decode_message(data)[0].store_timestamp
+        return stored_at(
+            read,
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=offset,
+            log_offset=entry.log_offset,
+            size=entry.size,
+        )
 
     def offset_at_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
         """Return the first offset stored at or after ``timestamp`` (Unix ms), at most the last existing one.
@@ -629,11 +646,8 @@ class MessageStore:
 
     def earliest_log_time(self) -> int:
         """Return the store time (Unix ms) of the log's first message, -1 if it is empty; in any thread."""
-        begin = self.log.min_offset
-        size = size_of_record(self.log.read_anywhere(begin, HEAD_SIZE), begin)
-        data = self.log.read_anywhere(begin, size) if size else None
-        found = read_record(data, 0, base=begin) if data else None
-        return -1 if found is None else found[0].store_timestamp
+        stored = first_stored_at(self.log.read_anywhere, self.log.min_offset)
+        return -1 if stored is None else stored
 
     def queues_of(self, topic: str) -> tuple[int, ...]:
         """Return the ids of a topic's queues that have or had messages."""
