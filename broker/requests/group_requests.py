@@ -16,6 +16,7 @@ import orjson
 from routekeeper.broker.errors import Refusal
 from routekeeper.broker.requests.audited import NAMED_MAX, offsets_text
 from routekeeper.broker.requests.forwarding import AskAll
+from routekeeper.broker.store.mending import Mending
 from routekeeper.broker.store.steps import no_work
 from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise, Work
 from routekeeper.broker.tables.topics import name_fault
@@ -105,10 +106,12 @@ def _reset(
         elif fields.timestamp < 0:
             wanted = high
         else:
-            wanted = state.store.offset_at_time(fields.topic, queue_id, fields.timestamp)
-            stored = state.store.store_timestamp(fields.topic, queue_id, high - 1) if high > low else None
-            if stored is not None and stored < fields.timestamp:
-                wanted = high  # the instant is after all messages, so no message is to be consumed again
+            while True:
+                try:
+                    wanted = _at_time(state, fields.topic, queue_id, fields.timestamp)
+                    break
+                except Mending:
+                    yield no_work
         consumed = state.offsets.get(fields.topic, fields.group, queue_id)
         if not fields.is_force and consumed is not None:
             wanted = min(wanted, consumed)
@@ -139,6 +142,18 @@ def _reset(
         )
         state.effects.tell.append((client.connection, request))
     return reply
+
+
+def _at_time(state: BrokerState, topic: str, queue_id: int, timestamp: int) -> int:
+    """Return the first offset stored at or after an instant (Unix ms); the queue's end if there is none.
+
+    Raises:
+        Mending: If an entry is damaged, and the search for its message goes on.
+    """
+    wanted = state.store.offset_at_time(topic, queue_id, timestamp)
+    low, high = state.store.bounds(topic, queue_id)
+    stored = state.store.store_timestamp(topic, queue_id, high - 1) if high > low else None
+    return high if stored is not None and stored < timestamp else wanted
 
 
 def _note_offsets(about: dict[str, str], before: Mapping[int, int], after: Mapping[int, int]) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 from routekeeper.broker.errors import StoreUnavailable
 from routekeeper.broker.requests.sending import due_again
 from routekeeper.broker.requests.tags import tags_code
+from routekeeper.broker.store.mending import Mending
 from routekeeper.broker.store.messages import Draft
 from routekeeper.broker.tables.state import BrokerState
 from routekeeper.broker.tables.topics import SCHEDULE_TOPIC
@@ -44,6 +45,7 @@ def deliver_due(state: BrokerState, *, now_ms: int, limit: int = TURN_MESSAGES) 
     """
     wait_ms: int | None = None
     failure: OSError | None = None
+    is_mending = False
     levels, last = len(state.config.delay_levels_ms), state.delay_turn
     for number in range(levels):
         level = state.delay_turn = (last + number) % levels + 1
@@ -55,10 +57,17 @@ def deliver_due(state: BrokerState, *, now_ms: int, limit: int = TURN_MESSAGES) 
                 return 0.0
             failure = failure or error
             continue
+        except Mending:
+            if is_mending:
+                return 0.0  # one slice of the search in a turn
+            is_mending = True
+            continue
         if delivered:
             return 0.0
         if left_ms is not None:
             wait_ms = left_ms if wait_ms is None else min(wait_ms, left_ms)
+    if is_mending:
+        return 0.0
     if failure is not None:
         raise failure
     return None if wait_ms is None else wait_ms / 1000

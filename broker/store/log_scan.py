@@ -250,14 +250,20 @@ def scan(data: Content, start: int, *, base: int) -> Iterator[tuple[Record, int]
     yield Damage(base + position)
 
 
-def find_record(data: Content, start: int, *, base: int) -> int | None:
-    """Return the position of the first intact record at or after ``start``, found by its magic."""
+def find_record(data: Content, start: int, *, base: int, end: int | None = None) -> int | None:
+    """Return the position of the first intact record at or after ``start``, found by its magic.
+
+    Args:
+        end: Only records whose magic ends at or before this position.
+    """
     at = start + _MAGIC_AT
+    stop = len(data) if end is None else end
     while True:
-        hits = [hit for magic in _MAGICS if (hit := data.find(magic, at)) >= 0]
+        hits = [hit for magic in _MAGICS if (hit := data.find(magic, at, stop)) >= 0]
         if not hits:
             return None
         position = min(hits) - _MAGIC_AT
-        if read_record(data, position, base=base) is not None:
+        # A body may be full of such bytes. So look at the position before the rest.
+        if read_indexed(data, position, base=base) is not None:
             return position
         at = min(hits) + 1

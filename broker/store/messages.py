@@ -360,6 +360,9 @@ class MessageStore:
             bytes_max: Bound of the bytes; the first message is always returned.
             codes: Wanted tag codes; None for all.
 
+        Raises:
+            Mending: If entries are damaged, and the search for their messages goes on.
+
         Source: DefaultMessageStore.getMessage, RocketMQ 4.9.4 and later.
         """
         queue = self._queues.get((topic, queue_id))
@@ -436,6 +439,7 @@ class MessageStore:
             wanted: Queue offset and entry of each.
         """
         found, lost = [], []
+        self._mender.allow()
         for index, entry in wanted:
             record, code = self._record_of(topic, queue_id, queue, index, entry)
             if record is None:
@@ -502,6 +506,7 @@ class MessageStore:
         begin = (offset - first) * ENTRY_SIZE
         if begin < 0 or len(block) - begin < min(count, queue.max_index - offset) * ENTRY_SIZE:
             # A consumer that is behind will ask for the following messages.
+            self._mender.allow()
             block = bytes(queue.read_bytes(offset, max(_SCAN_BYTES_MIN // ENTRY_SIZE, count)))
             block = self._mender.checked(topic, queue_id, queue, offset, block)
             begin = 0
@@ -525,13 +530,22 @@ class MessageStore:
         return born is not None and physical_offset >= born
 
     def message_in_queue(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
-        """Return the message at a queue offset."""
+        """Return the message at a queue offset.
+
+        Raises:
+            Mending: If its entry is damaged, and the search for its message goes on.
+        """
+        self._mender.allow()
         queue = self._queues.get((topic, queue_id))
         entry = queue.get(offset) if queue is not None else None
         return None if entry is None else self.message_of(topic, queue_id, offset, entry)
 
     def message_of(self, topic: str, queue_id: int, offset: int, entry: Entry) -> StoredMessage | None:
-        """Return the message at a queue offset, whose entry was read before."""
+        """Return the message at a queue offset, whose entry was read before.
+
+        Raises:
+            Mending: If its entry is damaged, and the search for its message goes on.
+        """
         queue = self._queues.get((topic, queue_id))
         if queue is None or (entry.size == 0 and entry.log_offset > 0):
             return None
@@ -544,18 +558,31 @@ class MessageStore:
         return (0, 0) if queue is None else (queue.min_index, queue.max_index)
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
-        """Return decoded queue entries."""
+        """Return decoded queue entries.
+
+        Raises:
+            Mending: If some are damaged, and the search for their messages goes on.
+        """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return []
         offset = max(offset, queue.min_index)
         data = queue.read_bytes(offset, count)
         if not queue.holds(offset):
+            self._mender.allow()
             data = self._mender.checked(topic, queue_id, queue, offset, bytes(data))
         return list(map(Entry._make, ENTRY.iter_unpack(data)))
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Return the store time (Unix ms) of the message at a queue offset; None if there is none."""
+        """Return the store time (Unix ms) of the message at a queue offset; None if there is none.
+
+        Raises:
+            Mending: If its entry is damaged, and the search for its message goes on.
+        """
+        self._mender.allow()
+        return self._time_at(topic, queue_id, offset)
+
+    def _time_at(self, topic: str, queue_id: int, offset: int) -> int | None:
         queue = self._queues.get((topic, queue_id))
         entry = queue.get(offset) if queue is not None else None
         if queue is None or entry is None or (entry.size == 0 and entry.log_offset > 0):
@@ -621,20 +648,24 @@ class MessageStore:
 
         Args:
             upper: Of messages stored in the same millisecond, return the last instead of the first.
+
+        Raises:
+            Mending: If an entry is damaged, and the search for its message goes on.
         """
+        self._mender.allow()
         low, end = self.bounds(topic, queue_id)
         if low == end:
             return low
         high = end
         while low < high:
             middle = (low + high) // 2
-            stored = self.store_timestamp(topic, queue_id, middle)
+            stored = self._time_at(topic, queue_id, middle)
             if stored is None or stored < timestamp or (upper and stored == timestamp):
                 low = middle + 1
             else:
                 high = middle
         if upper and low > self.bounds(topic, queue_id)[0]:
-            before = self.store_timestamp(topic, queue_id, low - 1)
+            before = self._time_at(topic, queue_id, low - 1)
             if before == timestamp:
                 low -= 1
         return min(low, end - 1)
@@ -673,7 +704,7 @@ class MessageStore:
     def delete_topic(self, topic: str) -> None:
         """Remove the queues of a topic; its records stay in the log until their file is removed."""
         for key in [key for key in self._queues if key[0] == topic]:
-            del self._queues[key]
+            self._mender.forget(self._queues.pop(key))
         self.deletions += 1
         self._doomed[topic] = self.deletions
 
