@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import sys
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -108,8 +107,10 @@ class ParkedPulls(Generic[P]):
         self._size += 1
         return True
 
-    def wake(self, topic: str, queue_id: int, *, up_to: int, most: int) -> list[tuple[P, float]]:
-        """Remove and return pulls of a queue, with their deadlines, for the caller to try again.
+    def wake(self, topic: str, queue_id: int, *, up_to: int, most: int) -> Iterator[tuple[P, float]]:
+        """Remove and yield pulls of a queue, with their deadlines, for the caller to try again.
+
+        Pulls that are not taken from the iterator stay parked.
 
         Args:
             up_to: Only pulls that were parked while :attr:`parked` was at most this.
@@ -121,23 +122,21 @@ class ParkedPulls(Generic[P]):
             if entry.number <= up_to
         ]
         for entry in entries:
-            self._leave_queue(entry)
-            self._forget(entry)
-        return [(entry.pull, entry.deadline) for entry in entries]
+            if not entry.gone:
+                self._leave_queue(entry)
+                self._forget(entry)
+                yield entry.pull, entry.deadline
 
-    def expire(self, now: float, *, most: int = sys.maxsize) -> list[P]:
-        """Remove and return pulls whose deadline has come, the earliest first.
+    def expire(self, now: float) -> Iterator[P]:
+        """Remove and yield the pulls whose deadline has come, the earliest first.
 
-        Args:
-            most: Bound of their number.
+        Pulls that are not taken from the iterator stay parked.
         """
-        found: list[P] = []
-        while (deadline := self.next_deadline()) is not None and deadline <= now and len(found) < most:
+        while (deadline := self.next_deadline()) is not None and deadline <= now:
             _, _, entry = heapq.heappop(self._deadlines)
             self._leave_queue(entry)
             self._forget(entry)
-            found.append(entry.pull)
-        return found
+            yield entry.pull
 
     def next_deadline(self) -> float | None:
         while self._deadlines and self._deadlines[0][2].gone:

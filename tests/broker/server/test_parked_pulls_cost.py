@@ -13,7 +13,7 @@ import uvloop
 
 from routekeeper.broker.requests.pulling import Park, pull_message
 from routekeeper.broker.server.delay import DelayService
-from routekeeper.broker.server.waiting_pulls import LOOKS_MAX, WaitingPulls
+from routekeeper.broker.server.waiting_pulls import ANSWERED_BYTES, LOOKS_MAX, WaitingPulls
 from routekeeper.broker.store.messages import Draft
 from routekeeper.broker.tables.long_polling import ParkedPulls
 from routekeeper.broker.tables.state import BrokerState, Call
@@ -123,6 +123,30 @@ def test_pulls_that_end_at_the_same_instant_leave_the_loop_to_others(
         turns = runner.run(main())
     assert answered == list(range(COUNT)), "each pull is answered once"
     assert largest_step(turns) <= LOOKS_MAX
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["a message arrives", "the time is over"])
+def test_pulls_that_get_large_messages_leave_the_loop_to_others(tmp_path: Path, ends: bool) -> None:
+    state = state_in(tmp_path, TopicConfig(topic_name="T"), log_file_size=8 << 20)
+    size = 300 << 10
+    answered: list[int] = []
+
+    async def main() -> list[int]:
+        waiting = waiting_in(state, answered)
+        at = asyncio.get_running_loop().time()
+        park_all(state, waiting, deadline=at if ends else at + 60.0)
+        message = Draft(topic="T", queue_id=0, body=bytes(size), properties="", tags_code=0, born_host=HOST)
+        state.store.put(message, now_ms=NOW)
+        if not ends:
+            waiting.arrived({("T", 0)})
+        turns = await answered_by_turn(answered)
+        waiting.end()
+        return turns
+
+    turns = asyncio.run(main())
+    state.store.log.close()
+    assert answered == list(range(COUNT))
+    assert largest_step(turns) <= ANSWERED_BYTES // size + 1
 
 
 def test_a_broker_that_ends_answers_all_waiting_pulls(state: BrokerState) -> None:
