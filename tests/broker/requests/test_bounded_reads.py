@@ -1,4 +1,4 @@
-"""Requests for store times read the beginnings of records, and not their bodies, in short steps."""
+"""Requests read only the parts of the log that they need, in short steps."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from routekeeper.broker.store.messages import Draft
 from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise
 from routekeeper.remoting.bodies import QueueOffsets, SubscriptionGroupConfig
 from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.message import decode_messages
 from routekeeper.remoting.route import TopicConfig
 from tests.broker.states import HOST, NOW, state_in
 
@@ -115,3 +116,36 @@ def test_times_are_the_same_from_memory_and_from_files(state: BrokerState) -> No
     run_here(state.store.checkpoint())
     assert times() == before
     assert state.store.earliest_log_time() == NOW
+
+
+def test_query_by_key_reads_a_bounded_size_in_a_step_and_no_message_of_a_deleted_topic(
+    tmp_path: Path, reads: list[int]
+) -> None:
+    state = state_in(tmp_path, TopicConfig(topic_name=TOPIC), log_file_size=64 << 20)
+    size = 300 << 10
+
+    def put(count: int) -> None:
+        for _ in range(count):
+            message = Draft(
+                topic=TOPIC,
+                queue_id=0,
+                body=bytes(size),
+                properties="KEYS\x01k\x02",
+                tags_code=0,
+                born_host=HOST,
+            )
+            state.store.put(message, now_ms=NOW)
+
+    state.topics.follow_log(lambda: state.store.log.max_offset, {}, now_ms=NOW)
+    put(40)
+    answer(state, 215, {"topic": TOPIC})
+    answer(state, 17, {"topic": TOPIC, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"})
+    put(10)
+    totals = [0]
+    ext = {"topic": TOPIC, "key": "k", "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str(NOW + 1)}
+    reads.clear()
+    reply = answer(state, 12, ext, stepped=lambda: totals.append(sum(reads)))
+    state.store.log.close()
+    assert len(list(decode_messages(reply.body))) == 10
+    assert len([read for read in reads if read > size]) == 10
+    assert max(after - before for before, after in itertools.pairwise(totals)) < (1 << 20) + 2 * size
