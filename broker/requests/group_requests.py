@@ -47,6 +47,10 @@ from routekeeper.remoting.names import GROUP_LENGTH_MAX
 _VERSION_MIN: Final = 28
 #: Number of queues that one step reads.
 TURN: Final = 64
+#: Bounds of the members that request 222 tells their offsets in one step: their number, and the bytes after
+#: which no more are told.
+NOTICES_MAX: Final = 256
+NOTICES_BYTES: Final = 1 << 20
 #: Number of offsets that one step compares.
 _COMPARED: Final = 2000
 #: Bound of the queues in one answer, of all groups together; a larger answer would not fit a frame.
@@ -135,12 +139,21 @@ def _reset(
     ext = ResetOffsetFields(
         topic=fields.topic, group=fields.group, timestamp=fields.timestamp, is_force=fields.is_force
     ).to_ext()
-    for client in online.members.values():
-        told = _for_c(offsets) if client.language is LanguageCode.CPP else body
+    for_c = b""
+    count = size = 0
+    for client in tuple(online.members.values()):
+        if count >= NOTICES_MAX or size >= NOTICES_BYTES:
+            yield no_work
+            count = size = 0
+        if client.language is LanguageCode.CPP and not for_c:
+            for_c = yield partial(_for_c, offsets)
+        told = for_c if client.language is LanguageCode.CPP else body
         request = RemotingCommand.request(
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body=told, oneway=True
         )
         state.effects.tell.append((client.connection, request))
+        count += 1
+        size += len(told)
     return reply
 
 

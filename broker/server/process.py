@@ -42,7 +42,7 @@ from routekeeper.broker.server.upkeep import Upkeep
 from routekeeper.broker.server.waiting_pulls import WaitingPulls
 from routekeeper.broker.store.files import DISK
 from routekeeper.broker.tables.groups import SCAN_INTERVAL_S
-from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise
+from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise, Work
 from routekeeper.broker.tables.state_files import StateFiles
 from routekeeper.broker.tables.stats import SAMPLE_INTERVAL_S
 from routekeeper.remoting.audit_log import AuditLog
@@ -694,7 +694,7 @@ class BrokerServer:
         self._working += 1
         self._listed += queues
         try:
-            outcome = await in_threads(stepwise.work, self._readers)
+            outcome = await in_threads(self._with_notices(stepwise.work), self._readers)
         finally:
             self._working -= 1
             self._listed -= queues
@@ -704,6 +704,22 @@ class BrokerServer:
         return await self._answer_later(
             stepwise.asked.code, outcome, registering if outcome.registered else None
         )
+
+    def _with_notices(self, work: Work) -> Work:
+        """Return work in the same steps; clients get its notices after each step, and not all at the end."""
+        try:
+            step = next(work)
+            while True:
+                self._tell_all()
+                try:
+                    outcome = yield step
+                except Exception as error:
+                    step = work.throw(error)
+                else:
+                    step = work.send(outcome)
+        except StopIteration as end:
+            result: RemotingCommand | Later = end.value
+            return result
 
     async def _answer_later(
         self, code: int, later: Later, registering: asyncio.Future[None] | None
@@ -763,9 +779,7 @@ class BrokerServer:
             effects.save_topics = False
             self._upkeep.save(self._files.topics)
         if effects.tell:
-            for connection_id, request in effects.tell:
-                self._tell(connection_id, request)
-            effects.tell = []
+            self._tell_all()
         if effects.nameservers:
             effects.nameservers = False
             self._registrar.nameservers_changed()
@@ -777,6 +791,11 @@ class BrokerServer:
         changed, effects.changed_topics = effects.changed_topics, []
         of_all, effects.register_all = effects.register_all, False
         return self._announcements.announce(changed, of_all=of_all)
+
+    def _tell_all(self) -> None:
+        told, self._state.effects.tell = self._state.effects.tell, []
+        for connection_id, request in told:
+            self._tell(connection_id, request)
 
     def _tell(self, connection_id: int, request: RemotingCommand) -> None:
         connection = self._server.connections.get(connection_id)
