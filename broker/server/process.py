@@ -84,6 +84,8 @@ STEPWISE_MAX: Final = 32
 #: sent along stays in memory until the client answers, so each 64 KiB of it count as a client.
 ASKED_MAX: Final = 1024
 _ASKED_BYTES: Final = 64 * 1024
+#: Bound of the bytes of all clients' answers to one request; one client alone may fill a frame of 16 MiB.
+GATHERED_BYTES: Final = 8 << 20
 #: Bound of the queues that all but one of these requests list: each takes half a kilobyte until the answer is
 #: sent.
 LISTED_QUEUES_MAX: Final = 200_000
@@ -667,20 +669,31 @@ class BrokerServer:
         )
 
     async def _ask_all(self, ask: AskAll) -> RemotingCommand:
-        """Send requests to several clients at once; omit clients that do not answer in time."""
+        """Send requests to several clients at once.
+
+        Omit clients that do not answer in time, and those whose answers come when there is no room any more.
+        """
+        room = GATHERED_BYTES
 
         async def answer(connection_id: int) -> RemotingCommand | None:
+            nonlocal room
             connection = self._server.connections.get(connection_id)
             try:
                 if connection is None:
                     return None
-                return await connection.invoke(ask.request, timeout_s=CLIENT_WAIT_S)
+                found = await connection.invoke(ask.request, timeout_s=CLIENT_WAIT_S)
             except RemotingError:
                 return None
+            if len(found.body) > room:
+                return None
+            room -= len(found.body)
+            return found
 
         answers = await asyncio.gather(*map(answer, ask.clients.values()))
         given = {name: found for name, found in zip(ask.clients, answers, strict=True) if found is not None}
-        return ask.combine(ask.asked, given)
+        # in a thread, because to decode some MiB of JSON takes long
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, ask.combine, ask.asked, given)
 
     async def _work_out(self, stepwise: Stepwise) -> RemotingCommand | None:
         queues = stepwise.queues
