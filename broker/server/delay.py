@@ -85,6 +85,8 @@ def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -
     queue_id, delay_ms = level - 1, state.config.delay_levels_ms[level - 1]
     low, high = state.store.bounds(SCHEDULE_TOPIC, queue_id)
     begin = offset = min(max(state.delay_offsets.get(level, low), low), high)
+    if offset == high:
+        return None, False
     end = min(high, offset + limit)
     size = 0
     while offset < end:

@@ -123,6 +123,8 @@ def is_record_of(data: bytes, *, topic: str, queue_id: int, queue_offset: int, l
 
 #: Number of bytes of a record before its body, for addresses of any length.
 _BEFORE_BODY: Final = max(layout.size for layout in _LAYOUTS.values())
+#: Size of records that are read whole, because two reads take longer.
+_AT_ONCE: Final = 4096
 #: Number of bytes of the length of a topic's name, by magic.
 _TOPIC_LENGTHS: Final = {MAGIC_V1: 1, MAGIC_V2: 2}
 
@@ -162,13 +164,14 @@ def stored_at(
 ) -> int | None:
     """Return the store time (Unix ms) of a record; None if the log has another record, or none, there.
 
-    Its body is not read: it may have 4 MiB.
+    A large body is not read: it may have 4 MiB.
 
     Args:
         read: Returns bytes of the log, from an offset on and of a size.
         size: The record's size as in its queue's entry.
     """
-    head = _head_of(read(log_offset, min(_BEFORE_BODY, size)))
+    data = read(log_offset, min(size, _AT_ONCE)) or b""
+    head = _head_of(data)
     if head is None or (head.size, head.queue_id, head.queue_offset, head.physical_offset) != (
         size,
         queue_id,
@@ -181,7 +184,8 @@ def stored_at(
     if not head.before_body <= at <= end or len(name) >= 1 << 8 * length_size:
         return None
     wanted = len(name).to_bytes(length_size, "big") + name
-    return head.store_timestamp if read(log_offset + at, len(wanted)) == wanted else None
+    found = data[at : at + len(wanted)] if size <= _AT_ONCE else read(log_offset + at, len(wanted))
+    return head.store_timestamp if found == wanted else None
 
 
 def first_stored_at(read: Callable[[int, int], bytes | None], log_offset: int) -> int | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -46,8 +46,6 @@ from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.message import Host, StoredMessage, decode_message, encode_placed
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 #: Name of the file.
 CHECKPOINT: Final = "checkpoint"
@@ -459,42 +457,30 @@ class MessageStore:
         self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, entry: Entry
     ) -> tuple[bytes | None, int]:
         """Return the record to which an entry points, and its code; None if the log no longer has it."""
+        record = self._record_at(topic, queue_id, index, entry)
+        if record is None:
+            mended = self._mended(topic, queue_id, queue, index, entry)
+            if mended is None:
+                return None, 0
+            entry, record = mended, self._record_at(topic, queue_id, index, mended)
+        return record, entry.tags_code
 
-        def read(place: Entry) -> bytes | None:
-            record = self.log.read(place.log_offset, place.size)
-            is_it = record is not None and is_record_of(
-                record, topic=topic, queue_id=queue_id, queue_offset=index, log_offset=place.log_offset
-            )
-            return record if is_it else None
+    def _record_at(self, topic: str, queue_id: int, index: int, entry: Entry) -> bytes | None:
+        if entry.size <= 0 or not is_plausible(entry, self.log.max_offset):
+            return None
+        record = self.log.read(entry.log_offset, entry.size)
+        if record is not None and is_record_of(
+            record, topic=topic, queue_id=queue_id, queue_offset=index, log_offset=entry.log_offset
+        ):
+            return record
+        return None
 
-        return self._found(topic, queue_id, queue, index, entry, read)
-
-    def _found(
-        self,
-        topic: str,
-        queue_id: int,
-        queue: ConsumeQueue,
-        index: int,
-        entry: Entry,
-        read: Callable[[Entry], T | None],
-    ) -> tuple[T | None, int]:
-        """Return the value that is read from an entry's record, and the entry's code.
-
-        A damaged entry is mended first.
-
-        Args:
-            read: Returns None if the entry points to another record.
-        """
-        for _ in range(2):
-            if entry.size > 0 and is_plausible(entry, self.log.max_offset):
-                found = read(entry)
-                if found is not None:
-                    return found, entry.tags_code
-            again = None if queue.holds(index) else self._mender.find(topic, queue_id, queue, index)
-            if again is None or again == entry:
-                break
-            entry = again
-        return None, 0
+    def _mended(
+        self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, entry: Entry
+    ) -> Entry | None:
+        """Return the correct entry in place of one that points to another record; None if there is none."""
+        mended = None if queue.holds(index) else self._mender.find(topic, queue_id, queue, index)
+        return None if mended == entry else mended
 
     def _entries_at(
         self, topic: str, queue_id: int, queue: ConsumeQueue, offset: int, count: int
@@ -587,8 +573,11 @@ class MessageStore:
         entry = queue.get(offset) if queue is not None else None
         if queue is None or entry is None or (entry.size == 0 and entry.log_offset > 0):
             return None
-        read = partial(self._time_of, self.log.read, topic, queue_id, offset)
-        return self._found(topic, queue_id, queue, offset, entry, read)[0]
+        stored = self._time_of(self.log.read, topic, queue_id, offset, entry)
+        if stored is None:
+            mended = self._mended(topic, queue_id, queue, offset, entry)
+            stored = self._time_of(self.log.read, topic, queue_id, offset, mended)
+        return stored
 
     def stored_times(self, topic: str, places: Sequence[tuple[int, int]]) -> Callable[[], list[int | None]]:
         """Return a function for any thread that returns store times (Unix ms); None for missing messages.

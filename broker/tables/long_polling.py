@@ -132,11 +132,12 @@ class ParkedPulls(Generic[P]):
 
         Pulls that are not taken from the iterator stay parked.
         """
-        while (deadline := self.next_deadline()) is not None and deadline <= now:
-            _, _, entry = heapq.heappop(self._deadlines)
-            self._leave_queue(entry)
-            self._forget(entry)
-            yield entry.pull
+        while self._deadlines and (self._deadlines[0][2].gone or self._deadlines[0][0] <= now):
+            entry = heapq.heappop(self._deadlines)[2]
+            if not entry.gone:
+                self._leave_queue(entry)
+                self._forget(entry)
+                yield entry.pull
 
     def next_deadline(self) -> float | None:
         while self._deadlines and self._deadlines[0][2].gone:
