@@ -73,6 +73,10 @@ def reopened(tmp_path: Path) -> BrokerState:
     return state
 
 
+def entries_of(path: Path) -> list[Entry]:
+    return [Entry(*values) for values in ENTRY.iter_unpack(path.read_bytes())]
+
+
 def filled(tmp_path: Path) -> tuple[list[Entry], Path]:
     """Store messages, and zero the entries of the middle third; return the entries before, and their file."""
     state = reopened(tmp_path)
@@ -84,7 +88,7 @@ def filled(tmp_path: Path) -> tuple[list[Entry], Path]:
         state.store.put_all(drafts, now_ms=NOW + begin)
     state.store.close()
     path = tmp_path / "consumequeue" / "T" / "0" / f"{FILE * ENTRY_SIZE:020d}"
-    entries = list(map(Entry._make, ENTRY.iter_unpack(path.read_bytes())))
+    entries = entries_of(path)
     assert len(entries) == FILE
     path.write_bytes(bytes(FILE * ENTRY_SIZE))
     return entries, path
@@ -136,7 +140,7 @@ def test_entries_of_intact_messages_are_repaired_and_no_pull_takes_long(
     work.begin()
     state.store.close()
     assert state.store.damaged_entries == FILE
-    assert [Entry._make(entry) for entry in ENTRY.iter_unpack(path.read_bytes())] == entries
+    assert entries_of(path) == entries
 
 
 @pytest.mark.slow
