@@ -44,8 +44,8 @@ class AskAll:
 
     Attributes:
         clients: Client id to connection.
-        combine: Makes the answer to ``asked`` from the clients' answers; clients without an answer are left
-            out.
+        combine: Makes the answer to ``asked`` from the clients' answers, in any thread; clients without an
+            answer are left out.
     """
 
     clients: Mapping[str, int]

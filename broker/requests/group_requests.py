@@ -16,6 +16,7 @@ import orjson
 from routekeeper.broker.errors import Refusal
 from routekeeper.broker.requests.audited import NAMED_MAX, offsets_text
 from routekeeper.broker.requests.forwarding import AskAll
+from routekeeper.broker.store.mending import Mending
 from routekeeper.broker.store.steps import no_work
 from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise, Work
 from routekeeper.broker.tables.topics import name_fault
@@ -46,6 +47,10 @@ from routekeeper.remoting.names import GROUP_LENGTH_MAX
 _VERSION_MIN: Final = 28
 #: Number of queues that one step reads.
 TURN: Final = 64
+#: Bounds of the members that request 222 tells their offsets in one step: their number, and the bytes after
+#: which no more are told.
+NOTICES_MAX: Final = 256
+NOTICES_BYTES: Final = 1 << 20
 #: Number of offsets that one step compares.
 _COMPARED: Final = 2000
 #: Bound of the queues in one answer, of all groups together; a larger answer would not fit a frame.
@@ -95,8 +100,9 @@ def _reset(
 ) -> Work:
     chosen = range(queue_nums) if fields.queue_id < 0 else range(fields.queue_id, fields.queue_id + 1)
     offsets: dict[MessageQueue, int] = {}
+    by_time = fields.offset < 0 <= fields.timestamp  # a search reads about 20 times from files
     for queue_id in chosen:
-        if queue_id % TURN == TURN - 1:
+        if by_time or queue_id % TURN == TURN - 1:
             yield no_work
         low, high = state.store.bounds(fields.topic, queue_id)
         if fields.offset >= 0:
@@ -104,10 +110,12 @@ def _reset(
         elif fields.timestamp < 0:
             wanted = high
         else:
-            wanted = state.store.offset_at_time(fields.topic, queue_id, fields.timestamp)
-            stored = state.store.store_timestamp(fields.topic, queue_id, high - 1) if high > low else None
-            if stored is not None and stored < fields.timestamp:
-                wanted = high  # the instant is after all messages, so no message is to be consumed again
+            while True:
+                try:
+                    wanted = _at_time(state, fields.topic, queue_id, fields.timestamp)
+                    break
+                except Mending:
+                    yield no_work
         consumed = state.offsets.get(fields.topic, fields.group, queue_id)
         if not fields.is_force and consumed is not None:
             wanted = min(wanted, consumed)
@@ -131,13 +139,34 @@ def _reset(
     ext = ResetOffsetFields(
         topic=fields.topic, group=fields.group, timestamp=fields.timestamp, is_force=fields.is_force
     ).to_ext()
-    for client in online.members.values():
-        told = _for_c(offsets) if client.language is LanguageCode.CPP else body
+    for_c = b""
+    count = size = 0
+    for client in tuple(online.members.values()):
+        if count >= NOTICES_MAX or size >= NOTICES_BYTES:
+            yield no_work
+            count = size = 0
+        if client.language is LanguageCode.CPP and not for_c:
+            for_c = yield partial(_for_c, offsets)
+        told = for_c if client.language is LanguageCode.CPP else body
         request = RemotingCommand.request(
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body=told, oneway=True
         )
         state.effects.tell.append((client.connection, request))
+        count += 1
+        size += len(told)
     return reply
+
+
+def _at_time(state: BrokerState, topic: str, queue_id: int, timestamp: int) -> int:
+    """Return the first offset stored at or after an instant (Unix ms); the queue's end if there is none.
+
+    Raises:
+        Mending: If an entry is damaged, and the search for its message goes on.
+    """
+    wanted = state.store.offset_at_time(topic, queue_id, timestamp)
+    low, high = state.store.bounds(topic, queue_id)
+    stored = state.store.store_timestamp(topic, queue_id, high - 1) if high > low else None
+    return high if stored is not None and stored < timestamp else wanted
 
 
 def _note_offsets(about: dict[str, str], before: Mapping[int, int], after: Mapping[int, int]) -> None:

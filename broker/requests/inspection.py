@@ -5,13 +5,17 @@ Source: AdminBrokerProcessor, RocketMQ 4.9 and 5.3.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import orjson
 
 from routekeeper.broker.errors import Refusal
 from routekeeper.broker.requests.pulling import codes_of_subscription
-from routekeeper.broker.tables.state import BrokerState, Call
+from routekeeper.broker.store.steps import no_work
+from routekeeper.broker.tables.groups import Client
+from routekeeper.broker.tables.state import BrokerState, Call, Stepwise, Work
 from routekeeper.broker.tables.stats import Growth
 from routekeeper.remoting.admin_fields import BrokerStatsFields, QueryConsumeQueueFields
 from routekeeper.remoting.codes import ResponseCode
@@ -21,6 +25,8 @@ from routekeeper.remoting.command import RemotingCommand
 ENTRIES_MAX: Final = 1024
 #: Bound of the producers in one answer; a larger answer would not fit a frame.
 PRODUCERS_MAX: Final = 50_000
+#: Number of producers that one step describes.
+_DESCRIBED: Final = 1000
 
 
 def broker_stats(state: BrokerState, call: Call) -> RemotingCommand:
@@ -80,7 +86,7 @@ def query_consume_queue(state: BrokerState, call: Call) -> RemotingCommand:
     return call.request.reply(body=orjson.dumps(body))
 
 
-def all_producers(state: BrokerState, call: Call) -> RemotingCommand:
+def all_producers(state: BrokerState, call: Call) -> Stepwise:
     """Serve request 328, GET_ALL_PRODUCER_INFO.
 
     Raises:
@@ -92,20 +98,30 @@ def all_producers(state: BrokerState, call: Call) -> RemotingCommand:
         raise Refusal(
             ResponseCode.SYSTEM_ERROR, f"{count} producers are above {PRODUCERS_MAX}: ask group by group"
         )
-    table = {
-        group: [
-            {
-                "clientId": client.client_id,
-                "language": (client.to_connection().to_json())["language"],
-                "lastUpdateTimestamp": call.now_ms - int((call.now - seen) * 1000),
-                "remoteIP": f"/{client.client_addr}",
-                "version": client.version,
-            }
-            for client, seen in members
-        ]
-        for group, members in groups.items()
-    }
-    return call.request.reply(body=orjson.dumps({"data": table}))
+    return Stepwise(_producers(call, groups), asked=call.request)
+
+
+def _producers(call: Call, groups: Mapping[str, Sequence[tuple[Client, float]]]) -> Work:
+    table: dict[str, list[dict[str, Any]]] = {}
+    described = 0
+    for group, members in groups.items():
+        rows = table[group] = []
+        for client, seen in members:
+            if described == _DESCRIBED:
+                yield no_work
+                described = 0
+            described += 1
+            rows.append(
+                {
+                    "clientId": client.client_id,
+                    "language": (client.to_connection().to_json())["language"],
+                    "lastUpdateTimestamp": call.now_ms - int((call.now - seen) * 1000),
+                    "remoteIP": f"/{client.client_addr}",
+                    "version": client.version,
+                }
+            )
+    body: bytes = yield partial(orjson.dumps, {"data": table})
+    return call.request.reply(body=body)
 
 
 def clean_up(state: BrokerState, call: Call) -> RemotingCommand:

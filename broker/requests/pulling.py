@@ -12,6 +12,7 @@ import msgspec
 
 from routekeeper.broker.errors import Refusal
 from routekeeper.broker.requests.tags import subscription_codes
+from routekeeper.broker.store.mending import Mending
 from routekeeper.broker.store.messages import Batch, GetStatus
 from routekeeper.broker.tables.state import FAQ, BrokerState, Call
 from routekeeper.remoting.addresses import charged_host
@@ -104,14 +105,18 @@ def pull_message(state: BrokerState, call: Call) -> RemotingCommand | Park:
 
 def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
     """Search for messages that a pull wants; called again when messages arrive."""
-    found = state.store.get(
-        pull.topic,
-        pull.queue_id,
-        pull.offset,
-        count_max=pull.count_max,
-        bytes_max=pull.bytes_max,
-        codes=pull.codes,
-    )
+    try:
+        found = state.store.get(
+            pull.topic,
+            pull.queue_id,
+            pull.offset,
+            count_max=pull.count_max,
+            bytes_max=pull.bytes_max,
+            codes=pull.codes,
+        )
+    except Mending:  # the consumer pulls from the same offset again, and so continues the search
+        low, high = state.store.bounds(pull.topic, pull.queue_id)
+        found = Batch(GetStatus.MESSAGE_WAS_REMOVING, pull.offset, low, high)
     code = _code(found.status, pull.offset)
     if pull.suspend_ms > 0 and code == ResponseCode.PULL_NOT_FOUND:
         return Park(pull.to_park())

@@ -21,10 +21,12 @@ RESULTS_MAX: Final = FOUND_MAX
 _UNIQUE_RESULTS: Final = 32
 #: Size in bytes after which an answer gets no more messages. The first message is always included.
 _BYTES_MAX: Final = 4 << 20
-#: Bound of the entries whose messages are read: messages of deleted topics are read, too, but are no results.
+#: Bound of the entries that are looked at: those of deleted topics are no results.
 _READ_MAX: Final = 512
-#: Messages that are read in one turn of the loop.
+#: Bounds of the messages that are read in one turn of the loop: their number, and their bytes after which no
+#: more are read.
 _TURN: Final = 8
+_TURN_BYTES: Final = 1 << 20
 #: Bound of the slices that the index processes before a search: after a start it may be far behind.
 _CATCH_UP: Final = 64
 
@@ -46,18 +48,20 @@ def _query(state: BrokerState, call: Call, fields: QueryMessageFields, count: in
     index = state.store.index
     yield from index.catch_up(_CATCH_UP)
     results: list[StoredMessage] = []
-    size = read = 0
+    size = read = size_read = 0
     for look in index.search(
         fields.topic, fields.key, begin_ms=fields.begin_timestamp, end_ms=fields.end_timestamp
     ):
         found: list[IndexEntry] = yield look
         for entry in found:
-            if read and read % _TURN == 0:
+            if (read and read % _TURN == 0) or size_read >= _TURN_BYTES:
                 yield no_work
+                size_read = 0
             read += 1
             message = _wanted(state, fields, entry)
             if message is not None:
                 size += len(message.body)
+                size_read += len(message.body)
                 if results and size > _BYTES_MAX:
                     count = len(results)
                 else:
@@ -83,7 +87,9 @@ def _query(state: BrokerState, call: Call, fields: QueryMessageFields, count: in
 
 
 def _wanted(state: BrokerState, fields: QueryMessageFields, entry: IndexEntry) -> StoredMessage | None:
+    if not state.store.counts(fields.topic, entry.offset):
+        return None  # it belongs to a deleted topic, so it need not be read
     message = state.store.message_at(entry.offset)
     if message is None or message.topic != fields.topic or fields.key not in keys_of(message.properties):
         return None  # the message is gone, or has another key with the same hash
-    return message if state.store.counts(fields.topic, entry.offset) else None
+    return message

@@ -15,6 +15,7 @@ from typing import Final
 from routekeeper.broker.errors import StoreUnavailable
 from routekeeper.broker.requests.sending import due_again
 from routekeeper.broker.requests.tags import tags_code
+from routekeeper.broker.store.mending import Mending
 from routekeeper.broker.store.messages import Draft
 from routekeeper.broker.tables.state import BrokerState
 from routekeeper.broker.tables.topics import SCHEDULE_TOPIC
@@ -24,36 +25,48 @@ from routekeeper.remoting.message import StoredMessage
 
 logger = logging.getLogger(__name__)
 
-#: Number of messages of one level that are delivered in one turn; then other levels and other work on the
-#: loop have theirs.
-_TURN_MESSAGES: Final = 32
+#: Bounds of the messages that are delivered in one turn of the loop: their number, and their bytes unless the
+#: first is larger. All are of one level; then other levels and other work on the loop have their turns.
+TURN_MESSAGES: Final = 32
+TURN_BYTES: Final = 1 << 20
 #: Pause in seconds after the store refused a message.
 _RETRY_S: Final = 1.0
 
 
-def deliver_due(state: BrokerState, *, now_ms: int, limit: int = _TURN_MESSAGES) -> float | None:
-    """Deliver due messages, at most ``limit`` of each level.
+def deliver_due(state: BrokerState, *, now_ms: int, limit: int = TURN_MESSAGES) -> float | None:
+    """Deliver due messages of one level, at most ``limit`` of them; the levels take turns.
 
     Returns:
-        Seconds until the next message is due; None if no message waits.
+        Seconds until the next message is due, 0.0 if that may be now; None if no message waits.
 
     Raises:
         StoreUnavailable: If the store refused a message; earlier deliveries stay valid.
-        OSError: If the disk failed at some level, after the due messages of the other levels were delivered.
+        OSError: If the disk failed at some level, and no other level has due messages.
     """
     wait_ms: int | None = None
-    more = False
     failure: OSError | None = None
-    for level in range(1, len(state.config.delay_levels_ms) + 1):
+    is_mending = False
+    levels, last = len(state.config.delay_levels_ms), state.delay_turn
+    for number in range(levels):
+        level = state.delay_turn = (last + number) % levels + 1
+        begin = state.delay_offsets.get(level)
         try:
-            left_ms, goes_on = _deliver_level(state, level, now_ms=now_ms, limit=limit)
+            left_ms, delivered = _deliver_level(state, level, now_ms=now_ms, limit=limit)
         except OSError as error:  # an unreadable message must not delay the other levels
+            if state.delay_offsets.get(level) != begin:
+                return 0.0
             failure = failure or error
             continue
-        more = more or goes_on
+        except Mending:
+            if is_mending:
+                return 0.0  # one slice of the search in a turn
+            is_mending = True
+            continue
+        if delivered:
+            return 0.0
         if left_ms is not None:
             wait_ms = left_ms if wait_ms is None else min(wait_ms, left_ms)
-    if more:
+    if is_mending:
         return 0.0
     if failure is not None:
         raise failure
@@ -61,20 +74,33 @@ def deliver_due(state: BrokerState, *, now_ms: int, limit: int = _TURN_MESSAGES)
 
 
 def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -> tuple[int | None, bool]:
-    """Deliver due messages of one level. Return the ms until the next one, and whether more are due now."""
+    """Deliver due messages of one level, within the bounds of a turn.
+
+    Returns:
+        The ms until its next message is due, if known, and whether there was a due message.
+
+    Raises:
+        OSError: If a message cannot be read; earlier deliveries stay valid.
+    """
     queue_id, delay_ms = level - 1, state.config.delay_levels_ms[level - 1]
     low, high = state.store.bounds(SCHEDULE_TOPIC, queue_id)
-    offset = min(max(state.delay_offsets.get(level, low), low), high)
+    begin = offset = min(max(state.delay_offsets.get(level, low), low), high)
+    if offset == high:
+        return None, False
     end = min(high, offset + limit)
+    size = 0
     while offset < end:
         entries = state.store.entries(SCHEDULE_TOPIC, queue_id, offset, end - offset)
         if not entries:
-            return None, False
+            break
         for entry in entries:
             left_ms = entry.tags_code - now_ms
             # A due time further away than the delay means that the clock was set back.
             if entry.size > 0 and 0 < left_ms <= delay_ms:
-                return left_ms, False
+                return left_ms, offset > begin
+            size += entry.size
+            if offset > begin and size > TURN_BYTES:
+                return None, True
             message = state.store.message_of(SCHEDULE_TOPIC, queue_id, offset, entry)
             if message is not None:
                 _deliver(state, message, now_ms=now_ms)
@@ -82,7 +108,7 @@ def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -
                 logger.error("delayed message cannot be read, dropped level=%s offset=%s", level, offset)
             offset += 1
             state.delay_offsets[level] = offset
-    return None, end < high
+    return None, offset > begin
 
 
 def _deliver(state: BrokerState, message: StoredMessage, *, now_ms: int) -> None:

@@ -66,7 +66,7 @@ def oldest_messages(
         queues = behind.queues[:room]
         room -= len(queues)
         if queues:
-            looks.append(((behind.topic, behind.group), store.times_stored(behind.topic, queues)))
+            looks.append(((behind.topic, behind.group), store.stored_times(behind.topic, queues)))
 
     def read() -> dict[tuple[str, str], int]:
         times = {pair: [at for at in look() if at is not None] for pair, look in looks}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Generator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -16,6 +17,7 @@ from routekeeper.broker.server.founding import keep_name
 from routekeeper.broker.store.files import Disk, load_state, make_directories
 from routekeeper.broker.store.journal import read_journals
 from routekeeper.broker.store.log_scan import Record
+from routekeeper.broker.store.mending import Mending
 from routekeeper.broker.store.messages import MessageStore, read_checkpoint
 from routekeeper.broker.store.recovery import Checkpoint
 from routekeeper.broker.store.steps import Steps
@@ -39,7 +41,7 @@ from routekeeper.broker.tables.topics import SCHEDULE_TOPIC, StartTopics, TopicC
 from routekeeper.remoting.bodies import DelayOffsetTable
 from routekeeper.remoting.errors import RemoteProtocolError
 from routekeeper.remoting.lenient import FILE
-from routekeeper.remoting.message import Host
+from routekeeper.remoting.message import Host, StoredMessage
 from routekeeper.remoting.properties import parse_properties
 from routekeeper.remoting.route import DataVersion
 from routekeeper.remoting.state_file import Trust
@@ -218,11 +220,18 @@ def _count_delayed(state: BrokerState, begin: int, counts: dict[str, int]) -> No
     for queue_id in range(len(state.config.delay_levels_ms)):
         low, high = store.bounds(SCHEDULE_TOPIC, queue_id)
         for offset in range(max(state.delay_offsets.get(queue_id + 1, low), low), high):
-            message = store.message_in_queue(SCHEDULE_TOPIC, queue_id, offset)
+            message = _message(store, queue_id, offset)
             target = None if message is None else due_again(message.topic, message.properties)
             if message is not None and target is not None and message.physical_offset >= begin:
                 topic, target_queue = target
                 counts[topic] = max(counts.get(topic, 0), target_queue + 1)
+
+
+def _message(store: MessageStore, queue_id: int, offset: int) -> StoredMessage | None:
+    """Return a delayed message; a damaged entry is searched to the end, because no client is served yet."""
+    while True:
+        with suppress(Mending):
+            return store.message_in_queue(SCHEDULE_TOPIC, queue_id, offset)
 
 
 def save_now(file: StateFile) -> None:

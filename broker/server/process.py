@@ -42,7 +42,7 @@ from routekeeper.broker.server.upkeep import Upkeep
 from routekeeper.broker.server.waiting_pulls import WaitingPulls
 from routekeeper.broker.store.files import DISK
 from routekeeper.broker.tables.groups import SCAN_INTERVAL_S
-from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise
+from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise, Work
 from routekeeper.broker.tables.state_files import StateFiles
 from routekeeper.broker.tables.stats import SAMPLE_INTERVAL_S
 from routekeeper.remoting.audit_log import AuditLog
@@ -54,6 +54,7 @@ from routekeeper.remoting.logs import apply_log_level
 from routekeeper.remoting.message import Host
 from routekeeper.remoting.tls_settings import TlsSettingError
 from routekeeper.remoting.transport import lookups, split_address
+from routekeeper.remoting.transport.inbox import KEPT_MAX
 from routekeeper.remoting.transport.port_context import PortFiles, watched_port
 from routekeeper.remoting.transport.secured import PortContext
 from routekeeper.remoting.transport.server import (
@@ -83,6 +84,8 @@ STEPWISE_MAX: Final = 32
 #: sent along stays in memory until the client answers, so each 64 KiB of it count as a client.
 ASKED_MAX: Final = 1024
 _ASKED_BYTES: Final = 64 * 1024
+#: Bound of the bytes of all clients' answers to one request; one client alone may fill a frame of 16 MiB.
+GATHERED_BYTES: Final = 8 << 20
 #: Bound of the queues that all but one of these requests list: each takes half a kilobyte until the answer is
 #: sent.
 LISTED_QUEUES_MAX: Final = 200_000
@@ -90,6 +93,7 @@ LISTED_QUEUES_MAX: Final = 200_000
 _READERS: Final = 4
 #: Bound of the groups that one log line names.
 _GROUPS_NAMED: Final = 8
+_NO_FIELDS: Final[Mapping[str, str]] = MappingProxyType({})
 #: Longest wait in seconds of an operator's request for the registration of a changed topic.
 _REGISTER_WAIT_S: Final = 3.0
 
@@ -606,6 +610,16 @@ class BrokerServer:
 
     def _answer_synced(self, connection: Connection, request: RemotingCommand, later: Later) -> DeferredReply:
         """Answer once the log is synced. It makes no task, because with SYNC_FLUSH every send needs this."""
+        if len(request.body) <= KEPT_MAX:
+            # A disk may hang while thousands of sends wait. A larger body is kept, because it counts against
+            # the bound of large frames until the answer is sent.
+            request = RemotingCommand(
+                code=request.code,
+                opaque=request.opaque,
+                flag=request.flag,
+                ext_fields=_NO_FIELDS,
+                codec=request.codec,
+            )
         deferred, reply = DeferredReply(connection, request), later.reply
         self._upkeep.when_synced(
             later.log_offset,
@@ -655,20 +669,31 @@ class BrokerServer:
         )
 
     async def _ask_all(self, ask: AskAll) -> RemotingCommand:
-        """Send requests to several clients at once; omit clients that do not answer in time."""
+        """Send requests to several clients at once.
+
+        Omit clients that do not answer in time, and those whose answers come when there is no room any more.
+        """
+        room = GATHERED_BYTES
 
         async def answer(connection_id: int) -> RemotingCommand | None:
+            nonlocal room
             connection = self._server.connections.get(connection_id)
             try:
                 if connection is None:
                     return None
-                return await connection.invoke(ask.request, timeout_s=CLIENT_WAIT_S)
+                found = await connection.invoke(ask.request, timeout_s=CLIENT_WAIT_S)
             except RemotingError:
                 return None
+            if len(found.body) > room:
+                return None
+            room -= len(found.body)
+            return found
 
         answers = await asyncio.gather(*map(answer, ask.clients.values()))
         given = {name: found for name, found in zip(ask.clients, answers, strict=True) if found is not None}
-        return ask.combine(ask.asked, given)
+        # in a thread, because to decode some MiB of JSON takes long
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, ask.combine, ask.asked, given)
 
     async def _work_out(self, stepwise: Stepwise) -> RemotingCommand | None:
         queues = stepwise.queues
@@ -682,7 +707,7 @@ class BrokerServer:
         self._working += 1
         self._listed += queues
         try:
-            outcome = await in_threads(stepwise.work, self._readers)
+            outcome = await in_threads(self._with_notices(stepwise.work), self._readers)
         finally:
             self._working -= 1
             self._listed -= queues
@@ -692,6 +717,22 @@ class BrokerServer:
         return await self._answer_later(
             stepwise.asked.code, outcome, registering if outcome.registered else None
         )
+
+    def _with_notices(self, work: Work) -> Work:
+        """Return work in the same steps; clients get its notices after each step, and not all at the end."""
+        try:
+            step = next(work)
+            while True:
+                self._tell_all()
+                try:
+                    outcome = yield step
+                except Exception as error:
+                    step = work.throw(error)
+                else:
+                    step = work.send(outcome)
+        except StopIteration as end:
+            result: RemotingCommand | Later = end.value
+            return result
 
     async def _answer_later(
         self, code: int, later: Later, registering: asyncio.Future[None] | None
@@ -751,9 +792,7 @@ class BrokerServer:
             effects.save_topics = False
             self._upkeep.save(self._files.topics)
         if effects.tell:
-            for connection_id, request in effects.tell:
-                self._tell(connection_id, request)
-            effects.tell = []
+            self._tell_all()
         if effects.nameservers:
             effects.nameservers = False
             self._registrar.nameservers_changed()
@@ -765,6 +804,11 @@ class BrokerServer:
         changed, effects.changed_topics = effects.changed_topics, []
         of_all, effects.register_all = effects.register_all, False
         return self._announcements.announce(changed, of_all=of_all)
+
+    def _tell_all(self) -> None:
+        told, self._state.effects.tell = self._state.effects.tell, []
+        for connection_id, request in told:
+            self._tell(connection_id, request)
 
     def _tell(self, connection_id: int, request: RemotingCommand) -> None:
         connection = self._server.connections.get(connection_id)

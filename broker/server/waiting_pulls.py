@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -20,8 +21,12 @@ logger = logging.getLogger(__name__)
 
 LOOKS_MAX: Final = 256
 """Bound of the pulls that are tried again in one turn of the loop: one message can wake a hundred thousand
-pulls.
+pulls, and as many can have the same deadline.
 """
+ANSWERED_BYTES: Final = 1 << 20
+"""Bytes of messages after which no more pulls are tried in such a turn: each may get a message of 4 MiB."""
+_LAST_BYTES: Final = 64 << 20
+"""The same at the end of the process; further pulls end with their connections."""
 
 
 class WaitingPulls:
@@ -81,7 +86,7 @@ class WaitingPulls:
 
     def end(self) -> None:
         """Answer all pulls as at their deadline, because this broker stops."""
-        self._expire_until(math.inf)
+        self._expire_until(math.inf, most=sys.maxsize, room=_LAST_BYTES)
 
     def _arm(self) -> None:
         if self._expiry is not None:
@@ -93,37 +98,43 @@ class WaitingPulls:
             self._expiry, self._expiry_at = loop.call_at(deadline, self._expire), deadline
 
     def _expire(self) -> None:
-        self._expire_until(asyncio.get_running_loop().time())
+        self._expire_until(asyncio.get_running_loop().time(), most=LOOKS_MAX, room=ANSWERED_BYTES)
 
-    def _expire_until(self, instant: float) -> None:
+    def _expire_until(self, instant: float, *, most: int, room: int) -> None:
         for pull in self._parked.expire(instant):
             try:
                 answer = time_over(self._state, pull)
             except OSError as error:
                 answer = _unread(pull, error)
             self._send(pull, answer)
-        self._arm()
+            most -= 1
+            room -= len(answer.body)
+            if most <= 0 or room <= 0:
+                break
+        self._arm()  # for the next turn if more pulls are due
 
     def _wake(self) -> None:
-        left = LOOKS_MAX
-        while self._arrived and left:
+        left, room = LOOKS_MAX, ANSWERED_BYTES
+        while self._arrived and left > 0 and room > 0:
             topic, queue_id = queue = next(iter(self._arrived))
             up_to = self._arrived.pop(queue)
             if topic == SCHEDULE_TOPIC:
                 self._delay.wake()
-            woken = self._parked.wake(topic, queue_id, up_to=up_to, most=left)
-            left -= len(woken)
-            if not left:  # there may be more pulls
-                self._arrived[queue] = up_to
-            for pull, deadline in woken:
+            for pull, deadline in self._parked.wake(topic, queue_id, up_to=up_to, most=left):
+                left -= 1
                 try:
                     found = look(self._state, pull)
                 except OSError as error:
                     found = _unread(pull, error)
                 if isinstance(found, Park):
                     self.park(found.pull, deadline=deadline)
-                else:
-                    self._send(pull, found)
+                    continue
+                self._send(pull, found)
+                room -= len(found.body)
+                if room <= 0:
+                    break
+            if left <= 0 or room <= 0:  # there may be more pulls
+                self._arrived[queue] = up_to
         self._waking = bool(self._arrived)
         if self._waking:
             asyncio.get_running_loop().call_soon(self._wake)

@@ -12,9 +12,9 @@ memory. Source: ConsumeQueue of RocketMQ 4.9.
 
 from __future__ import annotations
 
-import contextlib
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -172,16 +172,25 @@ class ConsumeQueue:
             del self._tail[: surplus * ENTRY_SIZE]
             self._tail_index += surplus
 
-    def overwrite(self, index: int, entry: Entry) -> None:
-        """Repair a damaged entry of a file. If the disk fails, a later read tries again."""
-        position = index * ENTRY_SIZE
-        start = position - position % self._file_size
-        with contextlib.suppress(OSError):
-            fd = self._disk.open(self._path(start))
+    def overwrite(self, index: int, entries: Sequence[Entry]) -> bool:
+        """Repair damaged entries of the files; return whether the disk took them."""
+        per_file = self._file_size // ENTRY_SIZE
+        while entries:
+            some = entries[: per_file - index % per_file]
+            position = index * ENTRY_SIZE
+            start = position - position % self._file_size
             try:
-                write_whole(self._disk, fd, ENTRY.pack(*entry), position - start)
-            finally:
-                self._disk.close(fd)
+                fd = self._disk.open(self._path(start))
+                try:
+                    data = b"".join(ENTRY.pack(*entry) for entry in some)
+                    write_whole(self._disk, fd, data, position - start)
+                finally:
+                    self._disk.close(fd)
+            except OSError:
+                return False
+            index += len(some)
+            entries = entries[len(some) :]
+        return True
 
     # A log that begins later ---------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, cast
 
 from routekeeper.broker.store.files import Content
@@ -121,25 +121,82 @@ def is_record_of(data: bytes, *, topic: str, queue_id: int, queue_offset: int, l
     return data[at : at + length] == topic.encode()
 
 
-#: Number of bytes of a record up to its store time, for addresses of any length.
-TIMED_SIZE: Final = max(layout.size for layout in _LAYOUTS.values())
+#: Number of bytes of a record before its body, for addresses of any length.
+_BEFORE_BODY: Final = max(layout.size for layout in _LAYOUTS.values())
+#: Size of records that are read whole, because two reads take longer.
+_AT_ONCE: Final = 4096
+#: Number of bytes of the length of a topic's name, by magic.
+_TOPIC_LENGTHS: Final = {MAGIC_V1: 1, MAGIC_V2: 2}
 
 
-def stored_at(head: bytes | None, *, queue_id: int, queue_offset: int, log_offset: int) -> int | None:
-    """Return the store time (Unix ms) of a record; None if it is another record.
+class _Head(NamedTuple):
+    """A record's fields before its body, and the number of bytes before its body."""
 
-    Args:
-        head: Its first :data:`TIMED_SIZE` bytes.
-    """
+    before_body: int
+    size: int
+    magic: int
+    crc: int
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_timestamp: int
+    body_size: int
+
+
+def _head_of(data: bytes | None) -> _Head | None:
     try:
-        (sys_flag,) = _INT32.unpack_from(head or b"", _SYS_FLAG_AT)
-        found = _LAYOUTS[sys_flag & _HOSTS_V6].unpack_from(head or b"", 0)
+        (sys_flag,) = _INT32.unpack_from(data or b"", _SYS_FLAG_AT)
+        layout = _LAYOUTS[sys_flag & _HOSTS_V6]
+        head = _Head(layout.size, *layout.unpack_from(data or b"", 0))
     except struct.error:
         return None
-    _, magic, _, queue, offset, placed, store_timestamp, _ = found
-    known = magic in (MAGIC_V1, MAGIC_V2)
-    is_it = known and (queue, offset, placed) == (queue_id, queue_offset, log_offset)
-    return int(store_timestamp) if is_it else None
+    return head if head.magic in _TOPIC_LENGTHS else None
+
+
+def stored_at(
+    read: Callable[[int, int], bytes | None],
+    *,
+    topic: str,
+    queue_id: int,
+    queue_offset: int,
+    log_offset: int,
+    size: int,
+) -> int | None:
+    """Return the store time (Unix ms) of a record; None if the log has another record, or none, there.
+
+    A large body is not read: it may have 4 MiB.
+
+    Args:
+        read: Returns bytes of the log, from an offset on and of a size.
+        size: The record's size as in its queue's entry.
+    """
+    data = read(log_offset, min(size, _AT_ONCE)) or b""
+    head = _head_of(data)
+    if head is None or (head.size, head.queue_id, head.queue_offset, head.physical_offset) != (
+        size,
+        queue_id,
+        queue_offset,
+        log_offset,
+    ):
+        return None
+    name, length_size = topic.encode(), _TOPIC_LENGTHS[head.magic]
+    at, end = head.before_body + head.body_size, size - length_size - len(name)
+    if not head.before_body <= at <= end or len(name) >= 1 << 8 * length_size:
+        return None
+    wanted = len(name).to_bytes(length_size, "big") + name
+    found = data[at : at + len(wanted)] if size <= _AT_ONCE else read(log_offset + at, len(wanted))
+    return head.store_timestamp if found == wanted else None
+
+
+def first_stored_at(read: Callable[[int, int], bytes | None], log_offset: int) -> int | None:
+    """Return the store time (Unix ms) of the record at a log offset, of any topic; None if there is none.
+
+    Args:
+        read: Returns bytes of the log, from an offset on and of a size.
+    """
+    size = size_of_record(read(log_offset, HEAD_SIZE), log_offset)
+    head = _head_of(read(log_offset, min(_BEFORE_BODY, size))) if size else None
+    return None if head is None else head.store_timestamp
 
 
 def read_indexed(data: Content, position: int, *, base: int) -> tuple[Record, int] | None:
@@ -197,14 +254,20 @@ def scan(data: Content, start: int, *, base: int) -> Iterator[tuple[Record, int]
     yield Damage(base + position)
 
 
-def find_record(data: Content, start: int, *, base: int) -> int | None:
-    """Return the position of the first intact record at or after ``start``, found by its magic."""
+def find_record(data: Content, start: int, *, base: int, end: int | None = None) -> int | None:
+    """Return the position of the first intact record at or after ``start``, found by its magic.
+
+    Args:
+        end: Only records whose magic ends at or before this position.
+    """
     at = start + _MAGIC_AT
+    stop = len(data) if end is None else end
     while True:
-        hits = [hit for magic in _MAGICS if (hit := data.find(magic, at)) >= 0]
+        hits = [hit for magic in _MAGICS if (hit := data.find(magic, at, stop)) >= 0]
         if not hits:
             return None
         position = min(hits) - _MAGIC_AT
-        if read_record(data, position, base=base) is not None:
+        # A body may be full of such bytes. So look at the position before the rest.
+        if read_indexed(data, position, base=base) is not None:
             return position
         at = min(hits) + 1

@@ -1,15 +1,19 @@
 """Finds the messages of damaged queue entries again, in the log between the intact entries around them.
 
 An entry of a file is trusted only if the log agrees: the record that it points to must have its topic, queue
-and queue offset. Entries that this process appended itself need no such check.
+and queue offset. Entries that this process appended itself need no such check. A search may read 256 MiB of
+the log. So it is done in slices, one for each call of a reader; meanwhile readers get :class:`Mending`.
 """
 
 from __future__ import annotations
 
+import bisect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from itertools import pairwise
 from typing import Final
 
+from routekeeper.broker.errors import Refusal
 from routekeeper.broker.store.commit_log import CommitLog
 from routekeeper.broker.store.consume_queue import ENTRY, ConsumeQueue, Entry
 from routekeeper.broker.store.log_scan import (
@@ -18,22 +22,54 @@ from routekeeper.broker.store.log_scan import (
     Padding,
     Record,
     find_record,
-    is_record_of,
     scan,
+    stored_at,
 )
 from routekeeper.broker.store.recovery import Holes
+from routekeeper.remoting.codes import ResponseCode
 
 logger = logging.getLogger(__name__)
 
 #: Number of entries on each side of a damaged one that are searched for an intact one.
 _REACH: Final = 4096
 #: Bound of the bytes of the log that are searched for one run of damaged entries: this takes a second of the
-#: loop.
+#: loop, in slices.
 _SEARCHED_MAX: Final = 256 << 20
-#: Bound of the remembered entries whose messages were not found, so that no pull searches for them again.
-_UNFOUND_MAX: Final = 10_000
+#: Work of one slice of a search: 5 ms. To check an entry against the log, to look at a record, or to read so
+#: many bytes of the log, is one piece of work.
+SLICE: Final = 1024
+_BYTES: Final = 4096
+#: Number of entries that are read or written at once, and the work of that, apart from the checks.
+_BLOCK: Final = 256
+_BLOCK_WORK: Final = 16
+#: Bound of the remembered runs of entries whose messages were not found, so that no pull searches for them
+#: again; and of the remembered entries that could not be written to their file.
+LOST_RUNS_MAX: Final = 10_000
 #: The entry of a lost message.
 _LOST: Final = Entry(0, 0, 0)
+
+_Work = Generator[None, None, None]
+
+
+class Mending(Refusal):
+    """Damaged entries are being searched in the log: the reader must try again."""
+
+    def __init__(self, topic: str, queue_id: int) -> None:
+        super().__init__(
+            ResponseCode.SYSTEM_BUSY,
+            f"damaged entries of queue {queue_id} of topic {topic} are being searched in the log: try again",
+        )
+
+
+class _Search:
+    """A search for the messages of a run of damaged entries, of which this one was met."""
+
+    __slots__ = ("index", "queue", "work")
+
+    def __init__(self, queue: ConsumeQueue, index: int, work: _Work) -> None:
+        self.queue = queue
+        self.index = index
+        self.work = work
 
 
 class Mender:
@@ -52,10 +88,31 @@ class Mender:
         self._holes = holes
         self._log = log
         self._tags_code = tags_code
-        self._unfound: set[tuple[str, int, int]] = set()
+        self._left = 0  # work that the present reader may still do
+        self._has_advanced = True  # each reader advances a search, even if its checks alone took a slice
+        self._search: _Search | None = None
+        self._searches_ended = 0
+        self._lost: dict[ConsumeQueue, list[tuple[int, int]]] = {}  # first and last of each run, ascending
+        self._lost_runs = 0
+        self._is_full = False
+        self._unwritten: dict[tuple[ConsumeQueue, int], Entry] = {}
+
+    def allow(self) -> None:
+        """Allow the next calls together one slice of a search."""
+        self._left, self._has_advanced = SLICE, False
+
+    def forget(self, queue: ConsumeQueue) -> None:
+        """Abandon the search in a queue that is deleted: its files may soon be another queue's."""
+        if self._search is not None and self._search.queue is queue:
+            self._search = None
+        self._lost_runs -= len(self._lost.pop(queue, ()))
 
     def checked(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, block: bytes) -> bytes:
-        """Return encoded entries of a file; damaged ones are replaced by entries from the log."""
+        """Return encoded entries of a file; damaged ones are replaced by entries from the log.
+
+        Raises:
+            Mending: If that takes longer than one slice.
+        """
         entries, before, end = list(map(Entry._make, ENTRY.iter_unpack(block))), -1, self._log.max_offset
         doubtful = []
         for at, entry in enumerate(entries):
@@ -65,31 +122,69 @@ class Mender:
                 doubtful.append(at)
         if not doubtful:
             return block
+        ended = self._searches_ended
         for at in doubtful:
-            entries[at] = self.find(topic, queue_id, queue, index + at) or _LOST
+            if self._searches_ended != ended:  # it may have repaired the following entries
+                ended, following = self._searches_ended, queue.read(index + at, len(entries) - at)
+                entries[at : at + len(following)] = following
+            entries[at] = self._found(topic, queue_id, queue, index + at, entries[at]) or _LOST
         return b"".join(ENTRY.pack(*entry) for entry in entries)
 
     def find(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int) -> Entry | None:
-        """Return the correct entry at an index, and repair its file; None if its message is lost."""
-        if (topic, queue_id, index) in self._unfound:
-            return None
+        """Return the correct entry at an index, and repair its file; None if its message is lost.
+
+        Raises:
+            Mending: If that takes longer than one slice.
+        """
         entry = queue.get(index)
-        if entry is None or self.is_sound(topic, queue_id, index, entry):
-            return entry
-        first, begin = self._sound_before(topic, queue_id, queue, index)
-        last, end = self._sound_after(topic, queue_id, queue, index)
-        found = self._search(topic, queue_id, first, last, begin, end)
-        self.damaged += last - first + 1
-        logger.error(
-            "queue entries damaged topic=%s queue=%s first=%s last=%s found=%s searched=%s-%s",
-            *(topic, queue_id, first, last, len(found), begin, end),
-        )
-        for at in range(first, last + 1):
-            if at in found:
-                queue.overwrite(at, found[at])
-            elif len(self._unfound) < _UNFOUND_MAX:
-                self._unfound.add((topic, queue_id, at))
-        return found.get(index)
+        return None if entry is None else self._found(topic, queue_id, queue, index, entry)
+
+    def _found(
+        self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, entry: Entry
+    ) -> Entry | None:
+        """Return the correct entry at an index, whose file has ``entry``."""
+        is_searched = False
+        while True:
+            if self.is_sound(topic, queue_id, index, entry):
+                return entry
+            if (kept := self._unwritten.get((queue, index))) is not None:
+                return kept
+            if is_searched or self._is_lost(queue, index):
+                return None
+            if self._lost_runs >= LOST_RUNS_MAX:
+                if not self._is_full:
+                    logger.error(
+                        "damaged queue entries are searched no more, too many are lost runs=%s", LOST_RUNS_MAX
+                    )
+                self._is_full = True
+                return None
+            is_searched = self._advance(topic, queue_id, queue, index)
+            entry = queue.get(index) or entry
+
+    def _advance(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int) -> bool:
+        """End the search under way, or else one for this entry; return whether it was for this entry."""
+        search = self._search
+        if search is None:
+            search = self._search = _Search(queue, index, self._searching(topic, queue_id, queue, index))
+        if not self._has_advanced:
+            self._left = max(self._left, SLICE // 4)
+        self._has_advanced = True
+        if self._left > 0 and self._is_over(search):
+            return search.queue is queue and search.index == index
+        raise Mending(topic, queue_id)
+
+    def _is_over(self, search: _Search) -> bool:
+        """Do a slice of a search; return whether it was the last one.
+
+        Raises:
+            OSError: If the disk cannot be read. A later reader begins the search again.
+        """
+        self._search = None
+        for _ in search.work:
+            self._search = search
+            return False
+        self._searches_ended += 1
+        return True
 
     def is_sound(self, topic: str, queue_id: int, index: int, entry: Entry) -> bool:
         """Return whether the log has an entry's message at its offset, or the message is known to be lost."""
@@ -100,53 +195,152 @@ class Mender:
             return True
         if any(begin < hole_end and end > hole_begin for hole_begin, hole_end in self._holes):
             return True
-        record = self._log.read(entry.log_offset, entry.size)
-        return record is not None and is_record_of(
-            record, topic=topic, queue_id=queue_id, queue_offset=index, log_offset=entry.log_offset
+        self._left -= 1
+        stored = stored_at(
+            self._log.read,
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=index,
+            log_offset=entry.log_offset,
+            size=entry.size,
         )
+        return stored is not None
 
-    def _sound_before(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int) -> tuple[int, int]:
-        """Return the first entry of a damaged run, and the log offset behind the message before it."""
-        low = max(queue.min_index, index - _REACH)
-        for at in range(index - 1, low - 1, -1):
-            entry = queue.get(at)
-            if entry is not None and self.is_sound(topic, queue_id, at, entry):
-                return at + 1, max(entry.log_offset + entry.size, self._log.min_offset)
-        return low, self._log.min_offset
+    # A search ------------------------------------------------------------------------------------
 
-    def _sound_after(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int) -> tuple[int, int]:
-        """Return the last entry of a damaged run, and the log offset of the message behind it."""
-        high = min(queue.max_index, index + 1 + _REACH)
-        for at in range(index + 1, high):
-            entry = queue.get(at)
-            if entry is not None and self.is_sound(topic, queue_id, at, entry):
-                return at - 1, entry.log_offset
-        return high - 1, self._log.max_offset
-
-    def _search(
-        self, topic: str, queue_id: int, first: int, last: int, begin: int, end: int
-    ) -> dict[int, Entry]:
-        """Return entries of a queue by index, made from a part of the log."""
+    def _searching(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int) -> _Work:
+        """Search for the messages of a run of damaged entries, and repair them; yield after each slice."""
+        first, begin = yield from self._sound_before(topic, queue_id, queue, index)
+        last, end = yield from self._sound_after(topic, queue_id, queue, index)
         found: dict[int, Entry] = {}
-        end = min(end, begin + _SEARCHED_MAX)
-        for base, _, data in self._log.contents(begin):
-            resume: int | None = max(begin - base, 0)
-            while resume is not None and base + resume < end:
-                at, resume = resume, None
-                for record in scan(data, at, base=base):
-                    if isinstance(record, Damage):
-                        resume = find_record(data, record.offset - base + 1, base=base)
-                        break
-                    if isinstance(record, Padding) or base + at >= end:
-                        break
-                    message, size = record
-                    is_its = message.topic == topic and message.queue_id == queue_id
-                    if is_its and first <= message.queue_offset <= last:
-                        found[message.queue_offset] = Entry(base + at, size, self._tags_code(message))
-                    at += size
-            if base + len(data) >= end:
-                break
-        return found
+        position, stop = begin, min(end, begin + _SEARCHED_MAX)
+        while position < stop:
+            position = self._scan(topic, queue_id, range(first, last + 1), position, stop, found)
+            if self._left <= 0:
+                yield
+        self.damaged += last - first + 1
+        logger.error(
+            "queue entries damaged topic=%s queue=%s first=%s last=%s found=%s searched=%s-%s",
+            *(topic, queue_id, first, last, len(found), begin, end),
+        )
+        yield from self._repair(queue, found)
+        self._note_lost(queue, first, last, sorted(found))
+
+    def _sound_before(
+        self, topic: str, queue_id: int, queue: ConsumeQueue, index: int
+    ) -> Generator[None, None, tuple[int, int]]:
+        """Return the first entry of a damaged run, and the log offset behind the message before it."""
+        low, first = max(queue.min_index, index - _REACH), None
+        for end in range(index, low, -_BLOCK):
+            begin = max(end - _BLOCK, low)
+            block = list(self._entries(queue, begin, end))
+            for at in range(end - 1, begin - 1, -1):
+                entry = block[at - begin]
+                if entry is not None and self.is_sound(topic, queue_id, at, entry):
+                    sound = max(entry.log_offset + entry.size, self._log.min_offset)
+                    return (at + 1 if first is None else first), sound
+                if first is None and self._is_lost(queue, at):
+                    first = at + 1  # an earlier search reported it
+            if self._left <= 0:
+                yield
+        return (low if first is None else first), self._log.min_offset
+
+    def _sound_after(
+        self, topic: str, queue_id: int, queue: ConsumeQueue, index: int
+    ) -> Generator[None, None, tuple[int, int]]:
+        """Return the last entry of a damaged run, and the log offset of the message behind it."""
+        high, last = min(queue.max_index, index + 1 + _REACH), None
+        for begin in range(index + 1, high, _BLOCK):
+            for at, entry in enumerate(self._entries(queue, begin, min(begin + _BLOCK, high)), begin):
+                if entry is not None and self.is_sound(topic, queue_id, at, entry):
+                    return (at - 1 if last is None else last), entry.log_offset
+                if last is None and self._is_lost(queue, at):
+                    last = at - 1
+            if self._left <= 0:
+                yield
+        return (high - 1 if last is None else last), self._log.max_offset
+
+    def _entries(self, queue: ConsumeQueue, begin: int, end: int) -> Iterator[Entry | None]:
+        """Yield the entries of a part of a queue; None for those that its files do not have."""
+        self._left -= _BLOCK_WORK
+        while begin < end:
+            entries: list[Entry | None] = [*queue.read(begin, end - begin)]
+            yield from entries or (None,)
+            begin += len(entries) or 1
+
+    def _scan(
+        self, topic: str, queue_id: int, wanted: range, position: int, stop: int, found: dict[int, Entry]
+    ) -> int:
+        """Search a slice of the log for entries of a queue; return where the next slice begins."""
+        for base, following, data in self._log.contents(position):
+            at = max(position - base, 0)
+            while self._left > 0 and base + at < stop:
+                record = next(scan(data, at, base=base))
+                if isinstance(record, Padding):
+                    return stop if following is None else following
+                if isinstance(record, Damage):
+                    limit = min(len(data), at + 1 + self._left * _BYTES)
+                    resume = find_record(data, at + 1, base=base, end=limit)
+                    self._left -= 1 + ((limit if resume is None else resume) - at) // _BYTES
+                    if resume is not None:
+                        at = resume
+                    elif limit < len(data):
+                        at = (
+                            limit - 8
+                        )  # a record's magic, which is at its fifth byte, may begin before the limit
+                    else:
+                        return stop if following is None else following
+                    continue
+                message, size = record
+                self._left -= 1 + size // _BYTES
+                is_its = message.topic == topic and message.queue_id == queue_id
+                if is_its and message.queue_offset in wanted:
+                    found[message.queue_offset] = Entry(base + at, size, self._tags_code(message))
+                at += size
+            return base + at
+        return stop
+
+    def _repair(self, queue: ConsumeQueue, found: dict[int, Entry]) -> _Work:
+        """Write entries to their files; remember them if the disk refuses."""
+        indexes = sorted(found)
+        cuts = [at for at, (one, next_) in enumerate(pairwise(indexes), 1) if next_ != one + 1]
+        for begin, end in pairwise([0, *cuts, len(indexes)]):
+            for at in range(begin, end, _BLOCK):
+                some = indexes[at : min(at + _BLOCK, end)]
+                self._left -= _BLOCK_WORK
+                if not queue.overwrite(some[0], [found[index] for index in some]):
+                    if len(self._unwritten) > LOST_RUNS_MAX:
+                        self._unwritten.clear()
+                    self._unwritten |= {(queue, index): found[index] for index in some}
+                if self._left <= 0:
+                    yield
+
+    # Lost messages -------------------------------------------------------------------------------
+
+    def _is_lost(self, queue: ConsumeQueue, index: int) -> bool:
+        runs = self._lost.get(queue)
+        if runs is None:
+            return False
+        at = bisect.bisect_right(runs, index, key=_first_of)
+        return at > 0 and index <= runs[at - 1][1]
+
+    def _note_lost(self, queue: ConsumeQueue, first: int, last: int, found: list[int]) -> None:
+        """Remember the entries from ``first`` to ``last`` that were not found, as far as the bound allows."""
+        new = [
+            (before + 1, after - 1)
+            for before, after in pairwise([first - 1, *found, last + 1])
+            if before + 1 < after
+        ]
+        del new[LOST_RUNS_MAX - self._lost_runs :]
+        if new:
+            runs = self._lost.setdefault(queue, [])
+            at = bisect.bisect_right(runs, first, key=_first_of)
+            runs[at:at] = new
+            self._lost_runs += len(new)
+
+
+def _first_of(run: tuple[int, int]) -> int:
+    return run[0]
 
 
 def is_plausible(entry: Entry, end: int) -> bool:

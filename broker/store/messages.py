@@ -31,8 +31,8 @@ from routekeeper.broker.store.consume_queue import (
 from routekeeper.broker.store.files import DISK, Disk, make_directories, read_whole, remove_tree
 from routekeeper.broker.store.log_scan import (
     HEAD_SIZE,
-    TIMED_SIZE,
     Record,
+    first_stored_at,
     is_record_of,
     read_record,
     size_of_record,
@@ -358,6 +358,9 @@ class MessageStore:
             bytes_max: Bound of the bytes; the first message is always returned.
             codes: Wanted tag codes; None for all.
 
+        Raises:
+            Mending: If entries are damaged, and the search for their messages goes on.
+
         Source: DefaultMessageStore.getMessage, RocketMQ 4.9.4 and later.
         """
         queue = self._queues.get((topic, queue_id))
@@ -434,6 +437,7 @@ class MessageStore:
             wanted: Queue offset and entry of each.
         """
         found, lost = [], []
+        self._mender.allow()
         for index, entry in wanted:
             record, code = self._record_of(topic, queue_id, queue, index, entry)
             if record is None:
@@ -453,22 +457,30 @@ class MessageStore:
         self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, entry: Entry
     ) -> tuple[bytes | None, int]:
         """Return the record to which an entry points, and its code; None if the log no longer has it."""
-        for _ in range(2):
-            if entry.size > 0 and is_plausible(entry, self.log.max_offset):
-                record = self.log.read(entry.log_offset, entry.size)
-                if record is not None and is_record_of(
-                    record,
-                    topic=topic,
-                    queue_id=queue_id,
-                    queue_offset=index,
-                    log_offset=entry.log_offset,
-                ):
-                    return record, entry.tags_code
-            again = None if queue.holds(index) else self._mender.find(topic, queue_id, queue, index)
-            if again is None or again == entry:
-                break
-            entry = again
-        return None, 0
+        record = self._record_at(topic, queue_id, index, entry)
+        if record is None:
+            mended = self._mended(topic, queue_id, queue, index, entry)
+            if mended is None:
+                return None, 0
+            entry, record = mended, self._record_at(topic, queue_id, index, mended)
+        return record, entry.tags_code
+
+    def _record_at(self, topic: str, queue_id: int, index: int, entry: Entry) -> bytes | None:
+        if entry.size <= 0 or not is_plausible(entry, self.log.max_offset):
+            return None
+        record = self.log.read(entry.log_offset, entry.size)
+        if record is not None and is_record_of(
+            record, topic=topic, queue_id=queue_id, queue_offset=index, log_offset=entry.log_offset
+        ):
+            return record
+        return None
+
+    def _mended(
+        self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, entry: Entry
+    ) -> Entry | None:
+        """Return the correct entry in place of one that points to another record; None if there is none."""
+        mended = None if queue.holds(index) else self._mender.find(topic, queue_id, queue, index)
+        return None if mended == entry else mended
 
     def _entries_at(
         self, topic: str, queue_id: int, queue: ConsumeQueue, offset: int, count: int
@@ -480,6 +492,7 @@ class MessageStore:
         begin = (offset - first) * ENTRY_SIZE
         if begin < 0 or len(block) - begin < min(count, queue.max_index - offset) * ENTRY_SIZE:
             # A consumer that is behind will ask for the following messages.
+            self._mender.allow()
             block = bytes(queue.read_bytes(offset, max(_SCAN_BYTES_MIN // ENTRY_SIZE, count)))
             block = self._mender.checked(topic, queue_id, queue, offset, block)
             begin = 0
@@ -503,13 +516,22 @@ class MessageStore:
         return born is not None and physical_offset >= born
 
     def message_in_queue(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
-        """Return the message at a queue offset."""
+        """Return the message at a queue offset.
+
+        Raises:
+            Mending: If its entry is damaged, and the search for its message goes on.
+        """
+        self._mender.allow()
         queue = self._queues.get((topic, queue_id))
         entry = queue.get(offset) if queue is not None else None
         return None if entry is None else self.message_of(topic, queue_id, offset, entry)
 
     def message_of(self, topic: str, queue_id: int, offset: int, entry: Entry) -> StoredMessage | None:
-        """Return the message at a queue offset, whose entry was read before."""
+        """Return the message at a queue offset, whose entry was read before.
+
+        Raises:
+            Mending: If its entry is damaged, and the search for its message goes on.
+        """
         queue = self._queues.get((topic, queue_id))
         if queue is None or (entry.size == 0 and entry.log_offset > 0):
             return None
@@ -522,20 +544,40 @@ class MessageStore:
         return (0, 0) if queue is None else (queue.min_index, queue.max_index)
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
-        """Return decoded queue entries."""
+        """Return decoded queue entries.
+
+        Raises:
+            Mending: If some are damaged, and the search for their messages goes on.
+        """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return []
         offset = max(offset, queue.min_index)
         data = queue.read_bytes(offset, count)
         if not queue.holds(offset):
+            self._mender.allow()
             data = self._mender.checked(topic, queue_id, queue, offset, bytes(data))
         return list(map(Entry._make, ENTRY.iter_unpack(data)))
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Return the store time (Unix ms) of the message at a queue offset; None if there is none."""
-        message = self.message_in_queue(topic, queue_id, offset)
-        return None if message is None else message.store_timestamp
+        """Return the store time (Unix ms) of the message at a queue offset; None if there is none.
+
+        Raises:
+            Mending: If its entry is damaged, and the search for its message goes on.
+        """
+        self._mender.allow()
+        return self._time_at(topic, queue_id, offset)
+
+    def _time_at(self, topic: str, queue_id: int, offset: int) -> int | None:
+        queue = self._queues.get((topic, queue_id))
+        entry = queue.get(offset) if queue is not None else None
+        if queue is None or entry is None or (entry.size == 0 and entry.log_offset > 0):
+            return None
+        stored = self._time_of(self.log.read, topic, queue_id, offset, entry)
+        if stored is None:
+            mended = self._mended(topic, queue_id, queue, offset, entry)
+            stored = self._time_of(self.log.read, topic, queue_id, offset, mended)
+        return stored
 
     def stored_times(self, topic: str, places: Sequence[tuple[int, int]]) -> Callable[[], list[int | None]]:
         """Return a function for any thread that returns store times (Unix ms); None for missing messages.
@@ -547,27 +589,9 @@ class MessageStore:
 
         def read() -> list[int | None]:
             return [
-                self._time_of(topic, queue_id, offset, look())
+                self._time_of(self.log.read_anywhere, topic, queue_id, offset, look())
                 for (queue_id, offset), look in zip(places, looks, strict=True)
             ]
-
-        return read
-
-    def times_stored(self, topic: str, places: Sequence[tuple[int, int]]) -> Callable[[], list[int | None]]:
-        """Do as :meth:`stored_times`, but read only the beginnings of the records: for metrics."""
-        looks = self._looks(topic, places)
-
-        def read() -> list[int | None]:
-            times: list[int | None] = []
-            for (queue_id, offset), look in zip(places, looks, strict=True):
-                entry = look()
-                if entry is None or not is_plausible(entry, self.log.max_offset):
-                    times.append(None)
-                    continue
-                at = entry.log_offset
-                head = self.log.read_anywhere(at, min(TIMED_SIZE, entry.size))
-                times.append(stored_at(head, queue_id=queue_id, queue_offset=offset, log_offset=at))
-            return times
 
         return read
 
@@ -585,39 +609,52 @@ class MessageStore:
                 looks.append(partial(queue.get, offset))
         return looks
 
-    def _time_of(self, topic: str, queue_id: int, offset: int, entry: Entry | None) -> int | None:
-        """Return a message's store time.
+    def _time_of(
+        self,
+        read: Callable[[int, int], bytes | None],
+        topic: str,
+        queue_id: int,
+        offset: int,
+        entry: Entry | None,
+    ) -> int | None:
+        """Return a message's store time; None for a damaged entry.
 
-        A damaged entry counts as none, because only the store's thread may repair entries.
+        It repairs no entry, because only the store's thread may do so.
         """
         if entry is None or entry.size <= 0 or not is_plausible(entry, self.log.max_offset):
             return None
-        data = self.log.read_anywhere(entry.log_offset, entry.size)
-        if data is None or not is_record_of(
-            data, topic=topic, queue_id=queue_id, queue_offset=offset, log_offset=entry.log_offset
-        ):
-            return None
-        return decode_message(data)[0].store_timestamp
+        return stored_at(
+            read,
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=offset,
+            log_offset=entry.log_offset,
+            size=entry.size,
+        )
 
     def offset_at_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
         """Return the first offset stored at or after ``timestamp`` (Unix ms), at most the last existing one.
 
         Args:
             upper: Of messages stored in the same millisecond, return the last instead of the first.
+
+        Raises:
+            Mending: If an entry is damaged, and the search for its message goes on.
         """
+        self._mender.allow()
         low, end = self.bounds(topic, queue_id)
         if low == end:
             return low
         high = end
         while low < high:
             middle = (low + high) // 2
-            stored = self.store_timestamp(topic, queue_id, middle)
+            stored = self._time_at(topic, queue_id, middle)
             if stored is None or stored < timestamp or (upper and stored == timestamp):
                 low = middle + 1
             else:
                 high = middle
         if upper and low > self.bounds(topic, queue_id)[0]:
-            before = self.store_timestamp(topic, queue_id, low - 1)
+            before = self._time_at(topic, queue_id, low - 1)
             if before == timestamp:
                 low -= 1
         return min(low, end - 1)
@@ -629,11 +666,8 @@ class MessageStore:
 
     def earliest_log_time(self) -> int:
         """Return the store time (Unix ms) of the log's first message, -1 if it is empty; in any thread."""
-        begin = self.log.min_offset
-        size = size_of_record(self.log.read_anywhere(begin, HEAD_SIZE), begin)
-        data = self.log.read_anywhere(begin, size) if size else None
-        found = read_record(data, 0, base=begin) if data else None
-        return -1 if found is None else found[0].store_timestamp
+        stored = first_stored_at(self.log.read_anywhere, self.log.min_offset)
+        return -1 if stored is None else stored
 
     def queues_of(self, topic: str) -> tuple[int, ...]:
         """Return the ids of a topic's queues that have or had messages."""
@@ -659,7 +693,7 @@ class MessageStore:
     def delete_topic(self, topic: str) -> None:
         """Remove the queues of a topic; its records stay in the log until their file is removed."""
         for key in [key for key in self._queues if key[0] == topic]:
-            del self._queues[key]
+            self._mender.forget(self._queues.pop(key))
         self.deletions += 1
         self._doomed[topic] = self.deletions
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -107,8 +107,10 @@ class ParkedPulls(Generic[P]):
         self._size += 1
         return True
 
-    def wake(self, topic: str, queue_id: int, *, up_to: int, most: int) -> list[tuple[P, float]]:
-        """Remove and return pulls of a queue, with their deadlines, for the caller to try again.
+    def wake(self, topic: str, queue_id: int, *, up_to: int, most: int) -> Iterator[tuple[P, float]]:
+        """Remove and yield pulls of a queue, with their deadlines, for the caller to try again.
+
+        Pulls that are not taken from the iterator stay parked.
 
         Args:
             up_to: Only pulls that were parked while :attr:`parked` was at most this.
@@ -120,20 +122,22 @@ class ParkedPulls(Generic[P]):
             if entry.number <= up_to
         ]
         for entry in entries:
-            self._leave_queue(entry)
-            self._forget(entry)
-        return [(entry.pull, entry.deadline) for entry in entries]
-
-    def expire(self, now: float) -> list[P]:
-        """Remove and return the pulls whose deadline has come."""
-        found = []
-        while self._deadlines and (self._deadlines[0][2].gone or self._deadlines[0][0] <= now):
-            _, _, entry = heapq.heappop(self._deadlines)
             if not entry.gone:
                 self._leave_queue(entry)
                 self._forget(entry)
-                found.append(entry.pull)
-        return found
+                yield entry.pull, entry.deadline
+
+    def expire(self, now: float) -> Iterator[P]:
+        """Remove and yield the pulls whose deadline has come, the earliest first.
+
+        Pulls that are not taken from the iterator stay parked.
+        """
+        while self._deadlines and (self._deadlines[0][2].gone or self._deadlines[0][0] <= now):
+            entry = heapq.heappop(self._deadlines)[2]
+            if not entry.gone:
+                self._leave_queue(entry)
+                self._forget(entry)
+                yield entry.pull
 
     def next_deadline(self) -> float | None:
         while self._deadlines and self._deadlines[0][2].gone:

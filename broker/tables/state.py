@@ -150,6 +150,7 @@ class BrokerState:
         advertise: Address in message ids and at the nameservers.
         hot_bytes: Number of bytes at the end of the log that count as being in memory.
         delay_offsets: Delay level to next offset of its queue.
+        delay_turn: Delay level whose queue was looked at last; the next turn begins behind it.
         id_prefix: Beginning of all message ids: the advertised address.
         live_keys: Settings that request 25 may change.
         changed_settings: Settings that request 25 has changed, now or before the last start, by RocketMQ's
@@ -175,6 +176,7 @@ class BrokerState:
     store: MessageStore
     stats: Stats
     delay_offsets: dict[int, int] = field(default_factory=dict)
+    delay_turn: int = 0
     effects: Effects = field(default_factory=Effects)
     live_keys: frozenset[str] = LIVE_KEYS
     changed_settings: dict[str, str] = field(default_factory=dict)

@@ -23,14 +23,16 @@ NOW: Final = 1_700_000_000_000
 """Unix ms at which the topic was made."""
 
 
-def state_in(directory: Path, topic: TopicConfig, *, log_file_size: int = 1 << 20) -> BrokerState:
+def state_in(
+    directory: Path, topic: TopicConfig, *, log_file_size: int = 1 << 20, queue_file_size: int = 2000
+) -> BrokerState:
     """Return the state of a broker with one topic; the caller closes ``store.log``."""
     topics = TopicConfigs(StartTopics(cluster_name="C", broker_name="b"))
     topics.put(topic, now_ms=NOW)
     store = MessageStore(
         directory,
         log_file_size=log_file_size,
-        queue_file_size=2000,
+        queue_file_size=queue_file_size,
         store_host=HOST,
         tags_code=lambda message: tags_code(message.properties),
         born_at=topics.born_at,

@@ -106,11 +106,11 @@ def test_woken_pull_leaves_with_its_deadline_and_only_its_queue() -> None:
     parked: ParkedPulls[str] = ParkedPulls()
     assert parked.park("a", owner=1, topic="T", queue_id=0, deadline=10.0)
     assert parked.park("b", owner=1, topic="T", queue_id=1, deadline=11.0)
-    assert parked.wake("T", 0, up_to=parked.parked, most=1_000) == [("a", 10.0)]
-    assert parked.wake("T", 0, up_to=parked.parked, most=1_000) == []
+    assert list(parked.wake("T", 0, up_to=parked.parked, most=1_000)) == [("a", 10.0)]
+    assert list(parked.wake("T", 0, up_to=parked.parked, most=1_000)) == []
     assert parked.next_deadline() == 11.0
-    assert parked.expire(10.9) == []
-    assert parked.expire(11.0) == ["b"]
+    assert list(parked.expire(10.9)) == []
+    assert list(parked.expire(11.0)) == ["b"]
     assert len(parked) == 0
     assert parked.next_deadline() is None
 
@@ -120,7 +120,7 @@ def test_pulls_of_a_closed_connection_are_dropped() -> None:
     parked.park("a", owner=1, topic="T", queue_id=0, deadline=10.0)
     parked.park("b", owner=2, topic="T", queue_id=0, deadline=10.0)
     assert parked.drop(1) == 1
-    assert parked.wake("T", 0, up_to=parked.parked, most=1_000) == [("b", 10.0)]
+    assert list(parked.wake("T", 0, up_to=parked.parked, most=1_000)) == [("b", 10.0)]
 
 
 def test_parking_is_bounded() -> None:
@@ -138,7 +138,7 @@ def test_bytes_of_parked_pulls_are_bounded_until_some_leave() -> None:
     assert parked.drop(1) == 1
     assert parked.park("e", owner=3, topic="T", queue_id=3, deadline=12.0, size=45)
     assert [pull for pull, _ in parked.wake("T", 2, up_to=parked.parked, most=1_000)] == ["b"]
-    assert parked.expire(11.0) == ["d"]
+    assert list(parked.expire(11.0)) == ["d"]
     assert parked.park("f", owner=3, topic="T", queue_id=3, deadline=12.0, size=55)
     assert not parked.park("g", owner=3, topic="T", queue_id=3, deadline=12.0, size=1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from typing import Any
@@ -145,6 +146,33 @@ def test_members_say_where_they_are(shared_broker: Any, wire: Wire) -> None:
     assert list(body["consumerTable"]) == ["c1"]
     assert list(table.values()) == [7]
     assert wire.call(223, {"topic": "Status", "group": "Status", "clientAddr": "other"}).code == 1
+
+
+def test_answers_of_members_that_one_request_gathers_are_bounded_by_their_bytes(
+    shared_broker: Any, wire: Wire
+) -> None:
+    create(wire, "Gathered")
+    members = [shared_broker.wire() for _ in range(8)]
+    queues = [MessageQueue(topic="Gathered", broker_name="b", queue_id=number) for number in range(65_000)]
+    body = ConsumerStatus(offsets=dict.fromkeys(queues, 7)).encode()
+    assert 2 << 20 < len(body) < 4 << 20
+    for number, member in enumerate(members):
+        join(member, "Gathered", "Gathered", client_id=f"c{number}")
+
+    def answer(member: Wire) -> None:
+        asked = member.receive()
+        while asked.code != 221:
+            asked = member.receive()
+        member.socket.sendall(asked.reply(body=body).encode())
+
+    threads = [threading.Thread(target=answer, args=(member,)) for member in members]
+    for thread in threads:
+        thread.start()
+    answered = wire.call(223, {"topic": "Gathered", "group": "Gathered"})
+    for thread in threads:
+        thread.join()
+    assert answered.code == 0, answered.remark
+    assert len(re.findall(rb'"c\d":', answered.body)) == (8 << 20) // len(body), "the first ones"
 
 
 def test_time_spans_of_a_group(wire: Wire) -> None:

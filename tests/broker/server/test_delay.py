@@ -39,12 +39,19 @@ def delivered(state: BrokerState, topic: str = "T") -> list[StoredMessage]:
     return list(decode_messages(batch.body))
 
 
+def deliver_all(state: BrokerState, *, now_ms: int) -> float | None:
+    """Deliver in as many turns as it takes; return the seconds until the next message is due."""
+    while (wait_s := deliver_due(state, now_ms=now_ms)) == 0.0:
+        pass
+    return wait_s
+
+
 def test_message_waits_for_its_level_and_then_moves(state: BrokerState) -> None:
     schedule(state, b"x", 2)
     assert deliver_due(state, now_ms=NOW) == 5.0
     assert deliver_due(state, now_ms=NOW + 4_999) == 0.001
     assert delivered(state) == []
-    assert deliver_due(state, now_ms=NOW + 5_000) is None
+    assert deliver_due(state, now_ms=NOW + 5_000) == 0.0, "others may be due"
     (message,) = delivered(state)
     assert (message.body, message.queue_id, message.store_timestamp) == (b"x", 3, NOW + 5_000)
     assert state.effects.arrived == {("T", 3)}
@@ -56,7 +63,7 @@ def test_message_waits_for_its_level_and_then_moves(state: BrokerState) -> None:
 def test_levels_do_not_wait_for_each_other(state: BrokerState) -> None:
     schedule(state, b"late", 18)
     schedule(state, b"soon", 1)
-    assert deliver_due(state, now_ms=NOW + 1_000) == 7199.0
+    assert deliver_all(state, now_ms=NOW + 1_000) == 7199.0
     assert [message.body for message in delivered(state)] == [b"soon"]
 
 
@@ -70,7 +77,7 @@ def test_turn_is_limited_and_goes_on(state: BrokerState) -> None:
         schedule(state, b"%d" % number, 1)
     assert deliver_due(state, now_ms=NOW + 1_000, limit=4) == 0.0
     assert len(delivered(state)) == 4
-    assert deliver_due(state, now_ms=NOW + 1_000, limit=100) is None
+    assert deliver_due(state, now_ms=NOW + 1_000, limit=100) == 0.0
     assert [message.body for message in delivered(state)] == [b"%d" % number for number in range(10)]
 
 
@@ -78,20 +85,51 @@ def test_backlog_of_one_level_does_not_hold_up_another(state: BrokerState) -> No
     for number in range(500):
         schedule(state, b"%d" % number, 1)
     schedule(state, b"other", 2)
-    assert deliver_due(state, now_ms=NOW + 5_000) == 0.0
+    for _ in range(2):
+        assert deliver_due(state, now_ms=NOW + 5_000) == 0.0
     assert b"other" in [message.body for message in delivered(state)]
+
+
+def test_turn_of_the_loop_delivers_messages_of_one_level_and_of_a_bounded_size(tmp_path: Path) -> None:
+    state = state_in(tmp_path, TopicConfig(topic_name="T"), log_file_size=64 << 20)
+    sizes = [300 << 10] * 7 + [2 << 20] + [1000] * 40
+    count = 3 * len(sizes)
+    for level in (1, 2, 3):
+        for number, size in enumerate(sizes):
+            schedule(state, (b"%d %d " % (level, number)).ljust(size), level)
+    turns: list[list[StoredMessage]] = []
+
+    async def main() -> None:
+        running = asyncio.create_task(DelayService(state, delivered=lambda: None).run())
+        offset = 0
+        while offset < count and len(turns) < 1000:
+            await asyncio.sleep(0)
+            high = state.store.bounds("T", 3)[1]
+            found = [state.store.message_in_queue("T", 3, at) for at in range(offset, high)]
+            turns.append([message for message in found if message is not None])
+            offset = high
+        running.cancel()
+
+    asyncio.run(main())
+    state.store.log.close()
+    named = [tuple(map(int, message.body.split())) for turn in turns for message in turn]
+    for level in (1, 2, 3):
+        assert [number for of, number in named if of == level] == list(range(len(sizes))), "once, in order"
+    assert max(len({message.body[:1] for message in turn}) for turn in turns) == 1
+    assert max(len(turn) for turn in turns) <= 32
+    assert all(len(turn) == 1 or sum(len(message.body) for message in turn) <= 1 << 20 for turn in turns)
 
 
 def test_clock_set_back_does_not_hold_messages_for_ever(state: BrokerState) -> None:
     schedule(state, b"x", 1, at=NOW + 86_400_000)
-    assert deliver_due(state, now_ms=NOW) is None
+    assert deliver_all(state, now_ms=NOW) is None
     assert len(delivered(state)) == 1
 
 
 def test_message_of_a_deleted_topic_is_dropped(state: BrokerState) -> None:
     schedule(state, b"gone", 1, topic="Gone")
     schedule(state, b"x", 1)
-    assert deliver_due(state, now_ms=NOW + 1_000) is None
+    assert deliver_all(state, now_ms=NOW + 1_000) is None
     assert [message.body for message in delivered(state)] == [b"x"]
     assert delivered(state, "Gone") == []
 
@@ -108,7 +146,7 @@ def test_message_that_no_longer_fits_the_log_is_dropped_and_those_behind_it_come
     room = (1 << 20) - 8 - 91 - len(SCHEDULE_TOPIC) - len(topic) - 100
     schedule(state, b"x" * room, 1, topic=topic)
     schedule(state, b"behind", 1)
-    assert deliver_due(state, now_ms=NOW + 1_000) is None
+    assert deliver_all(state, now_ms=NOW + 1_000) is None
     assert [message.body for message in delivered(state)] == [b"behind"]
     assert "delayed message dropped" in caplog.text
 
@@ -141,10 +179,10 @@ def test_place_that_cannot_be_read_does_not_hold_up_other_levels(
     place = BadPlace(state, 1, monkeypatch)
     assert deliver_due(state, now_ms=NOW + 5_000, limit=32) == 0.0, "8 more are due"
     with pytest.raises(OSError, match="Input/output error"):
-        deliver_due(state, now_ms=NOW + 5_000, limit=32)
+        deliver_all(state, now_ms=NOW + 5_000)
     assert [message.body for message in delivered(state)] == others
     place.is_healed = True
-    assert deliver_due(state, now_ms=NOW + 5_000) is None
+    assert deliver_all(state, now_ms=NOW + 5_000) is None
     assert [message.body for message in delivered(state)] == [*others, b"unread"]
 
 

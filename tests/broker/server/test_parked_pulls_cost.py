@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import uvloop
 
 from routekeeper.broker.requests.pulling import Park, pull_message
 from routekeeper.broker.server.delay import DelayService
-from routekeeper.broker.server.waiting_pulls import LOOKS_MAX, WaitingPulls
+from routekeeper.broker.server.waiting_pulls import ANSWERED_BYTES, LOOKS_MAX, WaitingPulls
 from routekeeper.broker.store.messages import Draft
 from routekeeper.broker.tables.long_polling import ParkedPulls
 from routekeeper.broker.tables.state import BrokerState, Call
@@ -48,41 +49,113 @@ def test_many_pulls_of_one_queue_leave_quickly_with_their_connection() -> None:
     assert least_cpu_s(full, below=1.0) < 1.0
 
 
+FIELDS = {
+    "consumerGroup": "G",
+    "topic": "T",
+    "queueId": "0",
+    "queueOffset": "0",
+    "maxMsgNums": "32",
+    "sysFlag": "6",
+    "suspendTimeoutMillis": "10000",
+    "subscription": "*",
+}
+COUNT = 3 * LOOKS_MAX + 1
+
+
+def park_all(state: BrokerState, waiting: WaitingPulls, *, deadline: float) -> None:
+    for number in range(COUNT):
+        request = RemotingCommand.request(11, FIELDS).with_opaque(number)
+        peer = Host("192.0.2.7", 4711)
+        found = pull_message(state, Call(request=request, connection=1, peer=peer, now_ms=NOW, now=0.0))
+        assert isinstance(found, Park)
+        assert waiting.park(found.pull, deadline=deadline)
+
+
+async def answered_by_turn(answered: list[int]) -> list[int]:
+    """Return how many pulls were answered after each turn of the loop."""
+    turns = [0]
+    while turns[-1] < COUNT and len(turns) < 1000:
+        await asyncio.sleep(0)
+        turns.append(len(answered))
+    return turns
+
+
+def largest_step(turns: list[int]) -> int:
+    return max(after - before for before, after in itertools.pairwise(turns))
+
+
+def waiting_in(state: BrokerState, answered: list[int]) -> WaitingPulls:
+    delay = cast(DelayService, None)  # not of the schedule topic
+    return WaitingPulls(state, delay=delay, send=lambda _, answer: answered.append(answer.opaque))
+
+
 def test_a_message_that_many_wait_for_leaves_the_loop_to_others(state: BrokerState) -> None:
-    fields = {
-        "consumerGroup": "G",
-        "topic": "T",
-        "queueId": "0",
-        "queueOffset": "0",
-        "maxMsgNums": "32",
-        "sysFlag": "6",
-        "suspendTimeoutMillis": "10000",
-        "subscription": "*",
-    }
-    count = 3 * LOOKS_MAX + 1
     answered: list[int] = []
 
-    async def answers_by_turn() -> list[int]:
-        loop = asyncio.get_running_loop()
-        delay = cast(DelayService, None)  # not of the schedule topic
-        waiting = WaitingPulls(state, delay=delay, send=lambda _, answer: answered.append(answer.opaque))
-        for number in range(count):
-            request = RemotingCommand.request(11, fields).with_opaque(number)
-            peer = Host("192.0.2.7", 4711)
-            found = pull_message(state, Call(request=request, connection=1, peer=peer, now_ms=NOW, now=0.0))
-            assert isinstance(found, Park)
-            assert waiting.park(found.pull, deadline=loop.time() + 60.0)
+    async def main() -> list[int]:
+        waiting = waiting_in(state, answered)
+        park_all(state, waiting, deadline=asyncio.get_running_loop().time() + 60.0)
         message = Draft(topic="T", queue_id=0, body=b"", properties="", tags_code=0, born_host=HOST)
         state.store.put(message, now_ms=NOW)
         waiting.arrived({("T", 0)})
-        turns = [0]
-        while turns[-1] < count and len(turns) < 20:
-            await asyncio.sleep(0)
-            turns.append(len(answered))
+        turns = await answered_by_turn(answered)
         waiting.end()
         return turns
 
-    turns = asyncio.run(answers_by_turn())
-    assert turns[-1] == count
-    assert max(after - before for before, after in itertools.pairwise(turns)) <= LOOKS_MAX
-    assert answered == list(range(count)), "those first that wait longest"
+    turns = asyncio.run(main())
+    assert turns[-1] == COUNT
+    assert largest_step(turns) <= LOOKS_MAX
+    assert answered == list(range(COUNT)), "those first that wait longest"
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_pulls_that_end_at_the_same_instant_leave_the_loop_to_others(
+    state: BrokerState, loop_factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    answered: list[int] = []
+
+    async def main() -> list[int]:
+        waiting = waiting_in(state, answered)
+        park_all(state, waiting, deadline=asyncio.get_running_loop().time())
+        return await answered_by_turn(answered)
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        turns = runner.run(main())
+    assert answered == list(range(COUNT)), "each pull is answered once"
+    assert largest_step(turns) <= LOOKS_MAX
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["a message arrives", "the time is over"])
+def test_pulls_that_get_large_messages_leave_the_loop_to_others(tmp_path: Path, ends: bool) -> None:
+    state = state_in(tmp_path, TopicConfig(topic_name="T"), log_file_size=8 << 20)
+    size = 300 << 10
+    answered: list[int] = []
+
+    async def main() -> list[int]:
+        waiting = waiting_in(state, answered)
+        at = asyncio.get_running_loop().time()
+        park_all(state, waiting, deadline=at if ends else at + 60.0)
+        message = Draft(topic="T", queue_id=0, body=bytes(size), properties="", tags_code=0, born_host=HOST)
+        state.store.put(message, now_ms=NOW)
+        if not ends:
+            waiting.arrived({("T", 0)})
+        turns = await answered_by_turn(answered)
+        waiting.end()
+        return turns
+
+    turns = asyncio.run(main())
+    state.store.log.close()
+    assert answered == list(range(COUNT))
+    assert largest_step(turns) <= ANSWERED_BYTES // size + 1
+
+
+def test_a_broker_that_ends_answers_all_waiting_pulls(state: BrokerState) -> None:
+    answered: list[int] = []
+
+    async def main() -> None:
+        waiting = waiting_in(state, answered)
+        park_all(state, waiting, deadline=asyncio.get_running_loop().time() + 60.0)
+        waiting.end()
+
+    asyncio.run(main())
+    assert answered == list(range(COUNT))

@@ -1,4 +1,4 @@
-"""Request 308 compares all groups of a topic in steps, so that other requests have their turn."""
+"""Requests about all groups, 308 and 328, are served in steps, so that other requests have their turn."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pytest
 
 from routekeeper.broker.requests.handlers import serve
 from routekeeper.broker.tables.state import BrokerState, Call, Stepwise
+from routekeeper.remoting.bodies import HeartbeatData
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.route import TopicConfig
 from tests.broker.states import HOST, NOW, state_in
@@ -48,19 +50,39 @@ def test_comparing_many_groups_leaves_turns_to_others(state: BrokerState) -> Non
     assert outcome.body == b'{"correctionOffsets":{' + pairs + b"}}"
 
 
+@pytest.mark.slow
+def test_listing_many_producers_leaves_turns_to_others(state: BrokerState) -> None:
+    groups = tuple(f"p{number}" for number in range(1000))
+    for connection in range(50):
+        data = HeartbeatData(client_id=f"c{connection}", consumers=(), producer_groups=groups)
+        beat = RemotingCommand.request(34, body=data.encode())
+        serve(state, Call(request=beat, connection=connection, peer=HOST, now_ms=NOW, now=0.0))
+    call = Call(request=RemotingCommand.request(328), connection=1, peer=HOST, now_ms=NOW, now=0.0)
+    longest = []
+    for _ in range(TRIES):
+        outcome, turns = in_turns(state, call)
+        longest.append(turns)
+        if max(turns) < TURN_S:
+            break
+    assert max(min(same) for same in zip(*longest, strict=True)) < TURN_S
+    data = orjson.loads(outcome.body)["data"]
+    assert list(data) == list(groups)
+    assert all([row["clientId"] for row in rows] == [f"c{n}" for n in range(50)] for rows in data.values())
+
+
 def in_turns(state: BrokerState, call: Call) -> tuple[RemotingCommand, list[float]]:
     """Serve a request; return its answer and how much processor time in s each turn took."""
     turns = []
     begun = time.thread_time()
-    outcome = serve(state, call)
+    outcome, done = serve(state, call), None
     while isinstance(outcome, Stepwise):
         try:
-            step = next(outcome.work)
+            step = outcome.work.send(done)
         except StopIteration as end:
             outcome = end.value
         else:
             turns.append(time.thread_time() - begun)
-            step()
+            done = step()
             begun = time.thread_time()
     turns.append(time.thread_time() - begun)
     assert isinstance(outcome, RemotingCommand)

@@ -1,0 +1,204 @@
+"""A queue with a whole damaged file: a pull does a bounded part of the search, and none is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from routekeeper.broker.requests.group_requests import reset_offset
+from routekeeper.broker.requests.pulling import Pull, look, search_offset
+from routekeeper.broker.store import log_scan
+from routekeeper.broker.store.consume_queue import ENTRY, ENTRY_SIZE, Entry
+from routekeeper.broker.store.files import DISK, Content
+from routekeeper.broker.store.log_scan import Record
+from routekeeper.broker.store.messages import Draft
+from routekeeper.broker.tables.state import BrokerState, Call, Later
+from routekeeper.remoting.bodies import QueueOffsets, SubscriptionGroupConfig
+from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.message import decode_messages
+from routekeeper.remoting.route import TopicConfig
+from tests.broker.states import HOST, NOW, state_in
+
+FILE = 12_000
+COUNT = 3 * FILE
+#: Reads, writes and looks at records in one pull; a search that ends at once needs 30,000 or more.
+WORK_MAX = 6_000
+
+
+class Work:
+    """Counts reads, writes and looks at records of one call, which may not be too many."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.most = 0
+        opened, read, write, look_at = DISK.open, DISK.read, DISK.write, log_scan.read_indexed
+
+        def noting_open(path: Path, *, create: bool = False, empty: bool = False) -> int:
+            self._note()
+            return opened(path, create=create, empty=empty)
+
+        def noting_read(fd: int, size: int, at: int) -> bytes:
+            self._note()
+            return read(fd, size, at)
+
+        def noting_write(fd: int, data: bytes | memoryview, at: int) -> int:
+            self._note()
+            return write(fd, data, at)
+
+        def noting_look(data: Content, position: int, *, base: int) -> tuple[Record, int] | None:
+            self._note()
+            return look_at(data, position, base=base)
+
+        monkeypatch.setattr(DISK, "open", noting_open)
+        monkeypatch.setattr(DISK, "read", noting_read)
+        monkeypatch.setattr(DISK, "write", noting_write)
+        monkeypatch.setattr(log_scan, "read_indexed", noting_look)
+
+    def _note(self) -> None:
+        self.count += 1
+        assert self.count <= WORK_MAX, "one call holds up all others"
+
+    def begin(self) -> None:
+        self.most = max(self.most, self.count)
+        self.count = 0
+
+
+def reopened(tmp_path: Path) -> BrokerState:
+    sizes = {"log_file_size": 64 << 20, "queue_file_size": FILE * ENTRY_SIZE}
+    state = state_in(tmp_path, TopicConfig(topic_name="T"), **sizes)
+    state.groups.put(SubscriptionGroupConfig(group_name="G"), now_ms=NOW)
+    return state
+
+
+def entries_of(path: Path) -> list[Entry]:
+    return [Entry(*values) for values in ENTRY.iter_unpack(path.read_bytes())]
+
+
+def filled(tmp_path: Path) -> tuple[list[Entry], Path]:
+    """Store messages, and zero the entries of the middle third; return the entries before, and their file."""
+    state = reopened(tmp_path)
+    for begin in range(0, COUNT, 1000):
+        drafts = [
+            Draft(topic="T", queue_id=0, body=b"%d" % number, properties="", tags_code=0, born_host=HOST)
+            for number in range(begin, begin + 1000)
+        ]
+        state.store.put_all(drafts, now_ms=NOW + begin)
+    state.store.close()
+    path = tmp_path / "consumequeue" / "T" / "0" / f"{FILE * ENTRY_SIZE:020d}"
+    entries = entries_of(path)
+    assert len(entries) == FILE
+    path.write_bytes(bytes(FILE * ENTRY_SIZE))
+    return entries, path
+
+
+def pull(state: BrokerState, offset: int) -> RemotingCommand:
+    answer = look(
+        state,
+        Pull(
+            request=RemotingCommand.request(11),
+            connection=1,
+            topic="T",
+            queue_id=0,
+            first_offset=offset,
+            offset=offset,
+            count_max=32,
+            bytes_max=1 << 20,
+            codes=None,
+            suspend_ms=0,
+        ),
+    )
+    assert isinstance(answer, RemotingCommand)
+    return answer
+
+
+def consume(state: BrokerState, offset: int, end: int, before_pull: Callable[[], None]) -> list[int]:
+    """Pull as consumers do, from an offset on; return the numbers of the messages up to another offset."""
+    numbers: list[int] = []
+    pulls = 0
+    while offset < end:
+        pulls += 1
+        assert pulls < 10_000
+        before_pull()
+        answer = pull(state, offset)
+        assert answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY), answer
+        numbers += [int(message.body) for message in decode_messages(answer.body)]
+        offset = int(answer.ext_fields["nextBeginOffset"])
+    return [number for number in numbers if number < end]
+
+
+@pytest.mark.slow
+def test_entries_of_intact_messages_are_repaired_and_no_pull_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries, path = filled(tmp_path)
+    state = reopened(tmp_path)
+    work = Work(monkeypatch)
+    assert consume(state, FILE - 100, 2 * FILE + 100, work.begin) == list(range(FILE - 100, 2 * FILE + 100))
+    work.begin()
+    state.store.close()
+    assert state.store.damaged_entries == FILE
+    assert entries_of(path) == entries
+
+
+@pytest.mark.slow
+def test_lost_messages_are_passed_over_and_searched_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    entries, _ = filled(tmp_path)
+    (log,) = (tmp_path / "commitlog").iterdir()
+    begin, end = entries[0].log_offset, entries[-1].log_offset + entries[-1].size
+    with log.open("r+b") as file:
+        file.seek(begin)
+        file.write(bytes(end - begin))
+    state = reopened(tmp_path)
+    work = Work(monkeypatch)
+    kept = [*range(FILE - 100, FILE), *range(2 * FILE, 2 * FILE + 100)]
+    assert consume(state, FILE - 100, 2 * FILE + 100, work.begin) == kept
+    searches = caplog.text.count("queue entries damaged")
+    assert 1 <= searches <= 4
+    assert consume(state, FILE - 100, 2 * FILE + 100, work.begin) == kept
+    assert caplog.text.count("queue entries damaged") == searches, "they are known to be lost"
+    assert state.store.damaged_entries == FILE
+    state.store.log.close()
+
+
+@pytest.mark.slow
+def test_requests_for_times_wait_for_the_search_in_their_own_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path)
+    state = reopened(tmp_path)
+    work = Work(monkeypatch)
+    instant = NOW + FILE + 5_000
+    ext = {"topic": "T", "queueId": "0", "timestamp": str(instant)}
+    call = Call(request=RemotingCommand.request(29, ext), connection=1, peer=HOST, now_ms=NOW, now=0.0)
+    with pytest.raises(Exception, match="searched in the log: try again"):
+        search_offset(state, call)
+    ext = {"topic": "T", "group": "G", "timestamp": str(instant), "isForce": "true"}
+    call = Call(request=RemotingCommand.request(222, ext), connection=1, peer=HOST, now_ms=NOW, now=0.0)
+    steps = reset_offset(state, call).work
+    try:
+        step = next(steps)
+        while True:
+            work.begin()
+            step = steps.send(step())
+    except StopIteration as done:
+        outcome = done.value
+    assert isinstance(outcome, Later)
+    found = {queue.queue_id: at for queue, at in QueueOffsets.decode(outcome.reply.body).offsets.items()}
+    assert found[0] == FILE + 5_000
+    state.store.log.close()
+
+
+def test_search_in_a_deleted_topic_ends_with_it(tmp_path: Path) -> None:
+    _, path = filled(tmp_path)
+    state = reopened(tmp_path)
+    assert pull(state, FILE).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    state.store.delete_topic("T")
+    for _ in range(1000):
+        pull(state, FILE)
+    assert path.read_bytes() == bytes(FILE * ENTRY_SIZE), "the file may be another queue's by now"
+    state.store.log.close()
