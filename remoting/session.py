@@ -74,7 +74,7 @@ class ClientSession:
         self._deadlines: list[tuple[float, int]] = []
         #: Number of answers for which no request waited; they are dropped.
         self.unexpected = 0
-        #: Whether received bytes are left that the last :meth:`receive` did not look at.
+        #: True if the last :meth:`receive` did not look at all received bytes.
         self.more = False
 
     @property
