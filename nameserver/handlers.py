@@ -159,12 +159,13 @@ def deciding_registration(
     *,
     limits: commands.TableLimits | None = None,
 ) -> Steps[Renewal | commands.RegisterBroker]:
-    """Decide a request 103, once it is decoded, on the table as it is at the first step.
+    """Decide a request 103, once it is decoded. It must be decided again if its broker changed between two
+    steps.
 
     Args:
         limits: See :func:`table_limits`.
     """
-    decoded = view.with_set_perms(decoded)
+    decoded = yield from view.with_set_perms(decoded)
     broker = decoded.broker
     name = decoded.broker_name
     record = view.record(broker)

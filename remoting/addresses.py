@@ -117,6 +117,13 @@ def charged_host(host: str) -> str:
     return str(ipaddress.ip_network((int(address), 64), strict=False))
 
 
+def network_of(host: str) -> str:
+    """Return the name under which connections take turns and share limits: an IPv6 network of 64 bits is one
+    host, as in :func:`charged_host`. Addresses of loopback stay apart.
+    """
+    return charged_host(host) or host
+
+
 def same_address(one: str, other: str) -> bool:
     """Say whether two texts name one address, however they spell it; names are not resolved."""
     if one == other:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from routekeeper.remoting.acl.access import EXCEPTION, Denied
+from routekeeper.remoting.addresses import network_of
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.line_limit import LineLimit
 from routekeeper.remoting.logs import Quoted
@@ -44,7 +45,7 @@ class AuditLog:
         """Note a change; ``peer`` is the ``host:port`` of the client."""
         if self._turn is None:
             self._turn = self._loop.call_later(WINDOW_S, self.close)
-        if self._limit.allow(peer.rpartition(":")[0] or peer):
+        if self._limit.allow(network_of(peer.rpartition(":")[0] or peer)):
             # These texts are the program's own, as the template is.
             names = "".join(f" {name}=%s" for name in fields)
             words = (_word(text[:_WORD_MAX]) for text in fields.values())

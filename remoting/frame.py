@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple
 
 from routekeeper.remoting.codes import HeaderCodec
@@ -92,9 +92,11 @@ class FrameDecoder:
         for whole, start, size in self.places(bytes(data)):
             yield split_frame(whole, start, size)
 
-    def places(self, data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    def places(self, data: bytes) -> Generator[tuple[bytes, int, int], None, None]:
         """Yield for each frame that ``data`` completes: the bytes that hold it, its length word's place, its
         size.
+
+        If the generator is closed early, the next call begins with the frames that it has not yielded.
 
         Raises:
             RemoteProtocolError: If a frame is above the limit; those before it were yielded.

@@ -50,7 +50,15 @@ class ClientSession:
           :meth:`lost`.
     """
 
-    __slots__ = ("_deadlines", "_decoder", "_next_opaque", "_outstanding_max", "_waiting", "unexpected")
+    __slots__ = (
+        "_deadlines",
+        "_decoder",
+        "_next_opaque",
+        "_outstanding_max",
+        "_waiting",
+        "more",
+        "unexpected",
+    )
 
     def __init__(
         self,
@@ -66,6 +74,8 @@ class ClientSession:
         self._deadlines: list[tuple[float, int]] = []
         #: Number of answers for which no request waited; they are dropped.
         self.unexpected = 0
+        #: True if the last :meth:`receive` did not look at all received bytes.
+        self.more = False
 
     @property
     def outstanding(self) -> int:
@@ -106,22 +116,34 @@ class ClientSession:
             raise LocalProtocolError(f"request of code {request.code} is not marked oneway")
         return request.encode(self._take_opaque())
 
-    def receive(self, data: bytes) -> list[Event]:
+    def receive(self, data: bytes, *, unasked_max: int | None = None) -> list[Event]:
         """Process received bytes; return the events that they complete.
 
         After :class:`Broken`, always the last event, the driver closes the connection and calls
         :meth:`lost`.
+
+        Args:
+            unasked_max: Stop after so many frames that no request of ours waits for. If :attr:`more` is
+                true afterwards, the next call goes on with the rest, also without new bytes. None: no bound.
         """
         events: list[Event] = []
+        unasked = 0
+        self.more = False
+        frames = self._decoder.places(data)
         try:
-            for whole, start, size in self._decoder.places(data):
+            for whole, start, size in frames:
                 command = read_answer(whole, start, size)
-                if not command.flag & FLAG_RESPONSE:
-                    events.append(PeerRequest(command))
-                elif self._waiting.pop(command.opaque, None) is None:
+                if command.flag & FLAG_RESPONSE and self._waiting.pop(command.opaque, None) is not None:
+                    events.append(Response(command.opaque, command))
+                    continue
+                if command.flag & FLAG_RESPONSE:
                     self.unexpected += 1
                 else:
-                    events.append(Response(command.opaque, command))
+                    events.append(PeerRequest(command))
+                unasked += 1
+                if unasked == unasked_max:
+                    self.more = True
+                    frames.close()  # now, because it keeps the rest for the next call
         except RemoteProtocolError as error:
             events.append(Broken(error))
         return events

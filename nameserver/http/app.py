@@ -35,7 +35,7 @@ from .kv import KvChanges
 from .lane import Lane
 from .metrics import Metrics
 from .openapi import TEXT, Answer, Serves, document, routes
-from .problems import ASK_AGAIN, HEADERS, JSON, Problem, check_query
+from .problems import ASK_AGAIN, HEADERS, JSON, Problem, check_query, encodable
 from .reads import Reads
 from .token import Token
 from .watchers import Watchers
@@ -155,6 +155,8 @@ class HttpServer:
                     421,
                     f"HTTP does not answer under the name {str(host)[:200]}; httpAllowedHosts can allow it",
                 )
+            if not _is_text(request.raw_path):
+                raise Problem(400, "path and query must be UTF-8")
             answer = await handler(request)
             if isinstance(answer, msgspec.Struct):
                 body = msgspec.json.encode(answer)
@@ -179,7 +181,9 @@ class HttpServer:
             result = {500: "unknown", 504: "unknown", GONE: "unknown", 507: "not-kept(507)"}.get(
                 response.status, result
             )
-            self.server.audit.note(peer, f"{request.method} {path}", result, request.match_info)
+            # The console shows these lines, so they must be text, too.
+            arguments = {name: encodable(value) for name, value in request.match_info.items()}
+            self.server.audit.note(peer, f"{request.method} {path}", result, arguments)
         if not has_place:
             response.force_close()
         return response
@@ -292,6 +296,18 @@ def page_files() -> dict[str, tuple[bytes, str]]:
 
     take(resources.files("routekeeper.nameserver.http").joinpath("web"), "/")
     return found
+
+
+def _is_text(target: str) -> bool:
+    """Return whether a request's target is UTF-8. aiohttp keeps other bytes as lone surrogates.
+
+    A handler might keep such a text, and later answers with it could not be encoded.
+    """
+    try:
+        target.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _problem(error: web.HTTPException, request: web.Request) -> Problem:

@@ -49,16 +49,17 @@ class Problem(Exception):
         self._headers = {**HEADERS, **(headers or {})}
 
     def response(self, instance: str) -> web.Response:
-        """Return the answer; escape bytes that are no UTF-8, which aiohttp keeps as surrogates."""
+        """Return the answer."""
         details = msgspec.structs.replace(
-            self.details, detail=_encodable(self.details.detail), instance=_encodable(instance)
+            self.details, detail=encodable(self.details.detail), instance=encodable(instance)
         )
         return web.Response(
             status=self.status, body=msgspec.json.encode(details), content_type=PROBLEM, headers=self._headers
         )
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
+    """Return a text with its bytes escaped that are no UTF-8: aiohttp keeps them as lone surrogates."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -7,6 +7,7 @@ process's own evidence is judged at once, and the KV configuration is kept in Ro
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -31,7 +32,7 @@ from .kept_file import KeptFile
 from .line import Line
 from .local import Local
 from .notes import note_change
-from .repeats import Repeats
+from .repeats import SECRET_SIZE, Repeats
 from .serving import decide_received, serve
 from .waiters import resolve
 
@@ -68,8 +69,8 @@ class Independent(Local):
         self._kv_path = Path(settings.current.kv_path)
         self._kv_file = KeptFile("KV configuration", "kept", path=self._kv_path, write=self._write_kv)
         self._kept_files.append(self._kv_file)
-        self._repeats = Repeats()
         self._clock = clock
+        self._repeats = Repeats(os.urandom(SECRET_SIZE))
         # All changes of the table wait in one line.
         self._line = Line(clock=clock, call_soon=lambda call: asyncio.get_running_loop().call_soon(call))
         self._timer: asyncio.TimerHandle | None = None

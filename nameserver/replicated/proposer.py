@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from routekeeper.nameserver.commands import (
 )
 from routekeeper.nameserver.handlers import Renewal, answer_for, deciding_registration, table_limits
 from routekeeper.nameserver.modes.interface import ConsistencyError, NoQuorum, NoRoom, OutcomeUnknown
-from routekeeper.nameserver.modes.repeats import Repeats
+from routekeeper.nameserver.modes.repeats import SECRET_SIZE, Repeats
 from routekeeper.nameserver.modes.serving import decide_received, refusal_of
 from routekeeper.nameserver.modes.waiters import resolve
 from routekeeper.nameserver.registration import Registration, decoding_registration
@@ -118,7 +119,7 @@ class Proposer(Component):
         self._reporter = reports.reporter
         self._reader = reader
         self._registering: Counter[Registrant] = Counter()  # registrations without an answer yet
-        self._repeats = Repeats()
+        self._repeats = Repeats(os.urandom(SECRET_SIZE))
         self._timer: asyncio.Handle | None = None
         self._timer_at = math.inf  # kept here, because some of uvloop's handles do not know it
         self._settled: list[tuple[OnOutcome, Verdict]] = []  # outcomes of the entry that is being applied

@@ -24,7 +24,7 @@ class Leaving:
     def __init__(self, store: RouteStore, broker: BrokerKey) -> None:
         self._store = store
         self._broker = broker
-        self._topics: tuple[str, ...] = ()
+        self._topics: dict[str, object] = {}
         self.draft: Draft | None = None
 
     def prepare(self) -> Steps[None]:
@@ -33,10 +33,10 @@ class Leaving:
         name = store.brokers.records[self._broker].broker_name
         addrs, shares = self._addrs_left(), {}
         if not addrs:
-            self._topics = without = tuple(topics.of_name(name))
+            self._topics = without = dict.fromkeys(topics.of_name(name))
         elif MASTER_ID not in addrs and store.brokers.names[name].enable_acting_master:
-            shares, without = topics.with_other_perms(name, lambda perm: perm & ~PERM_WRITE), ()
-            self._topics = tuple(shares)
+            shares, without = topics.with_other_perms(name, lambda perm: perm & ~PERM_WRITE), {}
+            self._topics = dict.fromkeys(shares)
         if self._topics:
             self.draft = Draft(topics, name, store.revision + 1)
             yield from self.draft.put(shares, without=without)
@@ -58,10 +58,13 @@ class Leaving:
             facts.names[name] = None
         if self.draft is not None:
             self.draft.commit()
-            facts.topics.update(dict.fromkeys(self._topics))
+            if facts.topics:
+                facts.topics.update(self._topics)
+            else:  # nearly always
+                facts.topics = self._topics
         if not addrs:
             if self._topics:
-                lost = TopicsLost(topics=self._topics, reason=reason, broker_name=name, broker=broker)
+                lost = TopicsLost(topics=tuple(self._topics), reason=reason, broker_name=name, broker=broker)
                 facts.lost.append(lost)
             brokers.put_name(name, None, revision)
             store.topics.forget_name(name)

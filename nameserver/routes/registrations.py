@@ -27,6 +27,7 @@ from routekeeper.nameserver.verdicts import (
     Verdict,
 )
 from routekeeper.remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
+from routekeeper.remoting.registration import TopicNumbers
 from routekeeper.remoting.route import DataVersion
 from routekeeper.remoting.steps import STEP, Steps, in_steps
 
@@ -75,8 +76,10 @@ def _brings_news(store: RouteStore, command: RegisterBroker, brought: Mapping[st
     )
 
 
-def with_set_perms(store: RouteStore, said: Registration) -> Registration:
-    """Return a registration that keeps the permissions which its broker may not change.
+def with_set_perms(store: RouteStore, said: Registration) -> Steps[Registration]:
+    """Compute a registration that keeps the permissions which its broker may not change.
+
+    The table counts as it is at the first step.
 
     A registration with the listed version brings no news, except for the content of a lost incremental one.
     So it leaves permissions as an operator set them, as RocketMQ does.
@@ -92,11 +95,18 @@ def with_set_perms(store: RouteStore, said: Registration) -> Registration:
     ):
         return said
     listed = store.topics.of_name(said.broker_name)
-    table = {
-        topic: replace(of, perm=listed[topic].data.perm) if topic in listed else of
-        for topic, of in said.table.items()
-    }
+    if len(said.table) > STEP:
+        listed = dict(listed)  # other code may change the table between two steps
+    table: dict[str, TopicNumbers] = {}
+    yield from in_steps(_keep_perms, said.table.items(), table, listed)
     return replace(said, table=table)
+
+
+def _keep_perms(
+    said: Iterable[tuple[str, TopicNumbers]], table: dict[str, TopicNumbers], listed: Mapping[str, Share]
+) -> None:
+    for topic, of in said:
+        table[topic] = replace(of, perm=listed[topic].data.perm) if topic in listed else of
 
 
 def register_reply(store: RouteStore, of: Sender | Touch | Record) -> RegisterReply:

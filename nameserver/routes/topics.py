@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, repeat
@@ -333,7 +333,9 @@ class Draft:
     """
 
     __slots__ = (
+        "_back",
         "_entries",
+        "_gone",
         "_host",
         "_info_size",
         "_lost",
@@ -343,6 +345,7 @@ class Draft:
         "_new_size",
         "_over",
         "_removed",
+        "_removed_at",
         "_removed_marks",
         "_rest",
         "_revision",
@@ -374,6 +377,10 @@ class Draft:
         # Marks of the topics that no broker name has yet, and of the topics that none has any more.
         self._new: dict[str, int] = {}
         self._removed: dict[str, int] = {}
+        self._removed_at: dict[str, int] = {}  # the same topics, with the revision of this change
+        # New topics whose removal is remembered, by the revision of the removal; each with its mark.
+        self._back: dict[int, dict[str, int]] = {}
+        self._gone = store._tombstones.by_kind["topic"]  # another object once removals were forgotten
         self._sets: dict[int, QueueSet] = {} if over is None else over._sets
         # By the old set and the new share of topics: the new set, and the difference of the marks.
         self._steps: dict[tuple[QueueSet, Share | None], tuple[QueueSet, int]] = {}
@@ -450,6 +457,10 @@ class Draft:
             marks = list(map(mark_of_topic, topics))
             self._new.update(zip(topics, marks, strict=True))
             self._new_size += size_of(topics)
+            if self._gone:
+                for topic, mark in zip(topics, marks, strict=True):
+                    if (removed_at := self._gone.get(topic)) is not None:
+                        self._back.setdefault(removed_at, {})[topic] = mark
         else:
             host = before.host
             marks = list(map(self._store.marks.__getitem__ if self._over is None else self._mark, topics))
@@ -471,6 +482,7 @@ class Draft:
             mappings = {n: kept for n, kept in mappings.items() if n != name}
         if queue_set is NO_QUEUES:
             self._removed.update(zip(topics, marks, strict=True))
+            self._removed_at.update(dict.fromkeys(topics, revision))
             self._removed_marks += total
             self._rest -= total * (revision + (host_mark(host) if host else 0))
             lost = self._lost.setdefault(host, [0, 0])
@@ -496,18 +508,27 @@ class Draft:
                 pool.shares[astuple(share.data)[1:]] = share
         pool.bound()
         pool.size -= self._info_size
-        back, gone = 0, tombstones.by_kind["topic"]
+        marks, gone = Counter[int](), tombstones.by_kind["topic"]
+        over = self._over
+        while over is not None:  # a topic may leave and come back in the same command
+            again = self._back.setdefault(over._revision, {})
+            for topic in over._removed.keys() & self._new.keys():
+                again[topic] = self._new[topic]
+            over = over._over
         if pairs or self._new or self._info_size:
             size = self._new_size - self._info_size
             ledger.add(pool.host, topics=len(self._new), pairs=pairs, size=size)
-            came_back = gone.keys() & self._new.keys() if gone else ()
-            back = sum([self._new[str(topic)] * gone.pop(topic) for topic in came_back])
+            for removed_at, back in self._back.items():
+                if gone is not self._gone or self._over is not None:
+                    back = {topic: mark for topic, mark in back.items() if gone.get(topic) == removed_at}
+                marks[removed_at] -= sum(back.values())
+                _forget(gone, back)
         if self._removed:
             for host, (topics, size) in self._lost.items():
                 ledger.add(host, topics=-topics, size=-size)
             _forget(store.entries, self._removed)
             _forget(store.marks, self._removed)
-            gone.update(dict.fromkeys(self._removed, self._revision))
+            marks[self._revision] += self._removed_marks
         if self._made is None:
             store.entries.update(self._entries)
             store.marks.update(self._new)
@@ -515,8 +536,8 @@ class Draft:
         store.rest = (store.rest + self._rest) & MASK
         store._sets.update(self._sets)
         store._bound_sets()
-        if back or self._removed:
-            tombstones.topics_moved(self._removed_marks * self._revision - back)
+        if marks:
+            tombstones.topics_moved(marks, self._removed_at)
 
 
 _NO_ENTRY: Final = TopicEntry(NO_QUEUES, NO_MAPPINGS, 0)

@@ -10,7 +10,7 @@ from routekeeper.nameserver.commands import TableLimits, TopicQueues, Update
 from routekeeper.nameserver.registration import Registration
 from routekeeper.nameserver.types import BrokerName
 from routekeeper.nameserver.verdicts import Applied, Moved, Rejected, Verdict
-from routekeeper.remoting.steps import STEP, Steps, in_steps
+from routekeeper.remoting.steps import STEP, Steps, finish, in_steps
 
 from .entries import NameEntry, Record, Share
 from .registrations import (
@@ -52,7 +52,7 @@ def shortened(
     topic_count = len(store.topics.of_name(said.broker_name))  # read it now, before other code may change it
     difference = Difference()
     if mask is not None:
-        table = with_set_perms(store, said).table if name.perms_set else said.table
+        table = (yield from with_set_perms(store, said)).table if name.perms_set else said.table
         yield from in_steps(store.topics.find_differing, table.items(), difference, said.broker_name, mask)
     return _update(record, name, said, difference, topic_count, limits)
 
@@ -71,7 +71,7 @@ def shorten_few(
     record, name, mask = made_of
     difference = Difference()
     if mask is not None:
-        table = with_set_perms(store, said).table if name.perms_set else said.table
+        table = finish(with_set_perms(store, said)).table if name.perms_set else said.table
         store.topics.find_differing(table.items(), difference, said.broker_name, mask)
     return _update(record, name, said, difference, len(store.topics.of_name(said.broker_name)), limits)
 

@@ -256,8 +256,8 @@ class RouteView:
         """Compute whether applying a registration would change the table."""
         return would_change(self._store, command)
 
-    def with_set_perms(self, said: Registration) -> Registration:
-        """Return a registration that keeps the permissions which its broker may not change."""
+    def with_set_perms(self, said: Registration) -> Steps[Registration]:
+        """Compute a registration that keeps the permissions which its broker may not change."""
         return with_set_perms(self._store, said)
 
     def is_repeated_by(self, said: Registration) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import Final
 
 from routekeeper.nameserver.types import ConnectionId, MinBrokerChange
@@ -23,7 +24,7 @@ NOTIFY_TIMEOUT_S: Final = 0.3
 NOTICES_MAX: Final = 256
 #: Bound of the addresses to which we connect because of one client connection. A process with several brokers
 #: registers several addresses.
-_PER_CONNECTION: Final = 64
+PER_CONNECTION_MAX: Final = 64
 
 
 class Notices:
@@ -42,6 +43,7 @@ class Notices:
         self._client = RemotingClient(connect_timeout_s=NOTIFY_TIMEOUT_S, idle_s=30.0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._registered: dict[ConnectionId, set[str]] = {}
+        self._dialable: Counter[str] = Counter()  # the same addresses: number of connections of each
 
     def registered(self, origin: ConnectionId, host: str, addr: str) -> None:
         """Note a registration, with any outcome.
@@ -54,11 +56,15 @@ class Notices:
         is_its_own = named == host or canonical_host(named) == canonical_host(host)
         if is_its_own and is_address(addr):
             addrs = self._registered.setdefault(origin, set())
-            if len(addrs) < _PER_CONNECTION:
+            if len(addrs) < PER_CONNECTION_MAX and addr not in addrs:
                 addrs.add(addr)
+                self._dialable[addr] += 1
 
     def closed(self, origin: ConnectionId) -> None:
-        self._registered.pop(origin, None)
+        for addr in self._registered.pop(origin, ()):
+            self._dialable[addr] -= 1
+            if not self._dialable[addr]:
+                del self._dialable[addr]
 
     def send(self, change: MinBrokerChange) -> None:
         notice = RemotingCommand.request(
@@ -71,9 +77,8 @@ class Notices:
             ).to_ext(),
             oneway=True,
         )
-        dialable = set().union(*self._registered.values())
         for addr in change.tell:
-            if addr not in dialable:
+            if addr not in self._dialable:
                 log.info("notice of smallest broker id not sent addr=%s reason=registered elsewhere", addr)
             elif len(self._tasks) >= NOTICES_MAX:
                 log.warning("notice of smallest broker id dropped addr=%s", addr)

@@ -25,6 +25,7 @@ from typing import Any, Final, Protocol, cast
 
 from aiohttp import HttpVersion11, web
 
+from routekeeper.remoting.addresses import network_of
 from routekeeper.remoting.line_limit import LimitedLog
 from routekeeper.remoting.transport.accepting import stop_accepting
 from routekeeper.remoting.transport.lookups import hosts_to_listen_on
@@ -139,7 +140,11 @@ class HttpConnections:
 
     def _tls_failed(self, connection: Secured, reason: str) -> None:
         self._lines.write(
-            logging.WARNING, connection.host, "http tls failed peer=%s reason=%s", connection.peer, reason
+            logging.WARNING,
+            network_of(connection.host),
+            "http tls failed peer=%s reason=%s",
+            connection.peer,
+            reason,
         )
 
     def start(self) -> None:
@@ -199,9 +204,9 @@ class HttpConnections:
         while (total := sum(self._unread.values())) > self.unread_all_max:
             by_host: Counter[str] = Counter()
             for one, held in self._unread.items():
-                by_host[one.host] += held
+                by_host[network_of(one.host)] += held
             (most, _), *_ = by_host.most_common(1)
-            slowest = next(one for one in self._unread if one.host == most)
+            slowest = next(one for one in self._unread if network_of(one.host) == most)
             self._cut(slowest, f"{total} bytes of answers are unread, allowed are {self.unread_all_max}")
 
     def read(self, connection: HttpConnection) -> None:

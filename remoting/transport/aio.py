@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Self, cast
 
@@ -28,6 +29,17 @@ TIMEOUT_S: Final = 3.0
 ONEWAY_MAX: Final = 256
 #: Open connections of one client; above this number the one unused for longest is closed.
 CONNECTIONS_MAX: Final = 4096
+#: Requests of one peer and answers that nobody waits for, handled in one turn of the loop. uvloop may read
+#: again in that turn, so there may be twice as many.
+UNASKED_MAX: Final = 64
+#: Requests of one peer whose answers come later. While there are so many, its further bytes are not read.
+SERVED_MAX: Final = 64
+#: Bytes of answers that a peer leaves unread, above which its connection is closed.
+UNREAD_MAX: Final = 1024 * 1024
+#: Bytes of answers that a peer leaves unread, above which its requests are not handled.
+_UNREAD_PAUSE: Final = 256 * 1024
+#: Unread bytes of a peer above which the loop reports that they are many.
+_UNREAD_REPORTED: Final = 64 * 1024
 
 #: Handles a peer's request, ``(address, request)``; the answer to a oneway request is ignored.
 PeerHandler = Callable[[str, RemotingCommand], "RemotingCommand | Awaitable[RemotingCommand | None] | None"]
@@ -240,6 +252,7 @@ class RemotingClient:
                 ),
             )
             return
+        connection.moved_at = asyncio.get_running_loop().time()
         try:
             result = handler(connection.addr, request)
             if result is None or isinstance(result, RemotingCommand):
@@ -248,6 +261,7 @@ class RemotingClient:
         except Exception as error:  # one request's failure must not close the connection
             connection.answer(request, _failed(request, error))
             return
+        connection.served += 1
         task = asyncio.get_running_loop().create_task(self._serve_later(connection, request, result))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
@@ -259,6 +273,9 @@ class RemotingClient:
             connection.answer(request, await result)
         except Exception as error:  # one request's failure must not close the connection
             connection.answer(request, _failed(request, error))
+        finally:
+            connection.served -= 1
+            connection.continue_soon()
 
 
 async def _reach(
@@ -296,13 +313,22 @@ async def _reach(
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: carries bytes between the loop and the session."""
+    """One connection: carries bytes between the loop and the session.
+
+    The peer may send requests, too, and may be a stranger. So few of them are handled in one turn of the
+    loop, and the connection is not read while more of them wait.
+
+    Attributes:
+        moved_at: Loop time of the last frame that we sent on our own account, or that we asked for or serve.
+        served: Number of the peer's requests whose answers come later.
+    """
 
     def __init__(
         self, client: RemotingClient, addr: str, session: ClientSession, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.addr = addr
         self.moved_at = loop.time()
+        self.served = 0
         self._client = client
         self._session = session
         self._loop = loop
@@ -313,6 +339,10 @@ class _Connection(asyncio.Protocol):
         self._idle: asyncio.TimerHandle | None = None
         self._paused = False
         self._oneways_waiting = 0
+        self._requests: deque[RemotingCommand] = deque()  # of the peer, not handled yet
+        self._unread_answers = 0  # bytes, never fewer than the peer has really left unread
+        self._held_back = False  # reading is paused, because not all received bytes are handled
+        self._turn: asyncio.Handle | None = None  # the next turn in which they are handled
 
     @property
     def lost(self) -> bool:
@@ -322,20 +352,68 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_UNREAD_REPORTED)
         self._idle = self._loop.call_later(self._client._idle_s, self._check_idle)
 
     def data_received(self, data: bytes) -> None:
-        self.moved_at = self._loop.time()
-        for event in self._session.receive(data):
+        broken = None
+        for event in self._session.receive(data, unasked_max=UNASKED_MAX):
             if isinstance(event, Response):
+                self.moved_at = self._loop.time()
                 future = self._futures.pop(event.opaque)
                 if not future.done():
                     future.set_result(event.command)
             elif isinstance(event, PeerRequest):
-                self._client._serve(self, event.command)
+                self._requests.append(event.command)
             else:
-                log.warning("bad frame peer=%s reason=%s", self.addr, event.error)
-                self.abort()
+                broken = event.error
+        self._serve()
+        if broken is not None:
+            log.warning("bad frame peer=%s reason=%s", self.addr, broken)
+            self.abort()
+
+    def _serve(self) -> None:
+        """Handle the peer's requests as far as bounds allow; stop reading if not all bytes are handled."""
+        requests = self._requests
+        while requests and self._may_serve():
+            self._client._serve(self, requests.popleft())
+        held_back = bool(requests) or self._session.more
+        if held_back is not self._held_back:
+            self._held_back = held_back
+            transport = self._transport
+            if transport is not None and not transport.is_closing():
+                if held_back:
+                    transport.pause_reading()
+                else:
+                    transport.resume_reading()
+        if not self._paused or self._may_serve():
+            self.continue_soon()
+
+    def _may_serve(self) -> bool:
+        transport = self._transport
+        may_answer = transport is not None and not transport.is_closing()
+        return may_answer and self.served < SERVED_MAX and self._unread() <= _UNREAD_PAUSE
+
+    def _unread(self) -> int:
+        """Return the number of bytes of answers that the peer has not read, or more."""
+        if self._unread_answers and self._transport is not None:
+            # Our own requests may be among these bytes, so they alone are no measure.
+            self._unread_answers = min(self._unread_answers, self._transport.get_write_buffer_size())
+        return self._unread_answers
+
+    def continue_soon(self) -> None:
+        """Handle the remaining bytes when the loop has come round, if there are any."""
+        if self._held_back and self._turn is None and self.served < SERVED_MAX:
+            self._turn = self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._turn = None
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._requests:
+            self._serve()
+        else:
+            self.data_received(b"")
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -343,10 +421,12 @@ class _Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._paused = False
         self._oneways_waiting = 0
+        self.continue_soon()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        for timer in (self._timer, self._idle):
+        self._requests.clear()
+        for timer in (self._timer, self._idle, self._turn):
             if timer is not None:
                 timer.cancel()
         self._client._lost(self)
@@ -394,7 +474,14 @@ class _Connection(asyncio.Protocol):
         transport = self._transport
         if answer is None or request.is_oneway or transport is None or transport.is_closing():
             return
-        transport.write(answer.encode())
+        unread = self._unread()
+        if unread > UNREAD_MAX:
+            log.warning("peer does not read peer=%s unread=%s", self.addr, unread)
+            self.abort()
+            return
+        frame = answer.encode()
+        transport.write(frame)
+        self._unread_answers += len(frame)
 
     def abort(self) -> None:
         # Remove it now: the client must not use this connection again before the loop reports its end.

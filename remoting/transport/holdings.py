@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
+from routekeeper.remoting.addresses import network_of
+
 Holder = TypeVar("Holder", bound=Hashable)
 
 #: Part of the bound to which connections are cut off, so that the search is not repeated for every byte
@@ -22,12 +24,13 @@ class Holdings(Generic[Holder]):
 
     Args:
         bytes_max: The bound.
-        host: Returns the address of a connection's peer, without its port.
+        host: Returns the address of a connection's peer, without its port. An IPv6 network of 64 bits counts
+            as one address.
     """
 
     def __init__(self, *, bytes_max: int, host: Callable[[Holder], str]) -> None:
         self._bytes_max = bytes_max
-        self._host = host
+        self._host: Callable[[Holder], str] = lambda holder: network_of(host(holder))
         self._sizes: dict[Holder, int] = {}
         self.total = 0
 

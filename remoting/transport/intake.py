@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from routekeeper.remoting.addresses import network_of
+
 Holder = TypeVar("Holder", bound=Hashable)
 
 
@@ -20,12 +22,13 @@ class Intake(Generic[Holder]):
 
     Args:
         bytes_max: The bound.
-        host: Returns the address of a connection's peer, without its port.
+        host: Returns the address of a connection's peer, without its port. An IPv6 network of 64 bits is one
+            host.
     """
 
     def __init__(self, *, bytes_max: int, host: Callable[[Holder], str]) -> None:
         self._bytes_max = bytes_max
-        self._host = host
+        self._host: Callable[[Holder], str] = lambda holder: network_of(host(holder))
         self._reading: dict[Holder, int] = {}  # sizes of their frames
         self._total = 0
         self._before: dict[Holder, int] = {}  # bytes received of each frame at the last look

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
-from routekeeper.remoting.addresses import host_port
+from routekeeper.remoting.addresses import host_port, network_of
 from routekeeper.remoting.line_limit import LineLimit
 from routekeeper.remoting.logs import shortened
 from routekeeper.remoting.transport.accepting import stop_accepting
@@ -322,7 +322,7 @@ class RemotingServer:
     ) -> None:
         """Log a line that a peer has caused, unless there were too many of them."""
         self._tell_suppressed()
-        if self._lines.allow(connection.host):
+        if self._lines.allow(network_of(connection.host)):
             log.log(level, message, *values, exc_info=error)
         else:
             self.stats.lines_suppressed += 1

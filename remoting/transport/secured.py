@@ -126,6 +126,8 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         self._shaken = 0  # bytes of the handshake so far
         self._queued = False
         self._inner_paused = False
+        self._backed_up = False  # the peer leaves many bytes unread
+        self._unread_control = False  # some of them answer the peer's changes of keys, so it is not read
         self._late: asyncio.TimerHandle | None = None
         self._lost = False
         self._ended = False  # we have closed it
@@ -157,10 +159,16 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         return bool(self._inner.eof_received())
 
     def pause_writing(self) -> None:
+        self._backed_up = True
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
+        self._backed_up = False
         self._inner.resume_writing()
+        if self._unread_control:
+            self._unread_control = False
+            if not self._transport.is_closing():
+                self._read_on()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._lost = True
@@ -236,6 +244,10 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
             return None
         if rest := self._pipe.pending():  # such as an answer to a change of keys
             self._transport.write(rest)
+            if self._backed_up:
+                # The inner protocol counts its own answers only, and such answers need no request.
+                self._unread_control = True
+                self._transport.pause_reading()
         return plain
 
     def _shake(self) -> bool:
@@ -328,14 +340,13 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
 
     def resume_reading(self) -> None:
         self._inner_paused = False
-        if not self._queued:
-            self._transport.resume_reading()
+        self._read_on()
 
     def is_reading(self) -> bool:
         return self._transport.is_reading()
 
     def _read_on(self) -> None:
-        if not self._inner_paused:
+        if not self._inner_paused and not self._queued and not self._unread_control:
             self._transport.resume_reading()
 
     def get_write_buffer_size(self) -> int:

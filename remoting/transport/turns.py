@@ -6,6 +6,8 @@ import heapq
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from routekeeper.remoting.addresses import network_of
+
 #: Seconds for which requests may hold the loop, plus the last request, before other work is done.
 TURN_S: Final = 0.005
 #: Seconds of work after which the next turn begins only when the loop has come round. After less work a
@@ -93,7 +95,7 @@ class Turns:
     - Answers of one connection keep their order: all its waiting bytes wait together.
 
     Work while no connection waits is counted for nobody. A new connection begins with the cost of its host's
-    closed connections, or each new one would go first.
+    closed connections, or each new one would go first. An IPv6 network of 64 bits is one host.
 
     A turn begins only when no new connection came while the loop came round. A listener admits one each time,
     and a client that asks little would otherwise wait for a turn of each connection before it.
@@ -149,11 +151,11 @@ class Turns:
     def came(self, worker: Worker) -> None:
         """Admit a new worker."""
         self._came = True
-        worker.cost_s = self._gone.get(worker.host, 0.0)
+        worker.cost_s = self._gone.get(network_of(worker.host), 0.0)
 
     def left(self, worker: Worker) -> None:
         """Remember the cost of a worker that is gone."""
-        gone, host = self._gone, worker.host
+        gone, host = self._gone, network_of(worker.host)
         if worker.cost_s <= max(self._least_s, gone.get(host, 0.0)):
             return
         if len(gone) >= _HOSTS_MAX and host not in gone:
@@ -223,7 +225,7 @@ class Turns:
         """Count the time of its first run, right after it."""
         took_s = self._clock() - self._task_began
         worker.cost_s += took_s
-        if worker.host in self._gone:  # this one's cost may be part of it
+        if network_of(worker.host) in self._gone:  # this one's cost may be part of it
             self.left(worker)
         self._task_s = max(took_s, self._task_s + _FORGETTING * (took_s - self._task_s))
 

@@ -201,7 +201,7 @@ class UpdateMachine(RuleBasedStateMachine):
             filter_servers=filters,
         )
         # This is decided on the present table: an equal version keeps permissions that an operator set.
-        said = self.short.view.with_set_perms(as_it_came(command))
+        said = finish(self.short.view.with_set_perms(as_it_came(command)))
         command = replace(command, topics=finish(said.topics()))
         short = self.short.shortened(as_it_came(command), delete_absent=delete_absent)
         repeated = self.short.view.is_repeated_by(as_it_came(command))

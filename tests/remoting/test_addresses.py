@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from routekeeper.remoting.addresses import charged_host, is_loopback
+from routekeeper.remoting.addresses import charged_host, is_loopback, network_of
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,19 @@ def test_loopback_is_told_however_its_name_is_spelled(host: str) -> None:
 @pytest.mark.parametrize("host", ["10.0.0.1", "localhost.example", "notlocalhost", ""])
 def test_other_hosts_are_not_loopback(host: str) -> None:
     assert not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("127.0.0.2", "127.0.0.2"),
+        ("::1", "::1"),
+        ("2001:db8:0:7::1", "2001:db8:0:7::/64"),
+        ("[2001:db8:0:7:ffff::2]", "2001:db8:0:7::/64"),
+        ("2001:db8:0:8::1", "2001:db8:0:8::/64"),
+        ("?", "?"),
+    ],
+)
+def test_connections_of_one_network_take_turns_as_one_host(host: str, network: str) -> None:
+    assert network_of(host) == network

@@ -32,6 +32,11 @@ def test_the_largest_of_the_address_that_holds_most_goes_first() -> None:
     assert holdings.largest() == ["many/2", "many/4"]
 
 
+def test_connections_of_a_network_of_64_bits_are_added_up() -> None:
+    holdings = held(("192.0.2.1/0", 400), *((f"2001:db8::{number:x}/0", 100) for number in range(7)))
+    assert {holder.partition(":")[0] for holder in holdings.largest()} == {"2001"}
+
+
 def test_it_goes_down_far_enough_not_to_look_again_at_once() -> None:
     holdings = held(*((f"{n}/1", 10) for n in range(101)))
     chosen = holdings.largest()

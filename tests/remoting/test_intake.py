@@ -56,6 +56,19 @@ def test_hosts_take_turns_however_many_connections_one_has() -> None:
     assert order == ["a/1", "b/0", "c/0", "a/2", "a/3"]
 
 
+def test_a_network_of_64_bits_has_one_turn_like_a_host() -> None:
+    places = intake()
+    assert places.enter("192.0.2.1/0", 100)
+    for number in range(100):
+        places.enter(f"2001:db8::{number:x}/0", 100)
+    places.enter("192.0.2.2/0", 100)
+    places.leave("192.0.2.1/0")
+    (first,) = places.next()
+    assert first == "2001:db8::0/0"
+    places.leave(first)
+    assert places.next() == ["192.0.2.2/0"]
+
+
 def test_who_does_not_finish_goes_to_the_end_of_the_line_while_others_wait() -> None:
     places, received = intake(), {"a/0": 1, "a/1": 1, "b/0": 1}
 

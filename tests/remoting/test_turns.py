@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from routekeeper.remoting.transport.turns import TURN_S, Turns
 
 
@@ -149,7 +151,8 @@ def test_those_who_come_without_end_do_not_keep_others_from_their_turns() -> Non
     assert seen == ["a", "a", "a"]
 
 
-def test_who_comes_again_and_again_does_not_go_first_each_time() -> None:
+@pytest.mark.parametrize("hosts", ["192.0.2.1", "2001:db8::{:x}"], ids=["a host", "a network"])
+def test_who_comes_again_and_again_does_not_go_first_each_time(hosts: str) -> None:
     """A connection for each request is served no sooner than one for all of them."""
     loop, turns, seen, _ = made()
     stays = [
@@ -158,8 +161,8 @@ def test_who_comes_again_and_again_does_not_go_first_each_time() -> None:
     ]
     for one in stays:
         one.ask(100)
-    for _ in range(100):
-        comes = Asker(loop, turns, "comes again", seen, takes_s=2 * TURN_S, host="stranger")
+    for number in range(100):
+        comes = Asker(loop, turns, "comes again", seen, takes_s=2 * TURN_S, host=hosts.format(number))
         turns.came(comes)
         before = len(seen)
         comes.ask(1)

@@ -22,7 +22,7 @@ from collections import Counter
 from typing import Final, Protocol, cast
 
 from routekeeper.nameserver.raft.types import RaftStartError, needed_to_start
-from routekeeper.remoting.addresses import is_loopback, join_address, split_address
+from routekeeper.remoting.addresses import is_loopback, join_address, network_of, split_address
 from routekeeper.remoting.line_limit import LimitedLog, LineLimit
 from routekeeper.remoting.transport.accepting import stop_accepting
 from routekeeper.remoting.transport.lookups import addresses_of, hosts_to_listen_on
@@ -35,10 +35,13 @@ logger = logging.getLogger(__name__)
 
 #: Unproven connections that others opened; our own dials are not counted.
 UNPROVEN_MAX: Final = 64
-#: Unproven connections from one address that is no member's.
+#: Unproven connections from one host that is no member's; an IPv6 network of 64 bits is one host.
 UNPROVEN_PER_ADDRESS: Final = 16
-#: Connections under TLS that one such address may open in a second: each costs the loop a handshake.
+#: Connections under TLS that one such host may open in a second: each costs the loop a handshake.
 STRANGERS_PER_SECOND: Final = 20
+#: The same of all such hosts: so many of them may open their first one in a second, and all together so many
+#: further ones. So a few hosts cannot keep out all others.
+STRANGERS_PER_SECOND_OVERALL: Final = 50
 #: Links to peers of the same cluster that are in no configuration here: they may have been added, or removed,
 #: while this member was away. On loopback without a secret any program can claim that.
 OUTSIDERS_MAX: Final = 16
@@ -89,21 +92,26 @@ class LinkOwner(Protocol):
 class Strangers:
     """The number of unproven connections from each host in this second."""
 
-    _REMEMBERED_MAX: Final = 1024
-
     def __init__(self) -> None:
         self._second = -1
         self._counts: Counter[str] = Counter()
+        self._further = 0  # connections behind the first one of their host
 
     def allow(self, host: str, now: float) -> bool:
-        """Return whether one more may begin. Hosts that are too many to remember wait for the next second."""
+        """Return whether one more may begin."""
         if int(now) != self._second:
             self._second = int(now)
             self._counts.clear()
-        if len(self._counts) >= self._REMEMBERED_MAX and host not in self._counts:
-            return False
-        self._counts[host] += 1
-        return self._counts[host] <= STRANGERS_PER_SECOND
+            self._further = 0
+        count = self._counts[host]
+        if not count:
+            may_begin = len(self._counts) < STRANGERS_PER_SECOND_OVERALL
+        else:
+            may_begin = count < STRANGERS_PER_SECOND and self._further < STRANGERS_PER_SECOND_OVERALL
+            self._further += may_begin
+        if may_begin:
+            self._counts[host] += 1
+        return may_begin
 
 
 class Transport:
@@ -224,19 +232,20 @@ class Transport:
         self._open[link] = None
         if link.dialled is not None:
             return
-        host = link.host
-        known = host in self._hosts_of_members
+        network = network_of(link.host)
+        known = link.host in self._hosts_of_members
         now = asyncio.get_running_loop().time()
-        if self.tls is not None and not known and not self._strangers.allow(host, now):
-            link.close(f"more than {STRANGERS_PER_SECOND} connections a second from there")
+        if self.tls is not None and not known and not self._strangers.allow(network, now):
+            link.close(f"more than {STRANGERS_PER_SECOND} connections a second from there, or many in all")
             return
         accepted = self._accepted()
-        of_host = [other for other in accepted if other.host == host]
+        of_host = [other for other in accepted if network_of(other.host) == network]
         if len(of_host) > UNPROVEN_PER_ADDRESS and not known:
             of_host[0].close(f"more than {UNPROVEN_PER_ADDRESS} unproven connections from there")
         elif len(accepted) > UNPROVEN_MAX:
-            most, _ = Counter(other.host for other in accepted).most_common(1)[0]
-            oldest = next(other for other in accepted if other.host == most)
+            networks = [network_of(other.host) for other in accepted]
+            most, _ = Counter(networks).most_common(1)[0]
+            oldest = accepted[networks.index(most)]
             oldest.close(f"more than {UNPROVEN_MAX} unproven connections")
 
     def _accepted(self) -> list[Link]:
@@ -275,7 +284,7 @@ class Transport:
             self._of_proven.write(logging.WARNING, link.peer, line, link.peer, what)
         else:
             host = link.address.rpartition(":")[0]
-            self._of_strangers.write(logging.WARNING, f"{host} {what}", line, link.address, what)
+            self._of_strangers.write(logging.WARNING, f"{network_of(host)} {what}", line, link.address, what)
 
     # ---- dialling
 
@@ -376,7 +385,7 @@ class Link(asyncio.Protocol):
         )
         self.peer: str | None = None  # the identity, once it is proven
         self._plain_peer: str | None = None  # the same, if frames have neither MAC nor encryption
-        self._pipe = links.tls.pipe(accepts=dialled is None) if links.tls is not None else None
+        self._pipe: Pipe | None = None  # set by connection_made if there is TLS
         self._encrypted = False  # the pipe has finished its own handshake
         self._buffer = bytearray()
         self._wire: asyncio.Transport  # this and the timer from the first call on
@@ -399,7 +408,11 @@ class Link(asyncio.Protocol):
         late = f"not proven within {HANDSHAKE_TIMEOUT_S:.0f} s"
         self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self.close, late)
         self._links.unproven(self)
-        if self.dialled is None or self._closed:
+        if self._closed:
+            return
+        if self._links.tls is not None:  # now, because refused strangers must cost little
+            self._pipe = self._links.tls.pipe(accepts=self.dialled is None)
+        if self.dialled is None:
             return
         if self._pipe is None:
             self._write_frame(self._handshake.begin())

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
 
 from routekeeper.remoting.http.listener import HttpConnections
 from tests.nameserver.http.test_admin import TOKEN, node
@@ -269,6 +271,61 @@ def test_bytes_that_are_no_text_are_refused_and_leave_no_traceback(
             head, _, body = (await ended(reader)).partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 421 ")
             assert "\\udcae.example" in json.loads(body)["detail"]
+
+    asyncio.run(main())
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parser", [HttpRequestParser, HttpRequestParserPy], ids=["default", "python"])
+@pytest.mark.parametrize("text", [b"\xff", b"%FF", b"\xed\xa0\x80", b"%ED%A0%80"], ids=repr)
+def test_no_route_fails_on_bytes_that_are_no_text(
+    text: bytes,
+    parser: type,
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """aiohttp's parser in C refuses them itself; installations without it have the one in Python."""
+    monkeypatch.setattr("aiohttp.web_protocol.HttpRequestParser", parser)
+
+    def targets(described: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
+        for path, operations in described["paths"].items():
+            plain, hostile = re.sub(r"{.*?}", "x", path).encode(), re.sub(rb"{.*?}", text, path.encode())
+            for method, operation in operations.items():
+                yield method.upper(), hostile
+                yield method.upper(), plain + b"?" + text + b"=1"
+                for parameter in operation.get("parameters", ()):
+                    if "$ref" in parameter:
+                        name = parameter["$ref"].rpartition("/")[2].encode()
+                        yield method.upper(), plain + b"?" + name + b"=" + text
+        yield "GET", b"/" + text
+
+    async def main() -> None:
+        async with limited(tmp_path, monkeypatch) as web:
+
+            async def head(method: str, target: bytes, more: bytes = b"") -> bytes:
+                reader, writer = await web.open(
+                    b"%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n%s\r\n"
+                    % (method.encode(), target, more)
+                )
+                answer = await reader.readuntil(b"\r\n\r\n")
+                writer.close()
+                return answer
+
+            async def status(method: str, target: bytes, more: bytes = b"") -> int:
+                return int((await head(method, target, more)).split()[1])
+
+            _, described = await web.ns.get("/openapi.json")
+            asked = list(targets(described))
+            failed = [(method, target) for method, target in asked if await status(method, target) >= 500]
+            assert not failed
+            if b"%" not in text:
+                hostile = [(method, target) for method, target in asked if text in target]
+                assert {await status(method, target) for method, target in hostile} == {400}
+            for name in (b"Accept", b"Accept-Encoding", b"Authorization", b"If-None-Match", b"Last-Event-ID"):
+                for target in (b"/v1/topics", b"/v1/watch?topics=x", b"/"):
+                    assert await status("GET", target, name + b": " + text + b"\r\n") < 500, (name, target)
 
     asyncio.run(main())
     assert not [record for record in caplog.records if record.exc_info]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from routekeeper.nameserver.modes import independent
 from routekeeper.nameserver.modes.independent import Independent
 from routekeeper.nameserver.modes.interface import Freshness
+from routekeeper.nameserver.modes.repeats import BODY_BYTES_MAX, SECRET_SIZE, Repeats
 from routekeeper.nameserver.registration import Registration, decoding_registration
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
@@ -89,6 +90,15 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 
     monkeypatch.setattr(independent, "decoding_registration", counted)
     return decoded
+
+
+def test_hash_of_a_large_body_depends_on_a_secret_whatever_the_environment_says() -> None:
+    """The tests set PYTHONHASHSEED, as some images of containers do: then Python's hash has a known key."""
+    body = bytes(BODY_BYTES_MAX + 1)
+    one, other = Repeats(bytes(SECRET_SIZE)), Repeats(b"\1" * SECRET_SIZE)
+    assert one.mark_of(body) == one.mark_of(bytes(bytearray(body)))
+    assert len({one.mark_of(body), other.mark_of(body), hash(body)}) == 3
+    assert one.mark_of(body[1:]) == other.mark_of(body[1:]) == body[1:]
 
 
 @pytest.mark.parametrize("topics", [2, 2_000])

@@ -17,7 +17,14 @@ import pytest
 
 from routekeeper.nameserver.raft.links.auth import Credentials
 from routekeeper.nameserver.raft.links.tls import TlsContexts, load, names, names_host
-from routekeeper.nameserver.raft.links.transport import APPLICATION, RAFT, STRANGERS_PER_SECOND, Transport
+from routekeeper.nameserver.raft.links.transport import (
+    APPLICATION,
+    RAFT,
+    STRANGERS_PER_SECOND,
+    STRANGERS_PER_SECOND_OVERALL,
+    Link,
+    Transport,
+)
 from routekeeper.nameserver.raft.types import RaftStartError
 from routekeeper.remoting.transport.tls import Pipe, TlsError
 from tests.ports import free_ports
@@ -400,6 +407,75 @@ def test_certificates_allow_an_address_that_others_can_reach() -> None:
             tls=tls,
         )
         assert (await transport.listen("0.0.0.0:0")).startswith("0.0.0.0:")
+        await transport.close()
+
+    _run(scenario)
+
+
+def test_strangers_of_many_hosts_begin_few_handshakes_a_second() -> None:
+    async def scenario() -> None:
+        tls = _contexts("member")
+        recorded = tls.pipe(accepts=False)
+        recorded.shake(b"")
+        hello = recorded.pending()
+        loop = asyncio.get_running_loop()
+        async with _Pair(tls, tls).up() as pair:
+            await until(lambda: pair.linked)
+            host, port = pair.names[0].rsplit(":", 1)
+            answered, began = 0, int(loop.time())
+            for number in range(200):
+                with socket.socket() as stranger:
+                    stranger.setblocking(False)
+                    stranger.bind((f"127.0.1.{number + 1}", 0))
+                    await loop.sock_connect(stranger, (host, int(port)))
+                    with contextlib.suppress(ConnectionError):
+                        await loop.sock_sendall(stranger, hello)
+                        answered += bool(await loop.sock_recv(stranger, 65536))
+            seconds = int(loop.time()) - began + 1
+            assert answered <= STRANGERS_PER_SECOND_OVERALL * seconds
+            assert answered < 200 or seconds > 3, "the machine did not hold it up"
+            assert pair.linked
+
+    _run(scenario)
+
+
+class _Wire(asyncio.Transport):
+    """The socket of a link to a peer with this address."""
+
+    def __init__(self, host: str, tuned: socket.socket) -> None:
+        super().__init__({"peername": (host, 1), "socket": tuned})
+        self.closed = False
+        self.sent = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+
+def test_strangers_of_one_network_begin_as_few_handshakes_a_second_as_one_host() -> None:
+    async def scenario() -> None:
+        tls = _contexts("member")
+        recorded = tls.pipe(accepts=False)
+        recorded.shake(b"")
+        hello = recorded.pending()
+        loop = asyncio.get_running_loop()
+        credentials = Credentials(
+            me="127.0.0.1:1", members=frozenset({"127.0.0.1:1"}), cluster="c", secret=None
+        )
+        transport = Transport(credentials, owner=_Owner(), frame_size_max=FRAME_MAX, tls=tls)
+        answered, began = 0, int(loop.time())
+        with socket.socket() as tuned:
+            for number in range(300):
+                wire, link = _Wire(f"2001:db8:0:7::{number:x}", tuned), Link(transport, None)
+                link.connection_made(wire)
+                if not wire.closed:
+                    link.data_received(hello)
+                    answered += bool(wire.sent)
+        assert 0 < answered <= STRANGERS_PER_SECOND * (int(loop.time()) - began + 1)
         await transport.close()
 
     _run(scenario)

@@ -27,6 +27,7 @@ from routekeeper.nameserver.raft.links.transport import (
     RAFT,
     SILENT_CHECKS_MAX,
     STRANGERS_PER_SECOND,
+    STRANGERS_PER_SECOND_OVERALL,
     UNPROVEN_MAX,
     UNPROVEN_PER_ADDRESS,
     Link,
@@ -1018,3 +1019,16 @@ def test_under_tls_a_host_of_strangers_begins_few_handshakes_a_second() -> None:
     assert allowed == [True] * STRANGERS_PER_SECOND + [False] * 5
     assert strangers.allow("10.0.0.2", 5.0)
     assert strangers.allow("10.0.0.1", 6.0)
+
+
+def test_under_tls_all_strangers_together_begin_few_handshakes_a_second() -> None:
+    """A host's first one has a bound of its own, so a few hosts cannot keep out the others."""
+    strangers = Strangers()
+    allowed = [strangers.allow(f"10.0.{number // 20}.1", 5.0) for number in range(200)]
+    assert sum(allowed) == 10 + STRANGERS_PER_SECOND_OVERALL
+    assert strangers.allow("10.1.0.1", 5.0)
+    assert not strangers.allow("10.1.0.1", 5.0)
+    first = [strangers.allow(f"10.2.{number // 250}.{number % 250}", 6.0) for number in range(500)]
+    assert sum(first) == STRANGERS_PER_SECOND_OVERALL
+    assert not strangers.allow("10.3.0.1", 6.0)
+    assert strangers.allow("10.3.0.1", 7.0)

@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 
 from routekeeper.nameserver.types import BrokerAddr, ConnectionId, MinBrokerChange
-from routekeeper.nameserver.wire.notices import NOTICES_MAX, Notices
+from routekeeper.nameserver.wire.notices import NOTICES_MAX, PER_CONNECTION_MAX, Notices
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.fields import RegisterBrokerFields
 from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.transport import split_address
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.cost import least_cpu_s
 
 WITHIN_S = 30.0
 
@@ -192,6 +193,45 @@ def test_notice_that_fails_in_a_way_nobody_expected_ends_nothing(
 
     asyncio.run(main())
     assert "notice of smallest broker id failed addr=10.0.0.1:1" in caplog.text
+
+
+def test_address_stays_known_until_the_last_connection_that_registered_it_closes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "routekeeper.nameserver.wire.notices")
+
+    async def main() -> list[bool]:
+        sent = []
+        async with asyncio.TaskGroup() as group:
+            notices = Notices(group)
+            for _ in range(3):
+                notices.registered(ConnectionId(1), "127.0.0.1", "127.0.0.1:1")
+            notices.registered(ConnectionId(2), "127.0.0.1", "127.0.0.1:1")
+            for number in (3, 2, 2, 1):
+                notices.closed(ConnectionId(number))
+                caplog.clear()
+                notices.send(change(["127.0.0.1:1"]))
+                sent.append("registered elsewhere" not in caplog.text)
+            await notices.close()
+        return sent
+
+    assert asyncio.run(main()) == [True, True, True, False]
+
+
+@pytest.mark.slow
+def test_notice_costs_no_more_for_the_addresses_of_all_connections() -> None:
+    async def main() -> float:
+        async with asyncio.TaskGroup() as group:
+            notices = Notices(group)
+            for number in range(5_000):
+                for port in range(1, PER_CONNECTION_MAX + 1):
+                    host = f"10.0.{number // 250}.{number % 250}"
+                    notices.registered(ConnectionId(number), host, f"{host}:{port}")
+            took_s = least_cpu_s(lambda: lambda: notices.send(change(["10.1.1.1:1"])), below=0.005)
+            await notices.close()
+        return took_s
+
+    assert asyncio.run(main()) < 0.005
 
 
 def test_notices_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
