@@ -18,6 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from routekeeper.broker.config import NAMESRV_KEYS, BrokerConfig, apply_properties
 from routekeeper.broker.errors import Refused, SettingError, StoreUnavailable, StoreUnusable, refused_for
 from routekeeper.broker.requests.audited import AUDITED, result_of
@@ -606,7 +608,8 @@ class BrokerServer:
 
     def _answer_synced(self, connection: Connection, request: RemotingCommand, later: Later) -> DeferredReply:
         """Answer once the log is synced. It makes no task, because with SYNC_FLUSH every send needs this."""
-        deferred, reply = DeferredReply(connection, request), later.reply
+        # without its body, which the log has: a hung disk must not fill the memory
+        deferred, reply = DeferredReply(connection, replace(request, body=b"")), later.reply
         self._upkeep.when_synced(
             later.log_offset,
             lambda failure: deferred.send(reply if failure is None else _unsynced(reply)),
