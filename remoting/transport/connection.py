@@ -178,8 +178,6 @@ class Connection(Inner):
         "_inbox",
         "_large",
         "_large_unanswered",
-        "_parked",
-        "_parked_for",
         "_paused",
         "_pending",
         "_queued",
@@ -217,8 +215,6 @@ class Connection(Inner):
         # True if received bytes may go to the fast path unchanged: no earlier bytes are unanswered, and the
         # peer reads.
         self._straight = self._inbox.straight
-        # Bytes that wait for a number, before the inbox has to keep them in order with others.
-        self._parked, self._parked_for = b"", 0
         self._counted = 0  # bytes in the inbox and under way, as counted by the server
         self._under_way = self._under_way_counted = 0  # bytes of requests whose answers come later
         self._crowded = False  # so many bytes are under way that no request is handled
@@ -263,13 +259,10 @@ class Connection(Inner):
             answers = self._whole(data)
             if answers is not None:
                 if isinstance(answers, int):
-                    self._park(answers, data)
+                    self._wait(answers, data)
                 else:
                     self._transport.write(answers)  # type: ignore[union-attr]  # the transport exists while data arrive
                 return
-        elif self._parked_for:
-            self._inbox.wait(self._parked_for, self._parked)
-            self._parked, self._parked_for = b"", 0
         elif not self._paused and not self._crowded and self.server.turns.begin():
             try:
                 request = self._inbox.single(data)
@@ -306,12 +299,12 @@ class Connection(Inner):
             self._look()
             self._read_on()
         else:
-            self._straight = self._inbox.straight and not self._parked_for
+            self._straight = self._inbox.straight
 
     @property
     def size(self) -> int:
         """Return the number of received bytes that no handler has."""
-        return self._inbox.size + len(self._parked)
+        return self._inbox.size
 
     def go_on(self) -> None:
         """Handle the remaining bytes, now that it is this connection's turn."""
@@ -565,14 +558,10 @@ class Connection(Inner):
             self.server.turns.wait(self)
         self._kept()
 
-    def _park(self, number: int, data: bytes) -> None:
-        """Keep the only unhandled bytes until :meth:`unpark`; nearly every linearizable read comes here."""
+    def _wait(self, number: int, data: bytes) -> None:
         self._straight = False
-        self.server.park(self, number)
-        if len(data) <= _WORTH_COUNTING:
-            self._parked, self._parked_for = data, number
-        else:
-            self._inbox.wait(number, data)
+        self._inbox.wait(number, data)
+        if len(data) > _WORTH_COUNTING:
             self._kept()
 
     def _kept(self) -> None:
@@ -604,7 +593,6 @@ class Connection(Inner):
 
     def _clear(self) -> None:
         """Drop all received bytes that are not handled."""
-        self._parked, self._parked_for = b"", 0
         self._inbox.clear()
         self._account()
 
@@ -640,32 +628,21 @@ class Connection(Inner):
 
     def unpark(self, number: int) -> None:
         """Handle bytes that waited for ``number`` or an earlier one."""
-        if 0 < self._parked_for <= number:  # nearly always: nothing has arrived since
-            data, self._parked, self._parked_for = self._parked, b"", 0
-            self._go_on_with(data, straight=True)
-            return
         inbox = self._inbox
-        while inbox.waits_for and (data_behind := inbox.unpark(number)) is not None:
-            self._go_on_with(data_behind, straight=inbox.straight)
+        while inbox.waits_for and (data := inbox.unpark(number)) is not None:
+            if self._transport is None or self._finishing:
+                continue
+            if inbox.straight and not self._backed_up:  # nearly always: requests that arrived together
+                answers = self._whole(data)
+                if isinstance(answers, bytes):
+                    self._transport.write(answers)
+                    self._straight = not self._backed_up
+                    continue
+            if inbox.resume(data):
+                # The index that these bytes waited for is applied only now.
+                self._look(anyway=True)
         if self._counted:
             self._kept()
-
-    def _go_on_with(self, data: bytes, *, straight: bool) -> None:
-        """Handle bytes that have waited. The table has applied the index that they waited for only now.
-
-        Args:
-            straight: The inbox keeps no bytes, so these may go to the fast path unchanged.
-        """
-        if self._transport is None or self._finishing:
-            return
-        if straight and not self._backed_up:
-            answers = self._whole(data)
-            if isinstance(answers, bytes):
-                self._transport.write(answers)
-                self._straight = not self._backed_up
-                return
-        if self._inbox.resume(data):
-            self._look(anyway=True)
 
     def _flush(self, answers: list[bytes]) -> bool:
         """Send a part of a long batch; return False if the peer must read it first."""

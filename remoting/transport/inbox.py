@@ -224,8 +224,6 @@ class Inbox:
             if number:
                 self._all_seen()
                 self.wait(number, data[position:])
-                assert self._park is not None
-                self._park(number)
                 return Stop.WAITS
         if end - position < _LENGTH_SIZE:
             self._keep(_HEADER_AT)
@@ -247,13 +245,15 @@ class Inbox:
         return request
 
     def wait(self, number: int, data: bytes) -> None:
-        """Keep bytes that wait for ``number``, and later ones, until :meth:`unpark`. The caller parks."""
+        """Keep bytes that wait for ``number``, and later ones, until :meth:`unpark`."""
         if self.waits_for:  # these bytes wait again, for a later number, together with all bytes after them
             data += self._parked + b"".join(behind for _, behind in self._behind)
             self._behind.clear()
         self.waits_for = number
         self._parked = data
         self._waiting = len(data)
+        assert self._park is not None
+        self._park(number)
 
     def unpark(self, number: int) -> bytes | None:
         """Return bytes that waited for ``number`` or an earlier one; None if none do.
