@@ -83,6 +83,8 @@ def _check_topics(table: RouteStore) -> None:
             assert data.broker_name == name, f"{topic} has {data} under {name}"
             members.setdefault(name, set()).add(topic)
         assert topics._sets.get(kept.queue_set.mark) is kept.queue_set, f"{topic} has a set of its own"
+    assert topics.names.keys() == topics.marks.keys() == topics.entries.keys()
+    assert all(topic is name for topic, name in topics.names.items()), "a name is kept twice"
     derived = {name: set(pool.topics) for name, pool in topics.pools.items() if pool.topics}
     assert derived == members, "topics by broker name differ from the topics"
     for name, pool in topics.pools.items():

@@ -187,10 +187,11 @@ class Clocked(Replicated):
         deadline: float,
         answered: Callable[[Answer], None],
         host: str = "",
+        turn_of: str = "",
     ) -> Answer | None:
-        steps = self.steps
+        steps, hosts = self.steps, {"host": host, "turn_of": turn_of}
         if steps is None:
-            return super().register(request, origin, deadline=deadline, answered=answered, host=host)
+            return super().register(request, origin, deadline=deadline, answered=answered, **hosts)
         entered = time.perf_counter_ns()
         steps.note("bytes received until the mode has it", self.began_ns, entered)
 
@@ -202,7 +203,7 @@ class Clocked(Replicated):
 
         steps.cool()
         began = time.perf_counter_ns()
-        answer = super().register(request, origin, deadline=deadline, answered=passed_on, host=host)
+        answer = super().register(request, origin, deadline=deadline, answered=passed_on, **hosts)
         steps.note("decode, decide and propose it", began, time.perf_counter_ns())
         return answer
 

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from routekeeper.broker.config import NAMESRV_KEYS, BrokerConfig, apply_properties
 from routekeeper.broker.errors import Refused, SettingError, StoreUnavailable, StoreUnusable, refused_for
 from routekeeper.broker.requests.audited import AUDITED, result_of
@@ -54,7 +56,6 @@ from routekeeper.remoting.logs import apply_log_level
 from routekeeper.remoting.message import Host
 from routekeeper.remoting.tls_settings import TlsSettingError
 from routekeeper.remoting.transport import lookups, split_address
-from routekeeper.remoting.transport.inbox import KEPT_MAX
 from routekeeper.remoting.transport.port_context import PortFiles, watched_port
 from routekeeper.remoting.transport.secured import PortContext
 from routekeeper.remoting.transport.server import (
@@ -93,7 +94,6 @@ LISTED_QUEUES_MAX: Final = 200_000
 _READERS: Final = 4
 #: Bound of the groups that one log line names.
 _GROUPS_NAMED: Final = 8
-_NO_FIELDS: Final[Mapping[str, str]] = MappingProxyType({})
 #: Longest wait in seconds of an operator's request for the registration of a changed topic.
 _REGISTER_WAIT_S: Final = 3.0
 
@@ -610,17 +610,8 @@ class BrokerServer:
 
     def _answer_synced(self, connection: Connection, request: RemotingCommand, later: Later) -> DeferredReply:
         """Answer once the log is synced. It makes no task, because with SYNC_FLUSH every send needs this."""
-        if len(request.body) <= KEPT_MAX:
-            # A disk may hang while thousands of sends wait. A larger body is kept, because it counts against
-            # the bound of large frames until the answer is sent.
-            request = RemotingCommand(
-                code=request.code,
-                opaque=request.opaque,
-                flag=request.flag,
-                ext_fields=_NO_FIELDS,
-                codec=request.codec,
-            )
-        deferred, reply = DeferredReply(connection, request), later.reply
+        # The log has the body. A disk may hang while thousands of sends wait.
+        deferred, reply = DeferredReply(connection, replace(request, body=b"")), later.reply
         self._upkeep.when_synced(
             later.log_offset,
             lambda failure: deferred.send(reply if failure is None else _unsynced(reply)),

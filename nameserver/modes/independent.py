@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from routekeeper.nameserver.commands import Command, DeleteKv, Evict, ImportKv, PutKv, Update
 from routekeeper.nameserver.handlers import Renewal, answer_for
@@ -22,7 +22,7 @@ from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import FIRST_SCAN_S
 from routekeeper.nameserver.settings.files import load_kv_file, save_kv_file
-from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request
+from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, LeaveReason, Request, refusal
 from routekeeper.nameserver.verdicts import Applied, NoChange, RegisterReply, Rejected, Verdict
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.steps import Steps
@@ -38,6 +38,9 @@ from .waiters import resolve
 
 _T = TypeVar("_T", bound=object)
 _Done: TypeAlias = Applied | NoChange
+
+GONE: Final = refusal("not applied: the connection has closed")
+"""Answer to a registration that waited for its turn when its connection closed."""
 
 
 class Independent(Local):
@@ -118,6 +121,7 @@ class Independent(Local):
         deadline: float,
         answered: Callable[[Answer], None],
         host: str = "",
+        turn_of: str = "",
     ) -> Answer | None:
         if not self._line.waiting:  # Wait: else earlier work in the line may change the record first.
             repeat = self._repeats.find(request, origin, self._table, self.settings.current)
@@ -128,7 +132,13 @@ class Independent(Local):
                 self._liveness.note_current(broker)
                 self._liveness.registered(broker, origin, revision=repeat.renewal.record.revision)
                 return repeat.renewal.answer
-        return self._line.run(self._registering(request, origin, host=host), answered, sender=origin)
+        return self._line.run(
+            self._registering(request, origin, host=host),
+            answered,
+            sender=origin,
+            host=turn_of or host,
+            otherwise=GONE,
+        )
 
     def _registering(self, request: Request, origin: ConnectionId, *, host: str) -> Steps[Answer]:
         settings, table = self.settings.current, self._table
@@ -169,6 +179,7 @@ class Independent(Local):
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         self._repeats.forget(origin)
+        self._line.leave(origin)
         self._line.run(self._closing(origin, by_us=by_us), _no_matter, sender=origin)
 
     def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:

@@ -186,8 +186,13 @@ class Consistency(Protocol):
         deadline: float,
         answered: Callable[[Answer], None],
         host: str = "",
+        turn_of: str = "",
     ) -> Answer | None:
         """Decide a registration (103), as :meth:`execute` does for other requests, but without a task.
+
+        Args:
+            turn_of: Host whose turn the work takes, because hosts take turns; empty for ``host``. It tells
+                apart addresses of loopback, which share one charge.
 
         Returns:
             The answer, or None if ``answered`` is called with it later, once, on the loop.

@@ -221,8 +221,11 @@ class Replicated(Local):
         deadline: float,
         answered: Callable[[Answer], None],
         host: str = "",
+        turn_of: str = "",
     ) -> Answer | None:
-        return self.proposer.register(request, origin, deadline=deadline, answered=answered, host=host)
+        return self.proposer.register(
+            request, origin, deadline=deadline, answered=answered, host=host, turn_of=turn_of or host
+        )
 
     async def execute(
         self, request: Request, origin: ConnectionId, *, deadline: float, host: str = ""
@@ -247,7 +250,8 @@ class Replicated(Local):
         return await self.proposer.propose(command, deadline=deadline)
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
-        # Registrations that came over the connection go first.
+        # A registration that is being decided goes first. Those that wait are not decided any more.
+        self.surroundings.line.leave(origin)
         self.surroundings.line.run(self._closing(origin, by_us=by_us), lambda _: None, sender=origin)
 
     def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:

@@ -35,7 +35,13 @@ from routekeeper.nameserver.commands import (
     written_and_read,
 )
 from routekeeper.nameserver.handlers import Renewal, answer_for, deciding_registration, table_limits
-from routekeeper.nameserver.modes.interface import ConsistencyError, NoQuorum, NoRoom, OutcomeUnknown
+from routekeeper.nameserver.modes.interface import (
+    NO_QUORUM_TAG,
+    ConsistencyError,
+    NoQuorum,
+    NoRoom,
+    OutcomeUnknown,
+)
 from routekeeper.nameserver.modes.repeats import SECRET_SIZE, Repeats
 from routekeeper.nameserver.modes.serving import decide_received, refusal_of
 from routekeeper.nameserver.modes.waiters import resolve
@@ -58,6 +64,11 @@ logger = logging.getLogger(__name__)
 PROPOSED: Final = Answer()
 """In place of an answer that comes later."""
 
+NOT_BEGUN: Final = refusal(
+    f"{NO_QUORUM_TAG} not applied: its turn did not come in time, or its connection has closed"
+)
+"""Answer to a registration that was not decided, let alone proposed."""
+
 PROPOSE_BYTES: Final = 1024 * 1024
 """Commands are sent to the leader in messages of about this many bytes; one command is never split."""
 
@@ -71,7 +82,8 @@ class _Registering:
 
     Attributes:
         answered: Called once with the answer, unless that was known at once.
-        host: The host that sent it.
+        host: The host that is charged for it.
+        turn_of: The host whose turn the work takes.
         renewal: Its answer without the log, if it got one.
         broker: Its sender, once the request is decoded.
     """
@@ -81,13 +93,9 @@ class _Registering:
     deadline: float
     answered: Callable[[Answer], None]
     host: str
+    turn_of: str
     renewal: Renewal | None = None
     broker: BrokerKey | None = None
-
-    def decided(self, answer: Answer) -> None:
-        """Answer, unless the answer comes later."""
-        if answer is not PROPOSED:
-            self.answered(answer)
 
 
 class Proposer(Component):
@@ -137,6 +145,7 @@ class Proposer(Component):
         deadline: float,
         answered: Callable[[Answer], None],
         host: str,
+        turn_of: str,
     ) -> Answer | None:
         """Answer a registration, see :meth:`Consistency.register`."""
         repeat = self._repeats.find(request, origin, self._table, self._settings.current)
@@ -147,12 +156,30 @@ class Proposer(Component):
             if isinstance(renewed, Answer):
                 return renewed
         deadline = min(deadline, self._loop.time() + WRITE_DEADLINE_S)
-        on = _Registering(request, origin, deadline, answered, host)
-        answer = self._line.run(self._begin(on), on.decided, sender=origin)
-        return None if answer is PROPOSED else answer
+        on = _Registering(request, origin, deadline, answered, host, turn_of)
+        answer = self._line.run(
+            self._begin(on),
+            partial(self._decided, on),
+            sender=origin,
+            host=turn_of,
+            otherwise=NOT_BEGUN,
+            until=deadline - ANSWER_MARGIN_S,
+        )
+        return None if answer is None or answer is PROPOSED else self._counted(answer)
+
+    def _decided(self, on: _Registering, answer: Answer) -> None:
+        """Answer a registration whose turn came later, unless the answer comes later still."""
+        if answer is not PROPOSED:
+            on.answered(self._counted(answer))
+
+    def _counted(self, answer: Answer) -> Answer:
+        self.refused += answer is NOT_BEGUN
+        return answer
 
     def _begin(self, on: _Registering) -> Steps[Answer]:
         """Decode and decide; return :data:`PROPOSED` if the answer comes later."""
+        if self._loop.time() >= on.deadline:
+            return NOT_BEGUN
         decoded = yield from decoding_registration(on.request)
         if isinstance(decoded, Answer):
             return decoded
@@ -252,7 +279,14 @@ class Proposer(Component):
         """Answer a registration by the outcome of its command, or decide it again."""
         if isinstance(outcome, Moved):
             done = partial(self._answer, on)
-            answer = self._line.run(self._decide_again(on), done, sender=on.origin)
+            answer = self._line.run(
+                self._decide_again(on),
+                done,
+                sender=on.origin,
+                host=on.turn_of,
+                otherwise=NOT_BEGUN,
+                until=on.deadline - ANSWER_MARGIN_S,
+            )
             if answer is not None:
                 done(answer)
             return
@@ -287,7 +321,7 @@ class Proposer(Component):
         self._registering[registrant] -= 1
         if not self._registering[registrant]:
             del self._registering[registrant]
-        on.answered(answer)
+        on.answered(self._counted(answer))
 
     # -- proposals ----------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from sys import intern
 from typing import Any, Final, cast
 
 import msgspec
@@ -226,7 +225,7 @@ def _image_from(body: _ImageBody) -> Image:
         columns = msgspec.msgpack.decode(data, type=_Slice)
         hosts = [body.hosts[place] for place in columns.hosts] or [""] * len(columns.topics)
         for topic, revision, place, host in zip(
-            map(intern, columns.topics), columns.revisions, columns.sets, hosts, strict=True
+            columns.topics, columns.revisions, columns.sets, hosts, strict=True
         ):
             alike = place, revision, host
             entry = entries.get(alike)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, repeat
 from operator import attrgetter, itemgetter
-from sys import intern
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -109,12 +108,15 @@ class TopicStore:
     Attributes:
         entries: Entries by topic. Each has queue data, and each broker name with a mapping has queue data.
         marks: Marks of the same topics, see :func:`mark_of_topic`.
+        names: The texts of the same topics, by themselves. All other mappings have these very objects as
+            keys, so a hundred brokers with the same topics keep each name once. Names are not interned:
+            Python 3.12 keeps interned texts for ever, and strangers choose these.
         pools: Derived data by broker name.
         shown: Part of the digest of the state that clients see.
         rest: Part of the digest of the other replicated state, without removals.
     """
 
-    __slots__ = ("_ledger", "_sets", "_tombstones", "entries", "marks", "pools", "rest", "shown")
+    __slots__ = ("_ledger", "_sets", "_tombstones", "entries", "marks", "names", "pools", "rest", "shown")
 
     def __init__(self, entries: Mapping[str, TopicEntry], tombstones: Tombstones, ledger: Ledger) -> None:
         self._tombstones = tombstones
@@ -137,6 +139,7 @@ class TopicStore:
         values = entries.values()
         marks = [mark_of_topic(topic) for topic in entries]
         self.marks = dict(zip(entries, marks, strict=True))
+        self.names = dict(zip(entries, entries, strict=True))
         self.shown = sum_of_products(marks, [entry.queue_set.mark for entry in values])
         self.rest = sum_of_products(marks, [entry.revision for entry in values])
         charged: defaultdict[str, list[str]] = defaultdict(list)
@@ -194,14 +197,12 @@ class TopicStore:
     ) -> None:
         """As :meth:`find_differing`, but collect shares. A new share enters the store only with a change.
 
-        The texts of topics are interned, so a hundred brokers with the same topics keep each name once.
-
         Args:
             found: Shares by topic, including those from former steps.
             made: New shares by content, including those from former steps.
         """
         pool = self.pools.get(name) or _NO_POOL
-        listed, share_of = pool.topics.get, pool.shares.get
+        listed, share_of, name_of = pool.topics.get, pool.shares.get, self.names.get
         for of in said:
             numbers = of.read_queue_nums, of.write_queue_nums, of.perm & mask, of.topic_sys_flag
             share = share_of(numbers) or made.get(numbers)
@@ -209,7 +210,7 @@ class TopicStore:
                 share = made[numbers] = Share.of(made_of(QueueData, name, *numbers))
             topic = of.topic
             if listed(topic) is not share:
-                found[intern(topic)] = share
+                found[name_of(topic, topic)] = share
 
     def of_name(self, name: str) -> Mapping[str, Share]:
         """Return a broker name's queue data by topic, in the order in which the topics were added."""
@@ -252,7 +253,7 @@ class TopicStore:
             topics: Each topic once, with queue data that differ from the present ones of the broker name.
         """
         pool, sets = self.pools[name], self._sets
-        listed, entries, marks = pool.topics, self.entries, self.marks
+        listed, entries, marks, names = pool.topics, self.entries, self.marks, self.names
         pairs = -len(listed)
         entry = _NO_ENTRY
         last: TopicEntry | None = None
@@ -273,7 +274,7 @@ class TopicStore:
                 entry = TopicEntry(queue_set, before.mappings, revision, before.host)
             total += marks[topic]
             entries[topic] = entry
-            listed[topic if topic in listed else intern(topic)] = share
+            listed[topic if topic in listed else names[topic]] = share
         self.shown = (self.shown + shown + total * change) & MASK
         self.rest = (self.rest + rest + total * (revision - before.revision)) & MASK
         pairs += len(listed)
@@ -389,7 +390,9 @@ class Draft:
         self._lost: dict[str, list[int]] = {}
         # Copies of the store's mappings with the change in them, which are to replace the mappings; None if
         # the change is small and is made in the mappings themselves.
-        self._made: tuple[dict[str, Share], dict[str, TopicEntry], dict[str, int]] | None = None
+        self._made: tuple[dict[str, Share], dict[str, TopicEntry], dict[str, int], dict[str, str]] | None = (
+            None
+        )
 
     def put(self, shares: Mapping[str, Share], *, without: Collection[str] = ()) -> Iterable[None]:
         """Prepare new queue data of the name for some topics.
@@ -423,8 +426,11 @@ class Draft:
         ):
             listed = yield from _copy_with(store.of_name(self._name), self._shares)
             entries = yield from _copy_with(store.entries, self._entries)
-            marks = (yield from _copy_with(store.marks, self._new)) if self._new else store.marks
-            self._made = listed, entries, marks
+            marks, names = store.marks, store.names
+            if self._new:
+                marks = yield from _copy_with(marks, self._new)
+                names = yield from _copy_with_names(names, self._new)
+            self._made = listed, entries, marks, names
 
     def look(self, topic: str) -> TopicEntry | None:
         """Return a topic's entry as it is after this change."""
@@ -499,7 +505,7 @@ class Draft:
         if self._made is None:
             pool.topics.update(self._shares)
         else:
-            pool.topics, store.entries, store.marks = self._made
+            pool.topics, store.entries, store.marks, store.names = self._made
         if self._without:
             _forget(pool.topics, self._without)
         pairs += len(pool.topics)
@@ -529,9 +535,11 @@ class Draft:
             _forget(store.entries, self._removed)
             _forget(store.marks, self._removed)
             marks[self._revision] += self._removed_marks
+            _forget(store.names, self._removed)
         if self._made is None:
             store.entries.update(self._entries)
             store.marks.update(self._new)
+            store.names.update(zip(self._new, self._new, strict=True))
         store.shown = (store.shown + self._shown) & MASK
         store.rest = (store.rest + self._rest) & MASK
         store._sets.update(self._sets)
@@ -583,6 +591,16 @@ def _copy_with(mapping: Mapping[str, _T], changes: Mapping[str, _T]) -> Steps[di
     for chunk in in_chunks(changes.items()):
         yield
         copy.update(chunk)
+    return copy
+
+
+def _copy_with_names(names: Mapping[str, str], new: Collection[str]) -> Steps[dict[str, str]]:
+    """Return a copy of names by themselves with new ones."""
+    yield
+    copy = dict(names)
+    for chunk in in_chunks(new):
+        yield
+        copy.update(zip(chunk, chunk, strict=True))
     return copy
 
 

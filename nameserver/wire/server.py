@@ -398,12 +398,14 @@ class NameServer:
         # Hooks see the answers that go through a reply object. Without hooks, only a later answer needs such
         # an object.
         later = DeferredReply(connection, command) if self._hooked else None
+        host = charged_host(connection.host)
         answer = self._mode.register(
             command,
             ConnectionId(connection.id),
             deadline=self._loop.time() + ANSWER_WITHIN_S,
             answered=partial(_send_later, later or connection, command, connection.begun),
-            host=charged_host(connection.host),
+            host=host,
+            turn_of=host or connection.host,
         )
         if answer is None:
             return later or DeferredReply(connection, command)

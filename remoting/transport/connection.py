@@ -13,6 +13,7 @@ import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from sys import getsizeof
 from typing import Any, Final, Protocol, cast
 
 from routekeeper.remoting.addresses import host_port, plain_host
@@ -41,6 +42,13 @@ _BATCH_BYTES: Final = 256 * 1024
 _UNREAD_COUNTED: Final = 64 * 1024
 #: Unread bytes of one peer above which its requests are not handled.
 _UNREAD_PAUSE: Final = 256 * 1024
+#: Bytes that a request whose answer comes later counts at least: its objects, the handler's included.
+_REQUEST_BYTES: Final = 1024
+#: Characters of a request's arguments above which their objects are measured.
+_TEXTS_MEASURED: Final = 1024
+#: Change of the bytes under way of one connection from which on it is counted in the total of all. A lone
+#: registration stays below.
+_STEP_BYTES: Final = 64 * 1024
 #: Bytes of one connection that wait for a barrier, above which they are counted; most wait less than 1 ms.
 _WORTH_COUNTING: Final = 4 * 1024
 
@@ -57,7 +65,7 @@ class Server(Protocol):
     Attributes:
         handlers: By request code.
         fast_path: Makes the fast path of a connection.
-        received, unread: Bytes of all connections: received and not handled, sent and not read by the
+        received, unread: Bytes of all connections: received and not answered, sent and not read by the
             peer.
         deferred: Number of answers that come later without a task.
         all_sent: Set when there are no deferred answers; None while nobody waits for that.
@@ -121,6 +129,8 @@ class DeferredReply:
     :attr:`ServerLimits.unanswered_max` unanswered requests.
 
     Attributes:
+        request: The request. It takes memory until it is answered: a handler that does not need its body any
+            more makes this object with a copy without it.
         seen_by: Called with the answer before it is sent.
     """
 
@@ -159,6 +169,8 @@ class Connection(Inner):
         "_backed_up",
         "_closing_by_us",
         "_counted",
+        "_crowded",
+        "_cut",
         "_dispatched",
         "_finishing",
         "_full",
@@ -171,6 +183,8 @@ class Connection(Inner):
         "_queued",
         "_straight",
         "_transport",
+        "_under_way",
+        "_under_way_counted",
         "_waits_since",
         "_whole",
         "active",
@@ -201,7 +215,10 @@ class Connection(Inner):
         # True if received bytes may go to the fast path unchanged: no earlier bytes are unanswered, and the
         # peer reads.
         self._straight = self._inbox.straight
-        self._counted = 0  # bytes in the inbox, as counted by the server
+        self._counted = 0  # bytes in the inbox and under way, as counted by the server
+        self._under_way = self._under_way_counted = 0  # bytes of requests whose answers come later
+        self._crowded = False  # so many bytes are under way that no request is handled
+        self._cut = False  # nothing is counted any more, because the connection is gone or cut off
         self._transport: asyncio.Transport | None = None
         self._full = False  # reading is paused because of the bytes in the inbox
         self._large = 0  # size of the large frame for which it has a place or waits for one
@@ -246,7 +263,7 @@ class Connection(Inner):
                 else:
                     self._transport.write(answers)  # type: ignore[union-attr]  # the transport exists while data arrive
                 return
-        elif not self._paused and self.server.turns.begin():
+        elif not self._paused and not self._crowded and self.server.turns.begin():
             try:
                 request = self._inbox.single(data)
             except RemoteProtocolError as error:
@@ -286,7 +303,7 @@ class Connection(Inner):
 
     @property
     def size(self) -> int:
-        """Return the number of received bytes that are not handled."""
+        """Return the number of received bytes that no handler has."""
         return self._inbox.size
 
     def go_on(self) -> None:
@@ -321,8 +338,8 @@ class Connection(Inner):
         if self._transport is None:
             return  # it was never admitted
         self._transport = None
-        self._inbox.clear()
-        self._account()
+        self._cut = True
+        self._clear()
         if self._large:
             self._large = 0
             self.server.end_large(self)
@@ -364,6 +381,7 @@ class Connection(Inner):
         if len(request.body) > KEPT_MAX:
             self._large_unanswered -= 1
             self._place()
+        self._let_go(_bytes_of(request))
         if server.all_sent is not None:
             server.deferred_sent()
         frame = self._encode(request, SUCCESS if answer is None else answer)
@@ -417,8 +435,8 @@ class Connection(Inner):
         """Close this connection at once, because it holds most of a resource of which all hold too much."""
         self.server.stats.connections_shed += 1
         self.server.say(self, "connection cut off connection=%s peer=%s reason=%s", self.id, self.peer, what)
-        self._inbox.clear()
-        self._account()
+        self._cut = True
+        self._clear()
         self.server.unread.set(self, 0)
         self.abort()
 
@@ -484,7 +502,7 @@ class Connection(Inner):
             anyway: Continue even if the turn is over.
         """
         inbox, turns = self._inbox, self.server.turns
-        if self._paused or not inbox.more:
+        if self._paused or self._crowded or not inbox.more:
             self._kept()
             return
         if anyway:
@@ -513,7 +531,7 @@ class Connection(Inner):
                 if self._finishing or not self.open:
                     inbox.clear()  # later requests need no answer
                     break
-                if turns.over():
+                if self._crowded or turns.over():
                     break
         except RemoteProtocolError as error:
             if answers:
@@ -524,7 +542,7 @@ class Connection(Inner):
             turns.end(self)
         if answers:
             self.send_bytes(answers[0] if len(answers) == 1 else b"".join(answers))
-        if inbox.more and not self._paused:
+        if inbox.more and not self._paused and not self._crowded:
             self._wait_for_turn()
         else:
             self._straight = inbox.straight and not self._backed_up
@@ -557,7 +575,7 @@ class Connection(Inner):
                 self._transport.pause_reading()
         if inbox.large != self._large:
             self._place()
-        if inbox.size != self._counted:
+        if inbox.size + self._under_way_counted != self._counted:
             self._account()
             if self.server.received.exceeded:
                 self.server.shed_received()
@@ -573,8 +591,37 @@ class Connection(Inner):
             self._large = size
             self.hold_back(held_back=size > 0 and not self.server.begin_large(self, size))
 
+    def _clear(self) -> None:
+        """Drop all received bytes that are not handled."""
+        self._inbox.clear()
+        self._account()
+
+    def _hold(self, size: int) -> None:
+        """Count a request whose answer comes later."""
+        self._under_way += size
+        if self._under_way > self.server.limits.under_way_max:
+            self._crowded = True
+        if self._under_way >= self._under_way_counted + _STEP_BYTES:
+            self._count_under_way()
+            if self.server.received.exceeded:
+                self.server.shed_received()
+
+    def _let_go(self, size: int) -> None:
+        """Count the request as answered, and handle further ones if it was the one in their way."""
+        self._under_way -= size
+        if self._under_way < self._under_way_counted:
+            self._count_under_way()
+        if self._crowded and self._under_way <= self.server.limits.under_way_max // 2:
+            self._crowded = False
+            if self._transport is not None and not self._finishing and not self._paused and self._inbox.more:
+                self._wait_for_turn()
+
+    def _count_under_way(self) -> None:
+        self._under_way_counted = self._under_way - self._under_way % _STEP_BYTES
+        self._account()
+
     def _account(self) -> None:
-        size = self._inbox.size
+        size = 0 if self._cut else self._inbox.size + self._under_way_counted
         if size != self._counted:
             self._counted = size
             self.server.received.set(self, size)
@@ -612,8 +659,7 @@ class Connection(Inner):
         self.server.say(
             self, "bad frame connection=%s peer=%s reason=%s", self.id, self.peer, shortened(reason)
         )
-        self._inbox.clear()
-        self._account()
+        self._clear()
         if self._transport is not None:
             self._transport.close()
 
@@ -642,8 +688,9 @@ class Connection(Inner):
                 if isinstance(result, DeferredReply):
                     self.unanswered += 1
                     server.deferred += 1
-                    if len(request.body) > KEPT_MAX:
+                    if len(result.request.body) > KEPT_MAX:
                         self._large_unanswered += 1
+                    self._hold(_bytes_of(result.request))
                     return None
                 if result is None or isinstance(result, RemotingCommand):
                     answer = result
@@ -655,6 +702,7 @@ class Connection(Inner):
                     )
                 else:
                     self.unanswered += 1
+                    self._hold(_bytes_of(request))
                     later = self._answer_later(request, result, begun=self.begun)
                     server.spawn(self, later, len(request.body))
                     return None
@@ -672,6 +720,7 @@ class Connection(Inner):
             answer = self._failed(request, error)
         finally:
             self.unanswered -= 1
+            self._let_go(_bytes_of(request))
         frame = self._encode(request, answer)
         if frame is not None:
             self.send_bytes(frame)
@@ -706,6 +755,15 @@ class Connection(Inner):
                 self, "answer cannot be sent code=%s peer=%s error=%s", request.code, self.peer, error
             )
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)).encode()
+
+
+def _bytes_of(request: RemotingCommand) -> int:
+    """Return about how much memory a request takes until it is answered."""
+    fields = request.ext_fields
+    texts = sum(map(len, fields)) + sum(map(len, fields.values()))
+    if texts > _TEXTS_MEASURED:  # a character can take four bytes
+        texts = sum(map(getsizeof, fields)) + sum(map(getsizeof, fields.values()))
+    return _REQUEST_BYTES + len(request.body) + texts + len(request.remark or "")
 
 
 def _nothing(data: bytes) -> None:

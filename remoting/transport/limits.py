@@ -22,8 +22,11 @@ class ServerLimits:
             frame may be larger; connections with further large frames are not read meanwhile.
         large_frame_s: Seconds after which a connection with an incomplete large frame gives way to others
             that wait; twice as many at most.
-        received_max: Received bytes that are not handled, over all connections: unfinished frames, and
-            frames that wait for their turn. Above it the largest connections are cut off.
+        received_max: Received bytes that are not answered, over all connections: unfinished frames, frames
+            that wait for their turn, and requests whose answers come later. Above it the largest connections
+            are cut off.
+        under_way_max: Bytes of requests of one connection whose answers come later. Above it none of its
+            requests is handled until half of them are answered; one request may be larger.
         unanswered_max: Requests of one connection that may be under way.
         unread_max: Bytes of answers that one peer may leave unread before its connection is closed.
         unread_all_max: The same over all connections. Above it the largest connections are cut off.
@@ -35,6 +38,7 @@ class ServerLimits:
     large_frames_max: int = 32 * 1024 * 1024
     large_frame_s: float = 0.1
     received_max: int = 256 * 1024 * 1024
+    under_way_max: int = 8 * 1024 * 1024
     unanswered_max: int = 4096
     unread_max: int = 64 * 1024 * 1024
     unread_all_max: int = 256 * 1024 * 1024

@@ -334,7 +334,7 @@ class RemotingServer:
 
     def shed_received(self) -> None:
         """Cut off connections with most unhandled bytes, because all together hold too many."""
-        self._shed(self.received, "received and not looked at", self.limits.received_max)
+        self._shed(self.received, "received and not answered", self.limits.received_max)
 
     def shed_unread(self) -> None:
         """Cut off connections with most unread answers, because all together hold too many."""

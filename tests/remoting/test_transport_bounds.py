@@ -8,6 +8,7 @@ import logging
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -17,7 +18,13 @@ import uvloop
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.transport import split_address
-from routekeeper.remoting.transport.server import Connection, Handler, RemotingServer, ServerLimits
+from routekeeper.remoting.transport.server import (
+    Connection,
+    DeferredReply,
+    Handler,
+    RemotingServer,
+    ServerLimits,
+)
 from routekeeper.remoting.transport.turns import TURN_S
 from tests.waiting import until
 
@@ -111,6 +118,135 @@ def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None
 
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
+
+
+# Requests under way ------------------------------------------------------------------------------
+
+
+class Answering:
+    """A handler whose answers come when the test says so; with a task for each request, or without."""
+
+    def __init__(self, *, tasks: bool) -> None:
+        self._tasks = tasks
+        self._replies: deque[Callable[[RemotingCommand], None]] = deque()
+        self.came: list[int] = []
+
+    def __call__(
+        self, connection: Connection, command: RemotingCommand
+    ) -> DeferredReply | Awaitable[RemotingCommand]:
+        self.came.append(command.opaque)
+        if self._tasks:
+            future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+            self._replies.append(future.set_result)
+            return future
+        later = DeferredReply(connection, command)
+        self._replies.append(later.send)
+        return later
+
+    @property
+    def unanswered(self) -> int:
+        return len(self._replies)
+
+    def answer(self, count: int) -> None:
+        for opaque in self.came[-self.unanswered :][:count]:
+            self._replies.popleft()(RemotingCommand(code=0, opaque=opaque, flag=1, ext_fields={}))
+
+
+SHAPES = {
+    "bodies": {"body": bytes(10_000)},
+    "large bodies": {"body": bytes(100_000)},
+    "arguments": {"ext_fields": {"a": "x" * 20_000, "b": "\N{SNOWMAN}" * 10_000}},
+    "nothing": {},
+}
+
+
+@pytest.mark.parametrize("tasks", [False, True], ids=["deferred", "task"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_requests_under_way_of_one_connection_are_bounded_by_their_bytes(
+    run: Run, shape: str, tasks: bool
+) -> None:
+    count, limit = 100, 64 * 1024
+
+    async def main() -> None:
+        handler = Answering(tasks=tasks)
+        limits = ServerLimits(under_way_max=limit)
+        async with serving({1: handler, 2: echo}, limits=limits) as (server, addr):
+            with Peer(addr) as peer, Peer(addr) as other:
+                request = RemotingCommand.request(1, **SHAPES[shape])  # type: ignore[arg-type]
+                data = b"".join(request.with_opaque(number).encode() for number in range(count))
+                sending = asyncio.ensure_future(peer.send(data))
+                await until(lambda: server.received.total > 0 and handler.unanswered > 0)
+                largest = 0
+                while len(handler.came) < count:
+                    before = len(handler.came)
+                    await other.send(frame(2, 1))  # other connections are served meanwhile
+                    assert [answer.opaque for answer in await other.answers(1)] == [1]
+                    largest = max(largest, handler.unanswered)
+                    # Half of the bytes must be answered before others are handled, so this makes progress.
+                    handler.answer(handler.unanswered)
+                    await until(lambda before=before: len(handler.came) > before)  # type: ignore[misc]
+                handler.answer(handler.unanswered)
+                await sending
+                assert sorted(answer.opaque for answer in await peer.answers(count)) == list(range(count))
+                assert handler.came == list(range(count))
+                assert largest <= limit / (1024 + len(request.body)) + 1
+                if shape == "arguments":
+                    assert largest <= 3
+                await until(lambda: server.received.total == 0)
+
+    run(main)
+
+
+def test_connection_waits_until_half_of_its_bytes_are_answered(run: Run) -> None:
+    async def main() -> None:
+        handler = Answering(tasks=False)
+        limits = ServerLimits(under_way_max=64 * 1024)
+        async with serving({1: handler, 2: echo}, limits=limits) as (_, addr):
+            with Peer(addr) as peer:
+                await peer.send(b"".join(frame(1, number, bytes(9_000)) for number in range(8)))
+                await until(lambda: handler.unanswered == 7)
+                await peer.send(frame(2, 99))
+                for left in 6, 5, 4:
+                    handler.answer(1)
+                    assert [answer.code for answer in await peer.answers(1)] == [0]
+                    assert handler.unanswered == left
+                handler.answer(1)
+                await until(lambda: handler.unanswered == 4)
+                opaques = {answer.opaque for answer in await peer.answers(2)}
+                assert opaques == {3, 99}
+                handler.answer(4)
+
+    run(main)
+
+
+def test_bytes_under_way_count_with_the_received_ones_of_all_connections(run: Run) -> None:
+    """A connection that is cut off counts no more, even while its requests are unanswered."""
+
+    async def main() -> None:
+        handler = Answering(tasks=False)
+        limits = ServerLimits(received_max=2 * MIB, under_way_max=MIB)
+        async with serving({1: handler, 2: echo}, limits=limits) as (server, addr):
+            with contextlib.ExitStack() as stack:
+                peers = [stack.enter_context(Peer(addr)) for _ in range(4)]
+                sending = [
+                    asyncio.ensure_future(peer.send(b"".join(frame(1, n, bytes(30_000)) for n in range(60))))
+                    for peer in peers
+                ]
+                await until(lambda: server.stats.connections_shed > 0)
+                assert server.received.total <= 2 * MIB
+                with Peer(addr) as other:
+                    await other.send(frame(2, 7))
+                    assert [answer.opaque for answer in await other.answers(1)] == [7]
+                assert server.stats.connections_shed < 4, "one alone is within the bound"
+
+                def is_settled() -> bool:
+                    handler.answer(handler.unanswered)
+                    return server.received.total == server.deferred == 0
+
+                await asyncio.gather(*sending, until(is_settled), return_exceptions=True)
+                await until(is_settled)
+
+    run(main)
 
 
 # Turns -------------------------------------------------------------------------------------------

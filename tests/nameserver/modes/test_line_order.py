@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from routekeeper.nameserver.modes.independent import Independent
+from routekeeper.nameserver.modes.independent import GONE, Independent
 from routekeeper.nameserver.modes.interface import Freshness
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, ConnectionId, Request
-from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.codes import RequestCode, ResponseCode
 from tests.nameserver.modes.test_independent import Recorder
 from tests.nameserver.modes.test_storms import registration, rounds_until
 from tests.nameserver.replicated.group import run
@@ -37,14 +37,15 @@ class Server:
         self.mode = Independent(settings, Recorder(), boot_id=7, clock=Clock())
         self.mode.tick(0.0)
         self.answered: list[ConnectionId] = []
+        self.dropped: list[ConnectionId] = []
 
-    def register(self, request: Request, over: ConnectionId) -> None:
+    def register(self, request: Request, over: ConnectionId, *, host: str = "") -> None:
         def take(answer: Answer) -> None:
-            assert answer.code == ResponseCode.SUCCESS, answer.remark
-            self.answered.append(over)
+            assert answer.code == ResponseCode.SUCCESS or answer is GONE, answer.remark
+            (self.dropped if answer is GONE else self.answered).append(over)
 
         deadline = asyncio.get_running_loop().time() + 60.0
-        answer = self.mode.register(request, over, deadline=deadline, answered=take)
+        answer = self.mode.register(request, over, deadline=deadline, answered=take, host=host)
         if answer is not None:
             take(answer)
 
@@ -63,8 +64,25 @@ def test_one_who_sends_many_large_registrations_holds_nobody_up_for_more_than_on
     run(main)
 
 
-def test_work_of_one_connection_keeps_its_order(tmp_path: Path) -> None:
-    """Its last registration counts, and the end of its connection comes after all of them."""
+def test_host_with_many_connections_holds_other_hosts_up_for_one_registration(tmp_path: Path) -> None:
+    async def main() -> None:
+        server = Server(tmp_path)
+        server.register(registration(1, 3), over=BROKER, host="10.0.0.2")
+        for number in range(10):
+            request = registration(11 + number, 4_000)
+            server.register(request, over=ConnectionId(11 + number), host="10.0.0.9")
+        # One that changes nothing, and one that changes the table.
+        server.register(registration(1, 3), over=BROKER, host="10.0.0.2")
+        server.register(registration(3, 3), over=OTHER, host="10.0.0.3")
+        await rounds_until(lambda: len(server.answered) == 13)
+        assert server.answered[0] == BROKER
+        assert server.answered[2:4] == [BROKER, OTHER], "both wait for the one that was under way"
+
+    run(main)
+
+
+def test_connection_that_closes_takes_its_waiting_registrations_along(tmp_path: Path) -> None:
+    """Nothing is left of a broker whose registration is under way, and each request gets one answer."""
 
     async def main() -> None:
         server = Server(tmp_path)
@@ -74,9 +92,32 @@ def test_work_of_one_connection_keeps_its_order(tmp_path: Path) -> None:
             server.register(registration(number, 3), over=STRANGER)
         server.register(registration(5, 3), over=BROKER)
         server.mode.closed(STRANGER, by_us=False)
-        await rounds_until(lambda: len(server.answered) == 5)
+        await rounds_until(lambda: len(server.answered) == 2)
         await rounds_until(lambda: [name for name, _ in view.names()] == ["b5"])
+        assert server.answered == [STRANGER, BROKER]
+        assert server.dropped == [STRANGER] * 3
         assert not server.mode.carries_broker(STRANGER)
+
+    run(main)
+
+
+def test_broker_that_unregisters_and_closes_at_once_is_unregistered(tmp_path: Path) -> None:
+    """A broker may unregister over another connection than that of its registration."""
+
+    async def main() -> None:
+        server = Server(tmp_path)
+        view = server.mode.view(Freshness.STALE)
+        server.register(registration(1, 3), over=BROKER)
+        assert [name for name, _ in view.names()] == ["b1"]
+        server.register(registration(2, 8_000), over=STRANGER)
+        fields = registration(1, 3).ext_fields
+        request = Request(code=RequestCode.UNREGISTER_BROKER, ext_fields=fields)
+        deadline = asyncio.get_running_loop().time() + 60.0
+        answer = asyncio.ensure_future(server.mode.execute(request, OTHER, deadline=deadline))
+        await asyncio.sleep(0)
+        server.mode.closed(OTHER, by_us=False)
+        assert (await answer).code == ResponseCode.SUCCESS
+        await rounds_until(lambda: [name for name, _ in view.names()] == ["b2"])
 
     run(main)
 

@@ -20,7 +20,7 @@ from routekeeper.nameserver.commands import (
     encode_command,
 )
 from routekeeper.nameserver.handlers import decide_registration
-from routekeeper.nameserver.modes.independent import Independent
+from routekeeper.nameserver.modes.independent import GONE, Independent
 from routekeeper.nameserver.modes.interface import Freshness
 from routekeeper.nameserver.registration import Registration, decode_registration
 from routekeeper.nameserver.replicated import Replicated
@@ -45,7 +45,7 @@ def registration(number: int, topics: int, *, first: int = 0) -> Request:
 
 
 class Answers:
-    """Registers, and knows how many registrations have not succeeded yet."""
+    """Registers, and knows how many registrations have neither succeeded nor gone with their connections."""
 
     def __init__(self, mode: Independent | Replicated) -> None:
         self._mode = mode
@@ -57,7 +57,7 @@ class Answers:
 
     def _register(self, request: Request, over: int) -> None:
         def take(answer: Answer) -> None:
-            if answer.code == ResponseCode.SUCCESS:
+            if answer.code == ResponseCode.SUCCESS or answer is GONE:
                 self.waiting -= 1
             else:  # a busy machine did not apply it in time: as a broker does
                 asyncio.get_running_loop().call_soon(self._register, request, over)

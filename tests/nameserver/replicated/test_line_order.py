@@ -9,6 +9,7 @@ import pytest
 
 from routekeeper.nameserver.modes.interface import Freshness
 from routekeeper.nameserver.replicated import Replicated
+from routekeeper.nameserver.replicated.proposer import NOT_BEGUN
 from routekeeper.nameserver.types import Answer, ConnectionId, Request
 from routekeeper.remoting.codes import ResponseCode
 from tests.nameserver.modes.test_storms import registration
@@ -24,13 +25,14 @@ class Registrations:
     def __init__(self, member: Replicated) -> None:
         self._member = member
         self.answered: list[ConnectionId] = []
+        self.not_begun: list[ConnectionId] = []
 
-    def send(self, request: Request, over: ConnectionId) -> None:
+    def send(self, request: Request, over: ConnectionId, *, within_s: float = 60.0) -> None:
         def take(answer: Answer) -> None:
-            assert answer.code == ResponseCode.SUCCESS, answer.remark
-            self.answered.append(over)
+            assert answer.code == ResponseCode.SUCCESS or answer is NOT_BEGUN, answer.remark
+            (self.not_begun if answer is NOT_BEGUN else self.answered).append(over)
 
-        deadline = asyncio.get_running_loop().time() + 60.0
+        deadline = asyncio.get_running_loop().time() + within_s
         answer = self._member.register(request, over, deadline=deadline, answered=take)
         if answer is not None:
             take(answer)
@@ -52,7 +54,7 @@ def test_one_who_sends_many_large_registrations_holds_nobody_up_for_more_than_on
     run(main)
 
 
-def test_end_of_a_connection_comes_behind_its_registrations(tmp_path: Path) -> None:
+def test_connection_that_closes_takes_its_waiting_registrations_along(tmp_path: Path) -> None:
     async def main() -> None:
         async with group_of(tmp_path, size=1) as group:
             member = group.at(0)
@@ -61,9 +63,32 @@ def test_end_of_a_connection_comes_behind_its_registrations(tmp_path: Path) -> N
             sent.send(registration(2, 3), over=STRANGER)
             sent.send(registration(3, 3), over=BROKER)
             member.closed(STRANGER, by_us=False)
-            await until(lambda: len(sent.answered) == 3, "all are answered")
+            await until(lambda: len(sent.answered) == 2, "the others are answered")
+            assert sent.not_begun == [STRANGER]
             view = member.view(Freshness.STALE)
-            await until(lambda: [name for name, _ in view.names()] == ["b3"], "the others are gone")
+            await until(lambda: [name for name, _ in view.names()] == ["b3"], "the first one is gone")
             assert not member.carries_broker(STRANGER)
+
+    run(main)
+
+
+def test_registration_whose_time_is_over_before_its_turn_is_not_proposed(tmp_path: Path) -> None:
+    """It is answered although earlier work still goes on, and is never applied."""
+
+    async def main() -> None:
+        async with group_of(tmp_path, size=1) as group:
+            member = group.at(0)
+            sent = Registrations(member)
+            refused = member.raft_status().refused_writes
+            sent.send(registration(1, 40_000), over=BROKER)
+            sent.send(registration(2, 3), over=STRANGER, within_s=0.0)
+            await until(lambda: sent.not_begun == [STRANGER], "the late one is refused")
+            assert not sent.answered
+            # A connection with nothing in the line: it would begin at once.
+            await until(lambda: sent.answered == [BROKER], "the large one is applied")
+            sent.send(registration(3, 3), over=OTHER, within_s=0.0)
+            assert sent.not_begun == [STRANGER, OTHER]
+            assert [name for name, _ in member.view(Freshness.STALE).names()] == ["b1"]
+            assert member.raft_status().refused_writes == refused + 2
 
     run(main)

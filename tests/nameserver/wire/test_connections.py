@@ -114,7 +114,7 @@ def test_unfinished_frames_and_garbage_leave_memory_bounded(tmp_path: Path) -> N
         assert answers(wire)
         assert resident_bytes(pid) < MEMORY_MAX + 300 * 1024 * 1024
         text = log.read_text()
-        assert "bytes received and not looked at on all connections" in text
+        assert "bytes received and not answered on all connections" in text
         assert "Traceback" not in text
         held.close()
         assert answers(wire)

@@ -1,0 +1,120 @@
+"""Registrations of strangers that wait for their turn: they are few bytes, and delay no other host."""
+
+from __future__ import annotations
+
+import random
+import selectors
+import socket
+
+import pytest
+
+from routekeeper.remoting.codes import RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.frame import FrameDecoder
+from tests.faults.test_strangers import MIB, Server, process, read_answer, server
+from tests.registrations import body_of, fields_of, registration
+
+__all__ = ["process", "server"]
+
+pytestmark = pytest.mark.faults
+
+#: Largest body that needs no place of its own while it is read.
+BODY_MAX = 65_000
+CONNECTIONS, FRAMES, ROUNDS = 8, 4_096, 2
+#: Time in seconds without any progress after which a server reads no more. A shorter one weakens the attack.
+STALLED_S = 0.5
+
+
+def costly(seed: int) -> bytes:
+    """Return a registration of many short names that fills a frame of 65,000 bytes."""
+    names = random.Random(seed)
+    topics = [f"{names.randrange(16**7):07x}" for _ in range(12_000)]
+    body = body_of(topics, counter=seed, compressed=True)
+    assert BODY_MAX / 2 < len(body) < BODY_MAX, len(body)
+    fields = fields_of(body, "flood", "10.9.9.9:10911", compressed="true")
+    return RemotingCommand.request(RequestCode.REGISTER_BROKER, fields, body).with_opaque(seed).encode()
+
+
+def flood(server: Server, data: bytes) -> int:
+    """Send on several connections all that the server takes, close them, and return the number of bytes."""
+    sent = 0
+    with selectors.DefaultSelector() as selector:
+        for _ in range(CONNECTIONS):
+            link = server.connect()
+            link.setblocking(False)
+            selector.register(link, selectors.EVENT_WRITE, 0)
+        while ready := selector.select(STALLED_S):
+            for key, _ in ready:
+                taker, at = key.fileobj, key.data
+                assert isinstance(taker, socket.socket)
+                size = taker.send(memoryview(data)[at % len(data) :])
+                sent += size
+                if at + size < FRAMES * BODY_MAX:
+                    selector.modify(taker, selectors.EVENT_WRITE, at + size)
+                else:
+                    selector.unregister(taker)
+                    taker.close()
+        for key in list(selector.get_map().values()):
+            assert isinstance(key.fileobj, socket.socket)
+            key.fileobj.close()
+    return sent
+
+
+def test_registrations_that_wait_hold_little_memory(server: Server) -> None:
+    data = b"".join(map(costly, range(1, 9)))
+    server.check_healthy()
+    sent = sum(flood(server, data) for _ in range(ROUNDS))
+    assert sent > CONNECTIONS * BODY_MAX
+    assert server.peak() < 400 * MIB
+
+
+class Flood:
+    """Connections of one host, each with registrations that take long."""
+
+    def __init__(self, server: Server, connections: int, data: bytes) -> None:
+        self._links = [server.connect() for _ in range(connections)]
+        self._decoders = [FrameDecoder() for _ in self._links]
+        for link in self._links:
+            link.sendall(data)
+            link.setblocking(False)
+        self.handled = 0
+
+    def __enter__(self) -> Flood:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for link in self._links:
+            link.close()
+
+    def count(self) -> int:
+        """Return how many of its registrations have succeeded."""
+        for link, decoder in zip(self._links, self._decoders, strict=True):
+            try:
+                data = link.recv(65536)
+            except BlockingIOError:
+                continue
+            codes = [decode_command(frame).code for frame in decoder.feed(data)]
+            self.handled += codes.count(ResponseCode.SUCCESS)
+        return self.handled
+
+
+@pytest.mark.one_core
+def test_other_hosts_register_beside_a_host_with_many_connections(server: Server) -> None:
+    """It counts registrations, because a slow machine needs longer for each.
+
+    Each of the bystander's waits for one of the strangers'. If connections took turns, it would wait for one
+    of each connection.
+    """
+    connections, wanted = 200, 8
+    with (
+        Flood(server, connections, b"".join(map(costly, (1, 2, 3)))) as strangers,
+        socket.create_connection(server.wire, timeout=60, source_address=("127.0.0.2", 0)) as broker,
+    ):
+        before = strangers.count()
+        for counter in range(1, wanted + 1):
+            topics = tuple(f"own-{number}" for number in range(10))
+            request = registration("own", "127.0.0.2:10911", topics, counter=counter, queues=counter)
+            broker.sendall(request.with_opaque(counter).encode())
+            answer = read_answer(broker)
+            assert (answer.opaque, answer.code, answer.remark) == (counter, ResponseCode.SUCCESS, None)
+        assert strangers.count() - before < connections
