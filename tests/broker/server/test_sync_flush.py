@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import threading
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -82,6 +83,40 @@ def test_no_answer_before_the_sync_and_one_sync_for_all_that_wait(
         assert {answer.code for answer in answers} == {0}
         # The sync under way when they came, one for the rest, perhaps one of the checkpoint.
         assert len(calls) - before <= 5
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    asyncio.run(with_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH"), act))
+
+
+@pytest.mark.slow
+def test_messages_that_wait_for_the_disk_take_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, opened = os.fdatasync, threading.Event()
+    count, body = 100, b"x" * 60_000
+    written = tmp_path / "commitlog"
+
+    def slow(fd: int) -> None:
+        assert opened.wait(30)
+        real(fd)
+
+    def size() -> int:
+        return sum(file.read_bytes().count(body) for file in written.iterdir())
+
+    async def act(broker: Broker) -> None:
+        opened.set()
+        assert (await broker.send(body)).code == 0  # creates the topic
+        opened.clear()
+        tracemalloc.start()
+        try:
+            waiting = [asyncio.ensure_future(broker.send(body)) for _ in range(count)]
+            await until(lambda: size() > count)
+            taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            opened.set()
+        assert {answer.code for answer in await asyncio.gather(*waiting)} == {0}
+        assert taken < count * len(body) / 4
 
     monkeypatch.setattr(os, "fdatasync", slow)
     asyncio.run(with_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH"), act))

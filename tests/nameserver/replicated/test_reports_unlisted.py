@@ -21,6 +21,7 @@ def address(number: int) -> str:
     return f"10.1.0.{number}:10911"
 
 
+@pytest.mark.slow
 def test_a_member_without_a_leader_remembers_the_newest_names_of_a_connection_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -30,7 +31,7 @@ def test_a_member_without_a_leader_remembers_the_newest_names_of_a_connection_on
     async def body() -> None:
         async with group_of(tmp_path, started=1) as group:
             (member,) = group.running
-            within = ANSWER_MARGIN_S + 0.01
+            within = ANSWER_MARGIN_S + 1.0  # each must be decided in this time; none is answered earlier
             requests = (register(addr=address(number)) for number in range(NAMES))
             answers = await asyncio.gather(*(ask(member, request, within=within) for request in requests))
             assert all((answer.remark or "").startswith(NO_QUORUM_TAG) for answer in answers)
