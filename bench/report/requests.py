@@ -75,7 +75,8 @@ def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame)
     ``missing`` if it lacks one that it can reach (or there is none at all), ``ghost`` if its only mistake is
     a broker that the client cannot reach: a dead one, or one that a fault has cut off from the client's side.
     A broker that went or came back between send and answer counts for neither side, and one that has come
-    back and is not listed yet makes an answer ``returning``, which is neither right nor wrong. It is
+    back since the fault began and is not listed yet makes an answer ``returning``, which is neither right nor
+    wrong. It is
     ``stale`` if nothing else is wrong with it and a later version of the topic had been acknowledged before
     it was asked for. Other operations are ``right`` if they succeeded. An operation that the server declined
     is ``refused``; any other without a success is ``failed``.
@@ -184,8 +185,18 @@ def _verdict() -> Column:
 
     listed = _listed()
 
+    struck = F.col("window")["begin_ns"]
+
     def returned(broker: Column) -> Column:
-        return F.exists("gaps", lambda gap: (gap["broker"] == broker) & (gap["to_ns"] <= sent))
+        """Return whether a broker came back after the present fault began; earlier ones were listed again."""
+        return F.exists(
+            "gaps",
+            lambda gap: (
+                (gap["broker"] == broker)
+                & (gap["to_ns"] <= sent)
+                & F.coalesce((sent < struck) | (gap["to_ns"] > struck), F.lit(True))
+            ),
+        )
 
     def lacks(*, new: bool) -> Column:
         """Return whether a reachable broker is missing: one that came back (``new``), or was never gone."""

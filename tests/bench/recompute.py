@@ -66,6 +66,8 @@ class Life:
         for run in self.runs:
             for op in self.ops[id(run)]:
                 op["slot"] = run.begin, run.end
+                fault = run.fault_of(op["due_ns"])
+                op["struck"] = fault["begin_ns"] if fault is not None else NEVER
                 if op.get("brokers") is not None:
                     self.holders[op["topic"]] |= set(op["brokers"])
         self.begun: dict[tuple[str, int], int] = {}
@@ -130,7 +132,9 @@ class Life:
             for broker in self.holders[op["topic"]] - listed
             if not any(of == broker and since <= done and back > sent for of, _, since, _, back in gaps)
         }
-        came_back = {of for of, _, _, _, back in gaps if back <= sent}
+        # A broker that came back from an earlier fault was listed again before this one.
+        struck = op["struck"]
+        came_back = {of for of, _, _, _, back in gaps if back <= sent and (sent < struck or back > struck)}
         if lacked - came_back:
             return "missing", 0
         if self.unreachable(op):

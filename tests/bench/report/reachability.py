@@ -43,6 +43,19 @@ def parted(root: Path) -> None:
         run.op("lookup", 6.5, 0.001, "absent", topic=OF_SIDE_B, client_side="side-b")
 
 
+def lost_again(root: Path) -> None:
+    """Two faults of one run: in the first one broker 0 is out of side b's reach, and is listed again 1 s later.
+
+    In the second fault no broker is out of reach, but answers to side b lack broker 0 for 2 s.
+    """
+    with PlantedRun(root, scenario="lost-again") as run:
+        run.fault(3.0, 9.0, case="1-2", healed=6.0, cut=CUT, targets=["nameserver-0"], since=1.0)
+        run.fault(11.0, 20.0, case="1-1-1", healed=15.0, targets=["nameserver-1"], since=9.0, n=1)
+        for due in tenths(0.0, 20.0):
+            lacks = 4 < due < 7 or 12 < due < 14
+            run.op("lookup", due, 0.001, brokers=[1, 2] if lacks else [0, 1, 2], client_side="side-b")
+
+
 def two_kinds_of_disagreement(root: Path) -> None:
     """From 6 to 7.5 s one nameserver lists a broker less; from 6 to 9 s it has an older count of queues."""
     with PlantedRun(root, scenario="two-kinds") as run:
@@ -79,4 +92,4 @@ def servers_without_an_answer(root: Path) -> None:
                 run.view(14.0, "end", index=index, topic=topic)
 
 
-PLANTS: Final = (parted, two_kinds_of_disagreement, servers_without_an_answer)
+PLANTS: Final = (parted, lost_again, two_kinds_of_disagreement, servers_without_an_answer)

@@ -961,6 +961,18 @@ def test_t5_answer_is_right_that_leaves_out_a_broker_out_of_the_clients_reach(go
     assert counted["side-a", "after"].wrong == 0
 
 
+def test_broker_that_came_back_from_an_earlier_fault_is_missed_like_any_other(gold: Gold) -> None:
+    """Its absence was excused until the end of the scenario: wrong answers in later cases counted as none."""
+    counted = {row.fault: row for row in gold.outcomes if "/lost-again/" in row.run and row.stage == "after"}
+    found = {
+        place.case: next(iter(arms["raft"].values()))
+        for place, arms in measures.values(gold).items()
+        if place.scenario == "lost-again" and place.measure == "missing_lookups"
+    }
+    assert found == {"1-2": 0, "1-1-1": 20}
+    assert counted[0].returning == 10
+
+
 def test_t5_broker_lists_and_queue_counts_are_two_disagreements(gold: Gold) -> None:
     found = figures_of(gold, "two-kinds")
     assert found["disagree_s"] == pytest.approx(1.5, abs=0.01)
