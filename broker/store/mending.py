@@ -167,7 +167,7 @@ class Mender:
         if search is None:
             search = self._search = _Search(queue, index, self._searching(topic, queue_id, queue, index))
         if not self._has_advanced:
-            self._left = max(self._left, SLICE // 4)
+            self._left = max(self._left, SLICE // 4, 1)
         self._has_advanced = True
         if self._left > 0 and self._is_over(search):
             return search.queue is queue and search.index == index

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from routekeeper.broker.requests.group_requests import reset_offset
 from routekeeper.broker.requests.pulling import Pull, look, search_offset
-from routekeeper.broker.store import log_scan
+from routekeeper.broker.store import log_scan, mending
 from routekeeper.broker.store.consume_queue import ENTRY, ENTRY_SIZE, Entry
 from routekeeper.broker.store.files import DISK, Content
 from routekeeper.broker.store.log_scan import Record
@@ -202,3 +204,52 @@ def test_search_in_a_deleted_topic_ends_with_it(tmp_path: Path) -> None:
         pull(state, FILE)
     assert path.read_bytes() == bytes(FILE * ENTRY_SIZE), "the file may be another queue's by now"
     state.store.log.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_size_of_a_slice_changes_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Damaged entries and a damaged log: slices may end at any byte of it."""
+    rng, count = random.Random(seed), 300
+    made = state_in(tmp_path / "made", TopicConfig(topic_name="T"))
+    for number in range(count):
+        properties = "KEYS\x01" + "k" * rng.randrange(60) + "\x02"
+        message = Draft(
+            topic=rng.choice("TU"), queue_id=0, body=b"", properties=properties, tags_code=0, born_host=HOST
+        )
+        made.store.put(message, now_ms=NOW + number)
+    made.store.close()
+    (log,) = (tmp_path / "made" / "commitlog").iterdir()
+    damage(rng, log, places=6, size_max=200, end=log.stat().st_size - 1000, noise=False)
+    for path in sorted((tmp_path / "made" / "consumequeue" / "T" / "0").iterdir())[:-1]:
+        damage(rng, path, places=8, size_max=400, end=path.stat().st_size, noise=True)
+    found = []
+    for slice_, bytes_ in ((1 << 30, 1 << 20), (1, 16), (7, 20)):
+        monkeypatch.setattr(mending, "SLICE", slice_)
+        monkeypatch.setattr(mending, "_BYTES", bytes_)
+        directory = tmp_path / f"{slice_}"
+        shutil.copytree(tmp_path / "made", directory)
+        state = state_in(directory, TopicConfig(topic_name="T"))
+        end = state.store.bounds("T", 0)[1]
+        offset, offsets, pulls = 0, [], 0
+        while offset < end:
+            answer = pull(state, offset)
+            offsets += [message.queue_offset for message in decode_messages(answer.body)]
+            offset = int(answer.ext_fields["nextBeginOffset"])
+            pulls += 1
+            assert pulls < 20_000
+        found.append((offsets, state.store.damaged_entries))
+        state.store.log.close()
+    assert found[1] == found[2] == found[0]
+    assert found[0][1] > 0
+
+
+def damage(rng: random.Random, path: Path, *, places: int, size_max: int, end: int, noise: bool) -> None:
+    """Overwrite parts of a file with zeros, or with noise as well."""
+    with path.open("r+b") as file:
+        for _ in range(places):
+            size = rng.randrange(1, min(size_max, end))
+            file.seek(rng.randrange(end - size))
+            file.write(rng.randbytes(size) if noise and rng.random() < 0.5 else bytes(size))
