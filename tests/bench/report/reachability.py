@@ -44,7 +44,7 @@ def parted(root: Path) -> None:
 
 
 def lost_again(root: Path) -> None:
-    """Two faults of one run: in the first one broker 0 is out of side b's reach, and is listed again 1 s later.
+    """Two faults of one run: in the first one broker 0 is out of side b's reach, and listed again 1 s later.
 
     In the second fault no broker is out of reach, but answers to side b lack broker 0 for 2 s.
     """
