@@ -18,8 +18,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
-from msgspec.structs import replace
-
 from routekeeper.broker.config import NAMESRV_KEYS, BrokerConfig, apply_properties
 from routekeeper.broker.errors import Refused, SettingError, StoreUnavailable, StoreUnusable, refused_for
 from routekeeper.broker.requests.audited import AUDITED, result_of
@@ -610,8 +608,11 @@ class BrokerServer:
 
     def _answer_synced(self, connection: Connection, request: RemotingCommand, later: Later) -> DeferredReply:
         """Answer once the log is synced. It makes no task, because with SYNC_FLUSH every send needs this."""
-        # The log has the body. A disk may hang while thousands of sends wait.
-        deferred, reply = DeferredReply(connection, replace(request, body=b"")), later.reply
+        # Only what the answer needs: a disk may hang while thousands of sends wait.
+        asked = RemotingCommand(
+            code=request.code, opaque=request.opaque, flag=request.flag, codec=request.codec, ext_fields={}
+        )
+        deferred, reply = DeferredReply(connection, asked), later.reply
         self._upkeep.when_synced(
             later.log_offset,
             lambda failure: deferred.send(reply if failure is None else _unsynced(reply)),
