@@ -18,6 +18,7 @@ import asyncio
 import itertools
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,7 @@ import uvloop
 
 from routekeeper.bench import interpreter
 from routekeeper.broker.config import BrokerConfig
+from routekeeper.broker.server.founding import name_of_store
 from routekeeper.broker.server.loading import load_broker
 from routekeeper.broker.store.files import DISK
 from routekeeper.client.aio import Client
@@ -201,6 +203,7 @@ async def run(arguments: argparse.Namespace, namesrv: str, broker_addr: str, bro
 
 def recover(store: Path, rounds: int) -> None:
     """Measure a recovery that reads and indexes the whole log."""
+    name = name_of_store(DISK, store, asked=None, host=socket.gethostname())
     for _ in range(rounds):
         (store / "checkpoint").unlink(missing_ok=True)
         shutil.rmtree(store / "consumequeue", ignore_errors=True)
@@ -208,7 +211,7 @@ def recover(store: Path, rounds: int) -> None:
         state, _ = load_broker(
             DISK,
             store,
-            BrokerConfig(),
+            BrokerConfig(broker_name=name),
             store_host=Host("127.0.0.1", 10911),
             boot="",
             now_ms=time.time_ns() // 1_000_000,
