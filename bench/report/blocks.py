@@ -189,7 +189,7 @@ def split(measured: Mapping[float, float], kept: float = 0.0) -> Split | None:
     small, large = min(measured), max(measured)
     if small == large:
         value = measured[small]
-        known = min(value, kept)
+        known = kept if value >= kept else 0.0  # one that ended while they were down does not consist of it
         return Split(fixed=None, scaled=None, low=value, high=known + (value - known) * small)
     scaled = (measured[small] - measured[large]) / (1 / small - 1 / large)
     fixed = measured[small] - scaled / small

@@ -134,6 +134,15 @@ def test_a_value_of_zookeeper_with_undivided_timers_names_its_session(tmp_path: 
     assert "ZooKeeper's session time-out is then 120 s." in said
 
 
+def test_a_recovery_that_ends_while_a_server_is_down_is_not_its_down_time() -> None:
+    """ZooKeeper had a new leader after 0.46 s, and the page said so of undivided timers, too."""
+    values = values_of(AGAIN_S, zookeeper=[0.46] * 6, raft=[2.3] * 6)
+    taken = {each.arm: each.split for each in answers.taken_apart(values, {"equal": 60.0}, {AGAIN_S: 2.0})}
+    bounds = {arm: (split.low, split.high) for arm, split in taken.items() if split is not None}
+    assert bounds["zookeeper"] == pytest.approx((0.46, 27.6))
+    assert bounds["raft"] == pytest.approx((2.3, 20.0))
+
+
 def test_chance_is_told_for_each_number_of_rounds(tmp_path: Path) -> None:
     """Pairs of three rounds, which agree by chance in one of four, counted with those of ten."""
     gold = gold_of(tmp_path, THREE)
