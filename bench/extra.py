@@ -21,7 +21,7 @@ def end_without_extra(program: str) -> None:
 
 
 def lacking() -> list[str]:
-    """Return the packages of the extra that are not installed."""
+    """Return the packages of the extra ``bench`` that are not installed."""
     wanted = importlib.metadata.requires("routekeeper") or []
     names = [_NAME.match(each) for each in wanted if re.search(r"extra == ['\"]bench['\"]", each)]
     return [name[0] for name in names if name is not None and not _installed(name[0])]

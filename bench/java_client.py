@@ -22,7 +22,7 @@ from routekeeper.bench.plan import Load
 from routekeeper.bench.recorder import short_remark
 from routekeeper.remoting.codes import ResponseCode
 
-#: First number of its users; the usual load's users begin with 0.
+#: First user number of the Java client; users of the usual load begin with 0.
 USERS_FROM: Final = 100_000
 #: Pause in ns between two reads of the clients' route tables; it limits the resolution of views.
 WATCH_NS: Final = 5_000_000
@@ -38,11 +38,11 @@ class LinesError(ValueError):
 
 
 class Did(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="operation"):
-    """One operation. The first of ``errors`` was thrown, each next one is its cause."""
+    """One operation. ``errors`` begins with the thrown error; each next error is the cause of the former."""
 
     op: Op
     client: int
-    """Its place among those of its kind, which says on which side it is."""
+    """Number of the client among those of its kind; clients take the sides in turn by this number."""
     user: int
     number: int
     due_ns: int
@@ -60,7 +60,7 @@ class Did(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="oper
     errors: list[str] = []
     code: int | None = None
     remark: str | None = None
-    """What the last of the errors said."""
+    """The message of the last of ``errors``."""
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="view"):

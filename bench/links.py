@@ -34,10 +34,10 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     listen: str
     to: str
     dialler: str | None = None
-    """Who dials here; null if its first frame says it."""
+    """The process that dials this address; null if its first frame names it."""
     peek: Literal["raft"] | None = None
     names: dict[str, str] = {}
-    """For ``peek``: identity in the first frame to name."""
+    """For ``peek``: maps the identity in the first frame to the name of the process."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
     do: Literal["cut", "heal", "delay", "count", "look"]
     number: int = 0
-    """Comes back with the answer: somebody else may give the proxy commands, too."""
+    """The answer repeats this number, because other programs may give the proxy commands, too."""
     directions: list[Direction] = []
     delay_ms: Annotated[float, msgspec.Meta(ge=0, le=DELAY_MAX_MS)] = 0.0
 
@@ -71,32 +71,32 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateState(msgspec.Struct, frozen=True, kw_only=True):
-    """The present state of one direction."""
+    """The present state of one direction of a link."""
 
     open: bool
     delay_ms: float = 0.0
     bytes: int = 0
-    """Passed since the proxy began."""
+    """Number of bytes that passed since the proxy began."""
     waiting: bool = False
-    """Return whether something was sent, or somebody dialled, that a cut holds back."""
+    """True if a cut holds back bytes or a new connection."""
 
 
 class Passes(msgspec.Struct, frozen=True, kw_only=True):
-    """The two directions between two processes."""
+    """The states of both directions between two processes."""
 
     dialler: str
     acceptor: str
     forward: GateState
-    """From the dialler."""
+    """From the dialler to the acceptor; ``back`` is the other direction."""
     back: GateState
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer that a command was executed, with the instant."""
+    """The answer to a command that was executed; ``t_ns`` is the instant."""
 
     t_ns: int
     number: int = 0
-    """The command's."""
+    """The number of the command."""
     counts: list[Count] = []
     passes: list[Passes] = []
 

@@ -19,10 +19,10 @@ HARNESS: Final = "harness"
 #: A cluster's addresses are 198.19.N.0/23, from the range that RFC 2544 reserves for benchmarks.
 SUBNETS: Final = range(0, 256, 2)
 HELD: Final = "held"
-"""Device that packets pass which are held back, in their sender's namespace."""
-#: Priority before the rules of every router, which read its tables.
+"""Network device in a sender's namespace that delays the packets that pass it."""
+#: Priority of our routing rules: before the kernel's rules for its tables main and default.
 _PREFERENCE: Final = 1000
-#: Routing table for packets after their delay.
+#: Number of the routing table for packets whose delay is over.
 _ONWARD: Final = 100
 
 

@@ -31,9 +31,10 @@ from routekeeper.bench.runfolder import MANIFEST_NAME, ManifestError, event_sums
 PAGE: Final = "report.html"
 ARCHIVES: Final = "runs-{series}.tar.xz"
 TABLES: Final = ("values.csv", "conditions.csv")
-#: A larger archive does not belong into a repository: it goes beside a release.
+#: Largest archive that belongs into a repository; a larger one is published beside a release.
 COMMITTED_BYTES_MAX: Final = 10_000_000
-#: One sixth smaller than the preset alone makes them: rows are text, without alignment, full of digits.
+#: These filters make archives one sixth smaller than the preset alone, because rows are unaligned text with
+#: many digits.
 _FILTERS: Final = [
     {
         "id": lzma.FILTER_LZMA2,

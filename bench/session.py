@@ -82,10 +82,10 @@ class Session:
     def measure(self, before_load: Callable[[], object]) -> None:
         """Start everything, and wait for the end of load and faults; :meth:`end` ends the processes.
 
+        An arm whose servers fail before the load begins has lost every scenario.
+
         Args:
             before_load: Called when everything has started; returns when nothing else needs the machine.
-
-        An arm whose servers do not get that far has lost every scenario, without a load.
 
         Raises:
             ClusterError: If the harness failed: the runs are void, and their manifests lie in the folder of
@@ -100,7 +100,7 @@ class Session:
                 self._drive()
 
     def _starts(self, before_load: Callable[[], object]) -> bool:
-        """Start everything and let the load go; return whether the arm got so far."""
+        """Start everything and begin the load; return False if the servers failed before the load began."""
         try:
             self._progress(self.cluster.first_step)
             self.cluster.start()
@@ -132,7 +132,7 @@ class Session:
 
     @contextmanager
     def _void_if_it_fails(self) -> Iterator[None]:
-        """End everything if the block fails; where the harness did, the runs are void."""
+        """End everything if the block fails; if the harness failed, the runs are void."""
         try:
             yield
         except BaseException as error:

@@ -87,7 +87,7 @@ _REASONS: Final[dict[int, Refused]] = {
 
 
 def refused_for(error: OSError | StoreUnavailable) -> Refused:
-    """Return the reason under which a send is counted that failed because of the disk."""
+    """Return the reason to count for a send that failed because of the disk."""
     if isinstance(error, StoreUnavailable):
         return error.reason
     return Refused.DISK_FULL if error.errno in _FULL else Refused.DISK_FAILED

@@ -51,7 +51,7 @@ def http_address(addr: str, settings: Mapping[str, str]) -> str:
     where an operator's token is sent.
 
     Raises:
-        NoAnswer: If it serves no HTTP, or not at this host.
+        NoAnswer: If the nameserver serves no HTTP, or not at this host.
     """
     listen = settings.get("httpListen", "off")
     host, _, port = listen.rpartition(":")
@@ -107,7 +107,7 @@ class Group:
         """Return one nameserver's answer to a read.
 
         Raises:
-            NoAnswer: If it gave none, or refused; the text is one line.
+            NoAnswer: If the nameserver gave no answer, or refused; the text is one line.
         """
         reply = yield from self.ask(address, path)
         document = _document(reply)
@@ -116,10 +116,10 @@ class Group:
         return document
 
     def ask(self, address: str, path: str) -> Operation[FetchReply]:
-        """Return one nameserver's answer of any status.
+        """Return one nameserver's answer, whatever its HTTP status is.
 
         Raises:
-            NoAnswer: If none came.
+            NoAnswer: If no answer came.
         """
         try:
             reply: FetchReply = yield Fetch(_url(address, path), self._read_timeout_s)
@@ -138,7 +138,7 @@ class Group:
         return self._change("DELETE", f"/v1/raft/members/{quote(address, safe='')}")
 
     def transfer_leadership(self, to: str | None) -> Operation[Done]:
-        """Hand leadership over to a member, or to the one that has the most of the log."""
+        """Hand leadership over to a member; None: to the member that has the most of the log."""
         return self._change("POST", "/v1/raft/transfer", document={} if to is None else {"to": to})
 
     def save_snapshot(self, *, content: bool) -> Operation[Done]:
@@ -165,8 +165,8 @@ class Group:
         """Have the leader make a change.
 
         Raises:
-            NotApplied: If it was not made; the text says why.
-            OutcomeUnknown: If it is unknown whether it was made.
+            NotApplied: If the change was not made; the text says why.
+            OutcomeUnknown: If it is unknown whether the change was made.
         """
         headers = dict(self._headers)
         body = image

@@ -206,9 +206,10 @@ class Liveness:
     ) -> bool:
         """Note the data version of a registration; return whether it is a late copy, which is not applied.
 
-        It is one if its version is contained in the listed one and differs from it. A broker whose store was
-        restored repeats its version. The version is accepted when the broker's youngest connection sends it
-        again, long enough after the first time, and if the listed version did not come meanwhile.
+        A registration is a late copy if the listed version contains its version, and the two differ. But a
+        broker whose store was restored also sends such an older version, again and again. So the older
+        version is accepted when the broker's youngest connection repeats it long enough after the first
+        time, unless the listed version came in between.
 
         Args:
             origin: Its connection; :meth:`registering` was called with it.

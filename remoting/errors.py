@@ -62,7 +62,7 @@ class RequestRefused(RemotingError):
 
     Attributes:
         code: Response code, 1 to 2147483647, such as 16 (no permission).
-        remark: Reason, for people; what is above :data:`REMARK_MAX` characters is cut.
+        remark: Reason, for people; cut to at most :data:`REMARK_MAX` characters.
     """
 
     REMARK_MAX = 1024

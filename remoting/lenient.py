@@ -102,7 +102,7 @@ def check_shape(data: bytes, limits: Limits) -> None:
             Brackets in strings are counted too, but not as nesting.
     """
     size = len(data)
-    if size <= DEPTH_MAX:  # too short to hold any of these
+    if size <= DEPTH_MAX:  # too short to exceed any limit
         return
     if size > limits.size:
         raise RemoteProtocolError(f"JSON of {size} bytes is above the limit of {limits.size}")
@@ -174,7 +174,7 @@ def as_object(value: object, what: str) -> dict[str, Any]:
     """Return a value that must be an object.
 
     Raises:
-        RemoteProtocolError: If it is something else.
+        RemoteProtocolError: If the value is no object.
     """
     if type(value) is not dict:
         raise RemoteProtocolError(f"{what} is a JSON {type(value).__name__}, must be an object")
@@ -185,7 +185,7 @@ def get_list(members: Mapping[str, Any], name: str) -> Collection[Any]:
     """Return a member that must be an array; empty if absent or null.
 
     Raises:
-        RemoteProtocolError: If it is something else.
+        RemoteProtocolError: If the member is no array.
     """
     value = members.get(name)
     if value is None:
@@ -210,7 +210,7 @@ def get_int(
         least: Smallest value; None for ``-limit - 1``.
 
     Raises:
-        RemoteProtocolError: If it is no integer within the bounds.
+        RemoteProtocolError: If the value is no integer within the bounds.
     """
     value = members.get(name)
     return default if value is None else as_int(value, name, limit=limit, least=least)
@@ -220,7 +220,7 @@ def as_int(value: object, what: str, *, limit: int = INT32_MAX, least: int | Non
     """Return a value that must be an integer, also spelt as text; see :func:`get_int`.
 
     Raises:
-        RemoteProtocolError: If it is no integer within the bounds.
+        RemoteProtocolError: If the value is no integer within the bounds.
     """
     low = -limit - 1 if least is None else least
     if type(value) is str and _INTEGER.fullmatch(value):
@@ -232,11 +232,7 @@ def as_int(value: object, what: str, *, limit: int = INT32_MAX, least: int | Non
 
 
 def get_bool(members: Mapping[str, Any], name: str) -> bool:
-    """Return a member as fastjson reads a boolean: also from text, any case; else false.
-
-    Raises:
-        RemoteProtocolError: If it is something else.
-    """
+    """Return a member as fastjson reads a boolean: true, or the text "true" in any case; otherwise false."""
     value = members.get(name)
     return value is True or (type(value) is str and value.lower() == "true")
 
@@ -245,7 +241,7 @@ def get_text(members: Mapping[str, Any], name: str) -> str | None:
     """Return a member that must be text or a plain value, which is spelt as text.
 
     Raises:
-        RemoteProtocolError: If it is something else.
+        RemoteProtocolError: If the member is an object or an array.
     """
     value = members.get(name)
     if value is None or type(value) is str:
@@ -256,10 +252,10 @@ def get_text(members: Mapping[str, Any], name: str) -> str | None:
 
 
 def need_text(members: Mapping[str, Any], name: str) -> str:
-    """Return a member as :func:`get_text`.
+    """Return a member that must be there, as text; see :func:`get_text`.
 
     Raises:
-        RemoteProtocolError: If it is absent, null or something else.
+        RemoteProtocolError: If the member is absent, null, an object or an array.
     """
     value = get_text(members, name)
     if value is None:
@@ -271,7 +267,7 @@ def as_texts(value: object, what: str) -> tuple[str, ...]:
     """Return a value that must be an array of texts.
 
     Raises:
-        RemoteProtocolError: If it is something else.
+        RemoteProtocolError: If the value is no array, or an item is no text.
     """
     if type(value) is not list or not all(type(item) is str for item in value):
         raise RemoteProtocolError(f"{what} must be an array of texts")
@@ -282,7 +278,7 @@ def as_text_map(value: object, what: str) -> dict[str, str]:
     """Return a value that must be an object of texts or plain values, which are spelt as text; empty if null.
 
     Raises:
-        RemoteProtocolError: If it is something else.
+        RemoteProtocolError: If the value is no object, or a member is an object or an array.
     """
     if value is None:
         return {}

@@ -144,7 +144,7 @@ def fetch(url: str) -> tuple[int, bytes]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()
-    except (OSError, http.client.HTTPException):  # it may be killed while it answers
+    except (OSError, http.client.HTTPException):  # the server may be killed while it answers
         return 0, b""
 
 

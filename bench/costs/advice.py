@@ -226,7 +226,7 @@ def _products(costs: Costs, design: Design, of: Installation, quantity: Quantity
 def _product(
     name: str, unit_cost: float, per: str, number: float, minutes: int, *, beyond: str = ""
 ) -> Product:
-    """Return a line whose product uses the printed numbers."""
+    """Return a line with a product of the numbers as printed, so that a reader can check the calculation."""
     rounded, times = float(f"{unit_cost:.4g}"), float(_number(number).replace(",", ""))
     return Product(
         name=name,

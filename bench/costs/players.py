@@ -574,7 +574,7 @@ class Players:
 
         return fired
 
-    # -- parts of it -----------------------------------------------------------------------------------
+    # -- connections ------------------------------------------------------------------------------------
 
     async def _dial(self, wire: Any, server: int, addr: str) -> Line:
         host, _, port = addr.rpartition(":")

@@ -1,7 +1,7 @@
 """Judgement of an answer against the truth, by the definitions of the comparison (pure).
 
-They are those of :func:`routekeeper.bench.report.requests.judged`, with additions that a session without an
-end needs. An answer lists brokers of a topic. For each broker that holds the topic:
+The rules are those of :func:`routekeeper.bench.report.requests.judged`, with additions for a session that has
+no end. An answer lists brokers of a topic. For each broker that holds the topic:
 
 - A broker is *gone* for a client if it was down or paused, or a link between the two was cut in any
   direction, all the time from question to answer. An answer that lists it is ``wrong``; one that leaves it
@@ -40,11 +40,11 @@ class Gap:
     """A time in which a broker was down, or a direction was cut.
 
     Attributes:
-        unseen_ns: The last look before it.
-        from_ns: The first look that showed it.
-        ending_ns: Instant from which on it may have been over: the last look that still showed it. None as
-            long as it lasts.
-        to_ns: The first look that showed that it was over.
+        unseen_ns: The last look before the gap.
+        from_ns: The first look that showed the gap.
+        ending_ns: The last look that still showed the gap; it may have ended at any time after this look.
+            None as long as the gap lasts.
+        to_ns: The first look that showed the end of the gap; None as long as the gap lasts.
     """
 
     unseen_ns: int
@@ -93,7 +93,7 @@ class _Gaps:
         return "there"
 
     def back_ns(self, sent_ns: int) -> int | None:
-        """Return the instant of the last return before an instant; None if it was never away."""
+        """Return the end of the last gap before an instant; None if there was no gap."""
         return max(
             (gap.to_ns for gap in self.kept if gap.to_ns is not None and gap.to_ns <= sent_ns), default=None
         )

@@ -45,10 +45,10 @@ DesignName = Literal["independent", "raft", "zookeeper"]
 
 Phase = Literal["starting", "running", "failed", "ended"]
 Life = Literal["up", "starting", "paused", "down"]
-"""A process as the system shows it. ``starting``: it runs, and it has not said yet that it serves."""
+"""State of a process. ``starting``: the process runs, and has not reported yet that it serves."""
 Verdict = Literal["right", "stale", "wrong", "refused", "none", "uncounted"]
-"""``none``: there was no answer; ``uncounted``: the answer overlapped a change, so that it is neither right
-nor wrong; it counts for neither."""
+"""``none``: there was no answer. ``uncounted``: the answer overlapped a change, so it counts neither as right
+nor as wrong."""
 Passing = Literal["open", "cut", "unknown"]
 """``unknown``: the proxy does not answer."""
 
@@ -70,7 +70,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     """Read from its process."""
     pid: int | None = None
     answers: bool = False
-    """True if the last reading was answered; if not, the fields below are from the last answered one."""
+    """True if the server answered the last reading; otherwise the fields below are from its last answer."""
     role: str = "unknown"
     """``leader``, ``follower``, ``candidate``, ``independent``...; ``unknown`` without any answer."""
     serves: bool = False
@@ -79,7 +79,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     brokers: list[str] = []
     topics: list[TopicKnown] = []
     read_ms: int | None = None
-    """When its last answer was read; its age is ``at_ms`` of the newest tick or change minus this."""
+    """Instant of its last answer. The answer's age is ``at_ms`` of the newest tick or change minus this."""
 
 
 class Broker(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A client's last answer, and its worth."""
+    """The last answer that a client got, and its judgement."""
 
     verdict: Verdict
     why: str = ""
@@ -110,16 +110,16 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cached(msgspec.Struct, frozen=True, kw_only=True):
-    """The route that a client uses between two questions, as RocketMQ's clients keep it."""
+    """The route that a client keeps and uses between two questions, as RocketMQ's clients do."""
 
     topic: str
     brokers: list[str] | None
-    """Null as long as it has none."""
+    """Brokers of the kept route; null while the client has no route."""
     since_ms: int
     by: Literal["poll", "watch"]
     """The way in which clients of its design learn of changes."""
     verdict: Verdict = "right"
-    """The worth of this route now."""
+    """The judgement of this route as it is now."""
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,10 +142,10 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     """From the dialler to the acceptor."""
     back: Passing
     forward_ms: int = 0
-    """Delay that is added."""
+    """Delay that the proxy adds in the forward direction."""
     back_ms: int = 0
     waiting: bool = False
-    """True if bytes have been sent that do not arrive."""
+    """True if the proxy holds back bytes that were sent."""
 
 
 class Counters(msgspec.Struct, kw_only=True):
@@ -206,13 +206,13 @@ class State(msgspec.Struct, kw_only=True):
     started_at: str
     """Wall clock, ISO 8601, UTC."""
     divisor: float
-    """RocketMQ's timers are divided by this; 1 for its own."""
+    """Divisor of RocketMQ's timers; 1 if they are unchanged."""
     divisors: list[float]
     """Divisors that the order ``timers`` may name."""
     replayed: bool = False
-    """True if it is a saved session: nothing can be done to it."""
+    """True if this is a saved session, which accepts no orders."""
     missing: list[str] = []
-    """Designs that were asked for and are not there, each with the reason in one line."""
+    """Requested designs that do not run, each with the reason in one line."""
     designs: list[Design] = []
     mark: Mark | None = None
 
@@ -239,7 +239,7 @@ Do = Literal[
 - ``cut``, ``slow``: links between ``target`` and ``to`` (all links of the target if ``to`` is empty), only
   what the target sends if ``oneway``; ``slow`` adds ``delay_ms`` to each direction (0 ends it);
 - ``part``: a server is left alone with ``client-0`` and ``broker-0``, apart from all others;
-- ``heal``: all cuts and delays end, and what is paused goes on; what is down stays down;
+- ``heal``: all cuts and delays end, and paused processes continue; ended processes stay down;
 - ``reconnect``: a client drops its connection for questions and asks the server ``to`` first, as a client
   that starts may;
 - ``make-topic``: ``topic`` is made on every broker that runs;
@@ -271,7 +271,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Empty if it was applied."""
     target: str = ""
-    """The name that ``leader`` stood for."""
+    """The server that ``leader`` meant when the order was carried out."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,9 +295,9 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: str
     report: str
-    """The command that makes the page of it."""
+    """The command that makes the report page of the session."""
     replay: str
-    """The command that plays it again."""
+    """The command that plays the session again."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

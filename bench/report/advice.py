@@ -25,10 +25,10 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
     """Return for each headline measure: its subject, its result, and the medians of the designs.
 
     Args:
-        folder: Where a report was written; its ``marts`` hold the values of each run.
+        folder: Folder of a report; its ``marts`` hold the values of each run.
 
     Raises:
-        NoReport: If there are none, or the machine was too busy for any advice.
+        NoReport: If the folder has no figures, or the machine was too busy for any advice.
     """
     path = folder / "marts" / "values.parquet"
     found: Values = defaultdict(lambda: defaultdict(dict))

@@ -1,7 +1,7 @@
 """Conclusions from the values: rows of the tables, headline measures, and claims (pure).
 
 Every difference is the first design's value minus the second's. Each sentence of the first screen comes from
-the headline measures, at most eight, by one rule (:attr:`Primary.found`); all other figures are description.
+the headline measures, at most eight, by one rule (:attr:`Primary.found`); all other figures only describe.
 With fewer than ten rounds, the sentence names the rounds: "in all 6 rounds" or "mixed".
 """
 
@@ -129,7 +129,7 @@ class Row:
 
     @property
     def can_tell(self) -> bool:
-        """Return whether it has enough rounds for a result."""
+        """Return whether the row has enough rounds for a result."""
         return max((each.blocks for each in self.arms.values()), default=0) >= LEANING_BLOCKS_MIN
 
     def pair(self, first: str, second: str) -> Pair | None:
@@ -144,14 +144,14 @@ Found = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grown:
-    """A harm that lasts the longer, the longer the fault, where the other design has none at any length."""
+    """A harm of one design that lasts as long as the fault, while the other design has no such harm."""
 
     arm: str
     spared: bool
-    """True if a fault of half a session does no such harm: it begins when the lease has run out."""
+    """True if a fault of half a session time-out does no harm: the harm begins when the lease has run out."""
     other: str
     longest: float
-    """The other design's longest value of all lengths; it is below the resolution."""
+    """The other design's longest value at any length of the fault; it is below the measure's resolution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,11 +164,11 @@ class Primary:
     set_by_plan: tuple[str, ...] = ()
     grown: Grown | None = None
     beside: str = ""
-    """Facts that belong beside it, see :mod:`.beside`."""
+    """Facts that the page shows beside the result, see :mod:`.beside`."""
     hidden: Mapping[str, float] = field(default_factory=dict)
-    """Arms some of whose values are recorded as 0, with the longest time that such a value may hide."""
+    """Arms with values that are recorded as 0; for each, the longest time that such a value may hide."""
     at_worst: tuple[Pair, ...] = ()
-    """The same pair with the zeros of one of these arms replaced by that time."""
+    """The same pair, once for each arm of ``hidden``, with that arm's zeros replaced by its longest time."""
 
     @property
     def blocks(self) -> int:
@@ -177,7 +177,7 @@ class Primary:
 
     @property
     def is_verdict(self) -> bool:
-        """Return whether it has enough blocks for a verdict."""
+        """Return whether the measure has enough rounds (blocks) for a verdict."""
         return self.blocks >= VERDICT_BLOCKS_MIN
 
     @property
@@ -205,7 +205,7 @@ class Primary:
 
     @property
     def is_hidden(self) -> bool:
-        """Return whether one arm is better only if its values that are recorded as 0 are so short."""
+        """Return whether the result would change if values recorded as 0 were as long as they can be."""
         found = self._result(self.pair)
         return found in ("better", "worse") and any(self._result(each) != found for each in self.at_worst)
 
@@ -226,7 +226,7 @@ class Primary:
 
     @property
     def place(self) -> Place:
-        """The place of the values that it compares."""
+        """The place of the compared values."""
         named = self.named
         return Place(named.series, named.scenario, named.case, named.measure)
 
@@ -390,7 +390,7 @@ def _grown(
 ) -> Grown | None:
     """Return the design whose harm grows with the fault, if the other one has none at any length.
 
-    The plan sets how long such a harm lasts, but not that there is one: so it is compared.
+    The plan sets how long such a harm lasts, but not whether there is one. So the line is compared.
     """
     marked = [arm for arm in line.arms if (place, arm) in planned]
     sweep = [
@@ -429,13 +429,12 @@ def taken_apart(
 
     Two divisors other than 1 predict the value at divisor 1, which is then compared with the measured one.
     If there are no two such divisors, the value at divisor 1 is used for the split, and nothing is compared.
+    Times of partitions are not split: the experimenter decides how long a partition lasts, not a timer.
 
     Args:
         divisors: Series to divisor, of :data:`TIMER_SERIES` as far as they were run.
         downs: By place of the series ``equal``: the seconds for which servers were kept down, which no timer
             scales.
-
-    The experimenter decides how long a partition lasts, so its times do not depend on timers.
     """
     found = []
     for place, arms in values.items():
@@ -476,11 +475,11 @@ class Claim:
     said: str
     evidence: tuple[Evidence, ...]
     source: str = ""
-    """Where the documents say it; empty for a question of ours."""
+    """The place in the documents that makes the claim; empty for a question of our own."""
     caveat: str = ""
-    """Facts that a reader needs to understand its figures."""
+    """Facts that a reader needs to understand the claim's figures."""
     by_design: bool = False
-    """True if it describes how something is built, which no measurement can show or refute."""
+    """True if the claim describes how something is built, which no measurement can show or refute."""
 
 
 def _claim(told: Mapping[str, Any]) -> Claim:

@@ -1,15 +1,15 @@
 """Answers of a server that go backwards: older than one that the same process gave before.
 
 Pure functions ``DataFrame -> DataFrame`` of built-in expressions. A design whose reads never lose an
-acknowledged change gives none. The truth is the harness's log, and an answer is counted only if the log
-leaves no doubt:
+acknowledged change gives no such answers. The truth is the harness's log, and an answer is counted only if
+the log leaves no doubt:
 
 - A version of a topic is older than another one if the last time its broker sent it, before the answer was
   read, lies before the first time that it sent the other one. So a broker whose version really went back, and
   that sends an old version again, causes no older answer.
 - A broker is listed again although it is gone: the process had listed it, no longer did so in a reading that
   was sent after the broker's end, and lists it before the broker was started again.
-- A process ends with its restart. The next one may know nothing, or less: it gave no answer before.
+- Answers before and after a restart of a server are not compared: the new process may know less, or nothing.
 - Versions that are not in the log, and servers with unknown processes, are not compared. Neither is a route
   that vanishes, because its broker may have left.
 """

@@ -1,6 +1,6 @@
 """Facts without which the words for a headline measure would mislead (pure).
 
-Each holds for the runs of the page, and stands wherever the measure is named.
+Each fact holds for the runs of the page. The page shows it wherever it names the measure.
 """
 
 from collections.abc import Sequence

@@ -102,7 +102,7 @@ def _median(ordered: Sequence[float]) -> float:
 
 
 def coverage(n: int, rank: int) -> float:
-    """Return with what probability the median lies between the order statistics ``rank`` from both ends."""
+    """Return the probability that the median lies between the order statistics ``rank`` from both ends."""
     missed: float = sum(math.comb(n, k) for k in range(rank + 1)) / 2**n
     return max(1 - 2 * missed, 0.0)
 
@@ -177,19 +177,19 @@ class Split:
 def split(measured: Mapping[float, float], kept: float = 0.0) -> Split | None:
     """Split a recovery by its values at one or more divisors; None without values or if one is infinite.
 
+    At divisor ``d`` a recovery is ``fixed + scaled / d``. Of more than two divisors the smallest and the
+    largest are used, because they lie farthest apart. No part can be negative: if chance makes a part
+    negative, it counts as 0, and the other part is fitted to both values by least squares.
+
     Args:
         kept: Time for which the experimenter kept servers down, which does not scale.
-
-    At divisor ``d`` a recovery is ``fixed + scaled / d``. Of more than two divisors the smallest and the
-    largest are used, because they lie farthest apart. No part can be negative: if chance makes one negative,
-    it counts as 0, and the other one is fitted to both values by least squares.
     """
     if not measured or any(not math.isfinite(value) for value in measured.values()):
         return None
     small, large = min(measured), max(measured)
     if small == large:
         value = measured[small]
-        known = kept if value >= kept else 0.0  # one that ended while they were down does not consist of it
+        known = kept if value >= kept else 0.0  # a recovery that ended earlier does not consist of that time
         return Split(fixed=None, scaled=None, low=value, high=known + (value - known) * small)
     scaled = (measured[small] - measured[large]) / (1 / small - 1 / large)
     fixed = measured[small] - scaled / small

@@ -14,30 +14,30 @@ from routekeeper.bench.report.gold import Gold
 from routekeeper.bench.report.measures import OTHERS_CORES, others_cores
 
 LATE_MS: Final = 20.0
-"""Where one operation in twenty left later than that, a run's load was not the one that was asked for."""
+"""If one operation in twenty was sent later than this after it was due, the load was not the planned load."""
 
 LATE_QUANTILE: Final = 0.95
 BUSY_SHARE: Final = 0.25
-"""Of all runs: with more of them disturbed, blocks no longer share nothing but the machine."""
+"""Share of disturbed runs above which there are no conclusions: rounds then share more than the machine."""
 
 FULL_SHARE: Final = 0.9
-"""Of the machine's cores, in the mean of a run: above it requests wait for a processor in any design."""
+"""Share of the machine's cores used in a run, on average, above which requests wait for a processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Work of other programs during the used runs; run to figure."""
+    """Disturbances of the used runs: each field maps a run to a figure."""
 
     others_cores: dict[str, float]
-    """Cores that programs used which had nothing to do with the run."""
+    """Cores used by programs that had nothing to do with the run."""
     late_ms: dict[str, float]
-    """By how much the latest twentieth of a run's operations left after it was due."""
+    """Time from due to sent that one operation in twenty reached or exceeded."""
     used_share: dict[str, float] = field(default_factory=dict)
     """Share of the machine's cores that was in use, by servers, load and harness together."""
 
     @property
     def disturbances(self) -> list[str]:
-        """Return why the runs allow no conclusions; empty if they do.
+        """Return the reasons why the runs allow no conclusions; empty if they allow some.
 
         Runs of an arm that used the whole machine do not count: the arm itself delayed the load, and gets no
         result.
@@ -73,7 +73,7 @@ class Conditions:
 
     @property
     def crowded(self) -> dict[Setting, tuple[int, int]]:
-        """Return in how many of an arm's runs it used the whole machine."""
+        """Return arms that used the whole machine: the number of runs in which they did, and of all runs."""
         shares: dict[Setting, list[float]] = defaultdict(list)
         for run, share in self.used_share.items():
             shares[_setting(run)].append(share)
@@ -94,7 +94,7 @@ def _too_many(values: list[float], limit: float) -> bool:
 
 
 def conditions(gold: Gold) -> Conditions:
-    """Return the other work on the machine during the used runs."""
+    """Return the disturbances of the used runs."""
     used = {source.run: source.manifest for source in gold.sources if source.left_out is None}
     of_machine = {
         row.run: row for row in gold.costs if row.role == "machine" and row.run in used and row.covered_ns

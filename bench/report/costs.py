@@ -8,11 +8,14 @@ def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
     """Sum the resources of each role; a process that was started meanwhile counts from its first instruction.
 
     In:  good process rows with run; ``RUNS``.
-    Out: one row per (run, role): covered_ns long, from the first to the last sample, for which the others
-        hold; cpu_ns, rss_bytes long, the latter the sum over its processes of the most each had (of several
-        lives of one index the largest); pids, processes long; busiest
-        double, cores of the busiest process over its life; died long, processes that ended without being
-        told to.
+    Out: one row per (run, role):
+
+        - covered_ns long: time from the first to the last sample; all other columns hold for this time
+        - cpu_ns long
+        - rss_bytes long: sum of the largest size of each server; a restart does not make it another server
+        - pids, processes long: number of processes, and of servers
+        - busiest double: cores of the busiest process over its life
+        - died long: processes that ended although the harness did not end them
     """
     t = F.col("t_ns")
     lives = (
@@ -61,8 +64,8 @@ def fault_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
     """Sum the resources of each role in each fault's window; new processes count from their beginning.
 
     In:  good process rows with run; ``RUNS``.
-    Out: one row per (run, fault, role): cpu_ns long, from the last sample before the fault until the last in
-        its window; started long, processes that began in it.
+    Out: one row per (run, fault, role): cpu_ns long, from the last sample before the fault until the last
+        sample in the fault's window; started long, processes that began in the window.
     """
     window = F.col("window")
     at = F.col("t_ns") - F.col("measure_begin_ns")
@@ -90,8 +93,8 @@ def disk_costs(samples: DataFrame) -> DataFrame:
     """Sum the bytes that servers, and the device, wrote between the first and the last sample of a run.
 
     In:  good disk rows with run.
-    Out: one row per (run, role): covered_ns, written_bytes, syncs, sectors long; null where a server does not
-        tell, and where it tells less than before: then files were replaced meanwhile.
+    Out: one row per (run, role): covered_ns, written_bytes, syncs, sectors long; null if a server does not
+        report them, or reports less than before, because its files were replaced meanwhile.
     """
 
     def grown(name: str) -> Column:

@@ -21,7 +21,7 @@ WIDTH: Final = 320
 HEIGHT: Final = 150
 LEFT: Final = 40
 BOTTOM: Final = 118
-"""Below lies the strip of failed requests and the time axis."""
+"""Lower end of the curves, in units; the strip of failed requests and the time axis lie below."""
 TOP: Final = 8
 _LOW_MS: Final = 0.3
 _HIGH_MS: Final = 10_000.0
@@ -79,7 +79,7 @@ def timeline(
     Args:
         rows: Run to its bins around the fault, one operation.
         from_s: Begin of the time axis, which the panels of all arms share; 0 is the fault's instant.
-        until_s: Its end.
+        until_s: End of the time axis.
         healed_s: When the fault was taken back, if it was.
     """
     first_s = from_s
@@ -157,7 +157,7 @@ def _path(points: Sequence[tuple[int, float]]) -> str:
             flat += 1
         else:
             close_flat()
-            parts.append(f"l1 {y - y_before}" if y > y_before else f"l1{y - y_before}")  # a minus parts, too
+            parts.append(f"l1 {y - y_before}" if y > y_before else f"l1{y - y_before}")  # "-" separates, too
         place_before, y_before = place, y
     close_flat()
     return "".join(parts)

@@ -90,7 +90,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Operations without a fault by latency."""
+    """Number of operations outside faults with one latency."""
 
     run: str
     phase: str
@@ -101,7 +101,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateBucket:
-    """Operations by how late the generator sent them."""
+    """Number of operations that the generator sent late by the same time."""
 
     run: str
     phase: str
@@ -111,7 +111,7 @@ class LateBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Observers whose views were taken."""
+    """Observers whose views were recorded."""
 
     run: str
     observer: str
@@ -182,7 +182,7 @@ class Unanswering:
 class Backward:
     """Answers of servers that went backwards.
 
-    ``fault``: the last one that had begun, None before the first.
+    ``fault``: the last fault that had begun, None before the first.
     """
 
     run: str
@@ -260,7 +260,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskCost:
-    """Bytes and syncs of one role's files (``machine``: sectors of the device); null: nobody tells."""
+    """Bytes and syncs of one role's files (``machine``: sectors of the device); null: not reported."""
 
     run: str
     role: str

@@ -130,7 +130,7 @@ def write_lines(spark: SparkSession, out: str, lines: Sequence[answers.Primary])
 
 
 def write_conditions(spark: SparkSession, out: str, gold: Gold) -> None:
-    """Write what each run had to share the machine with, and whether anything may be concluded."""
+    """Write how much other programs disturbed each run, and whether the runs allow conclusions."""
     shared = conditions(gold)
     rows = [
         {

@@ -19,7 +19,7 @@ from routekeeper.bench.report.silver import Source
 from routekeeper.bench.resolution import OBSERVE_EVERY_S, WAITED_NS
 
 MAIN_SERIES: Final = "equal"
-"""Recoveries are compared in it."""
+"""Series in which recoveries are compared."""
 JUDGED: Final = (MAIN_SERIES, "rest")
 """Series of headline measures. In the second one, rates of brokers at rest have undivided timers."""
 
@@ -36,7 +36,7 @@ class Measure:
     title: str
     unit: Unit
     material: float
-    """The smallest difference that changes what somebody does, where no primary line names another."""
+    """The smallest difference that would change a decision, unless a headline measure names another one."""
     meaning: str
 
 
@@ -308,15 +308,15 @@ HARMS: Final = (
     *("disagree_s", "disagree_queues_s", "unanswering_s", "given_up_s"),
     *("oldest_answer_s", "backward_s"),
 )
-"""Durations of something wrong; other times last until something is right."""
+"""Measures of how long something was wrong. Other times are measured until something is right."""
 TIMES: Final = tuple(
     key
     for key, each in MEASURES.items()
     if each.unit == "s" and key not in ("oldest_answer_s", "backward_s", "unanswering_s")
 )
-"""Recoveries; the length of the fault decides how old an answer may be, and how long a server is silent."""
+"""Recoveries. The three excluded times are no recoveries: they depend on the fault's length."""
 SHARE_MIN: Final = 20
-"""The fewest observations of which the page shows a share."""
+"""Number of observations below which the page shows no share of them."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -381,14 +381,17 @@ def floors(gold: Gold) -> dict[Place, dict[str, float]]:
 
 
 NEAR: Final = 0.05
-"""A time is no result if each round's lies so near to a length that the plan set."""
+"""A time is no result if in every round it differs by at most this share from a length that the plan set."""
 
 
 def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
     """Return the times that only show a length of the plan: places, and arms there.
 
-    All rounds of such an arm lie within 5 % of the same one of these: the length of the fault, the length of
-    its scenario, the time between two readings. A place without a fault has the latter two.
+    In all rounds, the times of such an arm lie within 5 % of the same one of these lengths:
+
+    - the length of the fault, if there is one
+    - the length of the scenario
+    - the time between two readings
     """
     by_run = {source.run: source for source in gold.sources if source.left_out is None}
     lengths: dict[tuple[str, str, str | None, str], dict[Block, tuple[float, ...]]] = defaultdict(dict)
@@ -419,16 +422,16 @@ def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
 
 
 GROWTH: Final = (0.8, 1.2)
-"""Seconds by which a time grows with each second of the fault: such a time is the fault's length."""
+"""Growth of a time, in seconds per second of the fault, within which it only shows the fault's length."""
 
 
 def grown_with_the_cut(
     found: Values, lengths: Mapping[tuple[str, str, str | None, str], Mapping[Block, tuple[float, ...]]]
 ) -> set[tuple[Place, str]]:
-    """Return the times of a sweep over lengths that grow as the fault does: places, and arms there.
+    """Return the times that grow as fast as the fault in a sweep over its length: places, and arms there.
 
-    A sweep's cases differ only in the length. Its result for an arm holds for all its cases. If it holds for
-    the leader alone and for another server alone, it also holds for a partition of any server.
+    The cases of a sweep differ only in the length, so the result for an arm holds for all these cases. If it
+    holds both if the leader is cut off and if a follower is, it also holds for the usual partition.
     """
     points: dict[tuple[str, str, str, str, str], list[tuple[Place, float, float]]] = defaultdict(list)
     for place, arms in found.items():
@@ -454,7 +457,7 @@ def grown_with_the_cut(
 
 
 def _grows_so(points: Sequence[tuple[float, float]]) -> bool:
-    """Return whether values grow with lengths by about as much, from each length to the next."""
+    """Return whether values grow by about as much as the lengths, from each length to the next."""
     ordered = sorted(points)
     steps = [
         (more - less) / (long - short) for (short, less), (long, more) in pairwise(ordered) if long > short
@@ -463,7 +466,7 @@ def _grows_so(points: Sequence[tuple[float, float]]) -> bool:
 
 
 def downs(gold: Gold) -> dict[Place, float]:
-    """Return for how long servers were kept down, in seconds, for places whose time begins with the fault."""
+    """Return the seconds for which servers were kept down, for places whose time begins with the fault."""
     by_run = {source.run: source for source in gold.sources if source.left_out is None}
     found: dict[Place, list[float]] = defaultdict(list)
     for row in gold.faults:
@@ -486,7 +489,7 @@ _RECOVERY: Final = {
     ("newcomer", "others"): "newcomer_others_right_s",
     ("registration", "all"): "announce_again_s",
 }
-"""Operation and scope to the measure that is its recovery."""
+"""Maps operation and scope to the measure of their recovery."""
 
 _RECOVERY_OF_SIDES: Final = {
     ("lookup", "side-a"): "right_again_side_a_s",
@@ -494,12 +497,12 @@ _RECOVERY_OF_SIDES: Final = {
     ("registration", "side-a"): "announce_again_side_a_s",
     ("registration", "side-b"): "announce_again_side_b_s",
 }
-"""The same where a fault separates clients from each other. One recovery of both sides together would only
+"""The same for faults that separate clients from each other. One recovery of both sides together would only
 show the fault's length."""
 
 
 def _recovery_of(row: Recovery, fault: Fault) -> str | None:
-    """Return the measure whose recovery a row has, if there is one."""
+    """Return the measure to which a row's recovery belongs; None if there is none."""
     key = row.op, row.scope
     if not parts_clients(fault):
         return _RECOVERY.get(key)
@@ -549,7 +552,7 @@ def _of_requests(rows: Sequence[Recovery], faults: dict[tuple[str, int], Fault])
         case = faults[row.run, row.fault].case
         recovery = _recovery_of(row, faults[row.run, row.fault])
         if row.scope == "others" and not strikes_servers(faults[row.run, row.fault]):
-            continue  # all servers are others, which the scope "all" tells
+            continue  # no server was struck, so this equals the row of scope "all"
         if recovery is not None:
             yield row.run, case, recovery, _seconds(row.recovered_ns)
         if row.scope != "all":
@@ -702,7 +705,7 @@ def _of_quiet_times(gold: Gold, by_run: dict[str, Source]) -> _Found:
 
 
 STALE_AT_MS: Final = {"nameserver": 100, "client": 500}
-"""At which age of a change a measure counts those who do not know it."""
+"""For each kind of observer, the age of a change at which a measure counts the observers without it."""
 
 
 def _of_staleness(gold: Gold, by_run: dict[str, Source]) -> _Found:
@@ -715,7 +718,7 @@ def _of_staleness(gold: Gold, by_run: dict[str, Source]) -> _Found:
 
 
 RESTARTS: Final = ("stop", "kill", "empty", "rolling")
-"""Kinds of faults after which what was struck is started again."""
+"""Kinds of faults after which the struck processes are started again."""
 
 
 def _of_restarts(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
@@ -730,7 +733,7 @@ def _of_restarts(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
 SECTOR_BYTES: Final = 512
 """Size of a sector in the kernel's counts; the device's own may differ."""
 OTHERS_CORES: Final = 0.25
-"""Above it other programs had a part in a run's figures."""
+"""Cores used by other programs above which they had an influence on a run's figures."""
 
 
 def others_cores(gold: Gold) -> dict[str, float]:

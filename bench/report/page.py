@@ -185,7 +185,7 @@ def _chart(answer: Answer, gold: Gold, used: Sequence[Source], values: Values) -
 def _undivided(place: Place, gold: Gold, used: Sequence[Source], values: Values) -> dict[str, str]:
     """Return each design's value with undivided timers: measured, predicted, or its bounds.
 
-    Designs with sessions have them there, because the series differ in their length.
+    The value of a design with sessions also names the session time-out, because it differs between series.
     """
     apart = answers.taken_apart(values, _divisors(used), downs(gold))
     found = {
@@ -506,7 +506,7 @@ def _timers(gold: Gold, used: Sequence[Source], values: Values, arms: Sequence[s
         "divided": words.listed([f"{divisor:g}" for divisor in divided]),
         "rows": _crossed(found, arms, lambda each: _taken(each[0]) if each else ("not disturbed", [])),
         "label": words.listed([words.TIMERS[series] for series in divisors or [MAIN_SERIES]]),
-        "folded": len(divisors) == 1,  # with one divisor, only bounds are known
+        "folded": len(divisors) == 1,  # one divisor gives only bounds
         "used": used_timers(used, MAIN_SERIES),
         "session": undivided_session(used, MAIN_SERIES, "zookeeper"),
         "session_is_lease": session_is_lease(used, MAIN_SERIES),
@@ -522,7 +522,7 @@ def _arms(used: Sequence[Source]) -> list[str]:
 def _is_beside(used: Sequence[Source]) -> bool:
     """Return whether RocketMQ's own brokers and client ran in comparison with ours.
 
-    Then the page is only about that.
+    If they did, the page shows only this comparison.
     """
     return any(source.arm in REAL for source in used)
 

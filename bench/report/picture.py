@@ -20,7 +20,7 @@ QUIET: Final = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--allow-file-access-from-files", "--hide-scrollbars"),
 )
-"""A browser that shows one file of this machine and asks nobody anything."""
+"""Options of a browser that shows one local file and sends no requests to other machines."""
 
 
 class NoPicture(Exception):
@@ -31,7 +31,7 @@ def browser() -> str:
     """Return the command of the browser.
 
     Raises:
-        NoPicture: If there is none.
+        NoPicture: If there is no browser.
     """
     for name in BROWSERS:
         found = shutil.which(name)
@@ -45,14 +45,15 @@ def picture(
 ) -> None:
     """Write the page in a window of this size as PNG.
 
-    A picture of a page narrower than ``WINDOW_MIN`` is as wide as that, with the page at its left.
+    If the page is narrower than ``WINDOW_MIN``, the picture has that width, and the page is at its left.
 
     Args:
         section: Name of the section at which the picture begins, such as ``trust`` of ``report.html#trust``,
             or of its scenario, such as ``partition``; None: the picture begins at the page's top.
 
     Raises:
-        NoPicture: If there is no such section or no browser, it fails, or the file cannot be written.
+        NoPicture: If there is no such section or no browser, the browser fails, or the file cannot be
+            written.
     """
     shown = page.resolve().as_uri()
     if section is not None:

@@ -38,7 +38,7 @@ def compute(
     """Update ``silver/`` below ``out`` from the runs at or below ``roots``, and return the tables.
 
     Args:
-        small: There are so few data that plans cost more than rows; only if executors are in the driver's
+        small: There are so few data that plans take longer than rows. Only if executors are in the driver's
             process, see :func:`routekeeper.bench.report.session.in_one_process`.
 
     Raises:
@@ -57,7 +57,7 @@ def compute(
     silver.write_events(spark, new, out)
     found = silver.events(spark, out)
     if small:
-        found = found.localCheckpoint(eager=False)  # one scan for all that is computed of it
+        found = found.localCheckpoint(eager=False)  # scan the files once for all tables
     facts = gather(
         {
             "files": silver.line_quality(found),
@@ -163,7 +163,7 @@ def _is_new_topic(fault: gold.Fault) -> bool:
 def _frames(
     found: DataFrame, runs: DataFrame, kinds: set[str], *, new_topics: bool, small: bool
 ) -> tuple[list[DataFrame], dict[str, DataFrame]]:
-    """Return data to keep until all is computed, and every table.
+    """Return the frames to keep until all tables are computed, and the tables.
 
     Args:
         kinds: Existing kinds of events; a table that needs others is empty without a computation.
@@ -172,12 +172,12 @@ def _frames(
     kept: list[DataFrame] = []
 
     def keep(frame: DataFrame) -> DataFrame:
-        """Compute it once, because several tables read it.
+        """Compute a frame once, because several tables read it.
 
         Spark moves data to disk that do not fit into memory.
 
-        Of little data the plan is cut off as well, which would else be analysed again for each table. On a
-        cluster the plan is needed: what a lost executor had computed is computed again by it.
+        With little data, cut off the frame's plan as well: otherwise Spark analyses it again for each table.
+        On a cluster keep the plan, because Spark needs it to compute the results of a lost executor again.
         """
         if small:
             return frame.localCheckpoint(eager=False)
@@ -230,11 +230,11 @@ def _frames(
 def gather(frames: Mapping[str, DataFrame]) -> dict[str, pa.Table]:
     """Compute small tables in one job and bring them to the driver.
 
-    They come as the rows of one wide table, whose columns they share by type: a table's second ``bigint`` is
-    in the same column as another's, so that each row has few nulls.
+    The rows of all tables become rows of one wide table. Tables share its columns by type, so that each row
+    has few nulls: the second ``bigint`` column of every table is the same wide column.
     """
-    shared: dict[str, list[str]] = {}  # type to the wide table's columns of it
-    assigned: dict[str, dict[str, str]] = {}  # table to the wide column of each of its own
+    shared: dict[str, list[str]] = {}  # type to the wide table's columns of this type
+    assigned: dict[str, dict[str, str]] = {}  # table to its columns, each with its wide column
     for name, frame in frames.items():
         used: Counter[str] = Counter()
         assigned[name] = {}
@@ -270,7 +270,7 @@ def gather(frames: Mapping[str, DataFrame]) -> dict[str, pa.Table]:
 
 
 def _in_order(table: pa.Table) -> pa.Table:
-    """Sort rows by their columns: Spark's tasks end in any order, and equal runs make equal pages."""
+    """Sort rows by their columns: Spark's tasks end in any order, but equal runs must make equal pages."""
     return table.sort_by(
         [(field.name, "ascending") for field in table.schema if not pa.types.is_nested(field.type)]
     )

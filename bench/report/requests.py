@@ -71,18 +71,23 @@ def superseded(changed: DataFrame) -> DataFrame:
 def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame) -> DataFrame:
     """Keep the measured operations, with a judgement and the fault of each.
 
-    A route is ``right`` if it lists every broker of its topic that this client can reach and no other,
-    ``missing`` if it lacks one that it can reach (or there is none at all), ``ghost`` if its only mistake is
-    a broker that the client cannot reach: a dead one, or one that a fault has cut off from the client's side.
-    A broker that went or came back between send and answer counts for neither side, and one that has come
-    back since the fault began and is not listed yet makes an answer ``returning``, which is neither right nor
-    wrong. It is
-    ``stale`` if nothing else is wrong with it and a later version of the topic had been acknowledged before
-    it was asked for. Other operations are ``right`` if they succeeded. An operation that the server declined
-    is ``refused``; any other without a success is ``failed``.
+    The judgement of a route:
 
-    An operation belongs to the fault in whose window it was due; one that was in flight when the fault began
-    belongs to it, too, with a negative offset.
+    - ``right``: it lists every broker of its topic that this client can reach, and no other.
+    - ``missing``: a broker that the client can reach is not listed, or there is no route at all.
+    - ``ghost``: the only mistake is a listed broker that the client cannot reach: the broker is dead, or a
+      fault has cut it off from the client's side.
+    - ``returning``: a broker has come back since the fault began, and is not listed yet. This is neither
+      right nor wrong.
+    - ``stale``: nothing else is wrong, but a later version of the topic had been acknowledged before the
+      request was sent.
+
+    A broker that went or came back between request and answer is not judged. Other operations are ``right``
+    if they succeeded. An operation that the server declined is ``refused``; any other operation without
+    success is ``failed``.
+
+    An operation belongs to the fault in whose window it was due. An operation that was in flight when the
+    fault began belongs to that fault, too, with a negative offset.
 
     In:  good operation rows with run, :func:`registrations` among them; ``RUNS``; :func:`holders`;
         :func:`routekeeper.bench.report.routes.changes`.
@@ -429,7 +434,7 @@ def histogram(spans: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     Out: one row per (keys, value_ns): value_ns bigint, the bucket's middle, null for those without end; n
         long.
     """
-    span = F.greatest("span_ns", F.lit(0).cast("bigint"))  # ignores null
+    span = F.greatest("span_ns", F.lit(0).cast("bigint"))  # a null counts as 0
     magnitude = F.floor(F.log2(F.greatest(span, F.lit(1)).cast("double"))).cast("int")
     exponent = F.greatest(magnitude - F.lit(HISTOGRAM_BITS), F.lit(0))
     mantissa = F.call_function("shiftright", F.col("span_ns"), F.col("exponent"))

@@ -1,8 +1,9 @@
 """Intervals of the observers' views: dead brokers, living ones left out, disagreement, staleness.
 
-Pure functions ``DataFrame -> DataFrame`` of built-in expressions. A view's true instant lies between the last
-reading that did not show it and the first that did. Instants are taken in the middle; time spans of
-disagreement count only what is certain, so that two readings 20 ms apart are not a disagreement of 20 ms.
+Pure functions ``DataFrame -> DataFrame`` of built-in expressions. A view begins at an unknown instant between
+the last reading that did not show it and the first reading that did. The middle of the two counts as the
+instant. A disagreement counts only for the time in which it is certain: otherwise two observers that are read
+20 ms apart would seem to disagree for 20 ms after each change.
 """
 
 from typing import Final
@@ -13,21 +14,22 @@ from pyspark.sql import functions as F
 from routekeeper.bench.report.requests import ROUTE_OPS, histogram
 
 ANSWERS: Final = ("routed", "absent")
-"""States in which an observer says something about the topic; a refused or silent one contradicts nobody."""
+"""States with an answer about the topic. An observer that refuses or is silent disagrees with nobody."""
 
 
 LINGER_NS: Final = 60_000_000_000
-"""How long after a run's measured time its last changes may still become visible."""
+"""Time in ns after a run's measured time in which its last changes may still become visible."""
 
 
 def shown(views: DataFrame, runs: DataFrame) -> DataFrame:
-    """Turn transitions into spans.
+    """Turn an observer's transitions into the spans between them.
 
     In:  good view rows with run; ``RUNS``.
     Out: one row per span: run, observer, index, topic, state; brokers array<int>, empty unless routed;
-        version int; since_ns, until_ns long, in the middle of what is known; seen_ns, still_ns long, between
-        which it was certainly shown; unsure_ns long, how far since_ns may be off; open boolean, if its end
-        was not seen. Instants since the measure begin.
+        version int; since_ns, until_ns long, the begin and the end, each in the middle of two readings;
+        seen_ns, still_ns long, the first and the last instant at which it was certainly shown; unsure_ns
+        long, the largest error of since_ns; open boolean, true if no reading showed its end. Instants count
+        from the measure begin.
     """
     in_order = Window.partitionBy("life", "observer", "index", "topic").orderBy("seen_ns")
     ended = F.col("next_state").isNull() | (F.col("next_state") == "end")
@@ -92,17 +94,18 @@ def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
     """Compute how long each observer still listed a broker that a fault had removed.
 
     In:  :func:`shown`; ``RUNS``.
-    Out: one row per (run, fault, observer, index) that may have listed it when the fault began: left_out_ns
-        long from the fault's begin, 0 if the middle of what is known lies before it, null if it was still
-        listed when the broker came back, at the end of the window or of the observation; unsure_ns long.
+    Out: one row per (run, fault, observer, index) that may have listed the broker when the fault began:
+        left_out_ns long, from the fault's begin until the broker was no longer listed; 0 if the middle of the
+        two readings lies before the fault; null if the broker was still listed when it came back, or when the
+        window or the observation ended; unsure_ns long, the largest error of left_out_ns.
     """
     dead = _targets(runs, "broker")
-    at_latest_ns = 2 * F.col("until_ns") - F.col("still_ns")  # until_ns is in the middle
+    at_latest_ns = 2 * F.col("until_ns") - F.col("still_ns")  # until_ns is the middle of still_ns and this
     listing = (
         spans.join(F.broadcast(dead), on="run", how="inner")
         .where(
             F.array_contains("brokers", F.col("target"))
-            & (F.col("seen_ns") < F.coalesce("healed_ns", "until_fault_ns"))  # from then on it is back
+            & (F.col("seen_ns") < F.coalesce("healed_ns", "until_fault_ns"))  # then the broker is back
             & (at_latest_ns > F.col("begin_ns"))
         )
         .select(
@@ -125,11 +128,12 @@ def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def back(spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute how long after its return a broker was not listed yet.
+    """Compute the time from a broker's return until each observer listed it again.
 
     In:  :func:`shown`; ``RUNS``.
-    Out: one row per (run, fault, observer, index) that lacked it when it came back: back_ns long from its
-        return, null if it was not listed everywhere before the window or the observation ended.
+    Out: one row per (run, fault, observer, index) that did not list the broker when it came back: back_ns
+        long, from its return until it was listed for all its topics; null if the window or the observation
+        ended before.
     """
     gaps = runs.select("run", F.explode("gaps").alias("gap")).select(
         "run", F.col("gap.broker").alias("target"), "gap.from_ns", "gap.to_ns"
@@ -163,9 +167,9 @@ def back(spans: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def _first_listed(spans: DataFrame) -> DataFrame:
-    """One row per (run, topic, broker): listed_ns long, since when anybody was seen to list it.
+    """Return one row per (run, topic, broker): listed_ns long, when an observer was first seen to list it.
 
-    A topic that is made behind a fault, or in the next scenario, lacked nobody while the fault lasted.
+    A topic that is made after a fault, or in the next scenario, did not lack the broker during the fault.
     """
     return (
         spans.select("run", "topic", "since_ns", F.explode("brokers").alias("broker"))
@@ -178,8 +182,9 @@ def given_up(spans: DataFrame, runs: DataFrame) -> DataFrame:
     """Find views without living brokers that no fault had hit.
 
     In:  :func:`shown`; ``RUNS``.
-    Out: one row per (run, fault, observer): views long, (observer, topic, broker) that lacked one;
-        given_up_ns long, the longest of them; brokers long, how many different ones.
+    Out: one row per (run, fault, observer): views long, the number of (observer, topic, broker) in which a
+        living broker was missing; given_up_ns long, the longest time of one; brokers long, the number of
+        different brokers.
     """
     begin = F.greatest("seen_ns", "begin_ns")
     end = F.least("still_ns", "until_fault_ns")
@@ -322,7 +327,7 @@ def changes(truth: DataFrame, runs: DataFrame) -> DataFrame:
 
     In:  good truth rows with run; ``RUNS``.
     Out: one row per (run, topic, version): begun_ns, acked_ns long since the measure begin; the latter null
-        if none came.
+        if the change was never acknowledged.
     """
 
     def instant(what: str) -> Column:
@@ -351,7 +356,7 @@ def visibility(first: DataFrame, runs: DataFrame) -> DataFrame:
 
     In:  :func:`first_shown`; ``RUNS``.
     Out: one row per measured (run, topic, version, observer): begun_ns, acked_ns long; seen_on, observers
-        long; visible_ns long from begun, null if one of them never showed it; unsure_ns long; fault int,
+        long; visible_ns long from begun, null if one observer never showed it; unsure_ns long; fault int,
         phase string as for requests.
     """
     by_change = first.groupBy("run", "topic", "version", "observer").agg(
@@ -400,7 +405,7 @@ def first_shown(changed: DataFrame, spans: DataFrame) -> DataFrame:
 
     In:  :func:`changes`; :func:`shown`.
     Out: one row per (run, observer, index, topic, version): begun_ns, acked_ns long; first struct of since_ns
-        and unsure_ns, null if it never did.
+        and unsure_ns, null if the observer never showed it.
     """
     span = spans.where(F.col("version").isNotNull())
     watching = span.groupBy("run", "observer", "index", "topic").agg(F.count("*").alias("spans"))
@@ -416,7 +421,7 @@ def first_shown(changed: DataFrame, spans: DataFrame) -> DataFrame:
         F.lit(None).cast("bigint").alias("begun_ns"),
         F.lit(None).cast("bigint").alias("acked_ns"),
     ).unionByName(wanted)
-    # From the last one back: a frame that ends at the partition's end is summed up anew for each row.
+    # Go from the last row back: a frame that ends at the partition's end is summed up anew for each row.
     from_here = (
         Window.partitionBy("run", "observer", "index", "topic")
         .orderBy(F.desc("version"))
@@ -476,8 +481,8 @@ def visible_histogram(visible: DataFrame) -> DataFrame:
     """Count changes by the time until they were acknowledged and visible.
 
     In:  :func:`visibility`.
-    Out: one row per (run, observer, phase, fault, measure, value_ns): value_ns bigint, null for those that
-        never were; n long. measure: ``visible``; ``acked``, of observer ``nameserver`` only.
+    Out: one row per (run, observer, phase, fault, measure, value_ns): value_ns bigint, null for changes
+        that never were; n long. measure: ``visible``; ``acked``, of observer ``nameserver`` only.
     """
     spans = F.array_compact(
         F.array(
@@ -497,9 +502,9 @@ def visible_histogram(visible: DataFrame) -> DataFrame:
 def staleness(requests: DataFrame, changed: DataFrame) -> DataFrame:
     """Count current answers by the time since the acknowledgement of the change.
 
-    An answer is stale if a later version was acknowledged before it was asked for; its age is the time since
-    then. A current one's age is the time since its own version was acknowledged. An answer that overlaps a
-    change counts for neither side.
+    An answer is stale if a later version was acknowledged before the request was sent. The age of a stale
+    answer is the time since that acknowledgement. The age of a current answer is the time since its own
+    version was acknowledged. An answer that overlaps a change counts as neither.
 
     In:  ``REQUESTS``; :func:`changes`.
     Out: one row per (run, fault, phase, side, op, bin): bin int, half powers of two of a millisecond; n,
@@ -529,7 +534,7 @@ def _slots(runs: DataFrame) -> DataFrame:
 
 
 def _windows(runs: DataFrame) -> DataFrame:
-    """One row per run and fault."""
+    """Return one row per run and fault."""
     return runs.select("run", F.explode("windows").alias("window")).select(
         *("run", "window.fault", "window.targets", "window.begin_ns", "window.healed_ns"),
         F.col("window.until_ns").alias("until_fault_ns"),
@@ -537,7 +542,7 @@ def _windows(runs: DataFrame) -> DataFrame:
 
 
 def _targets(runs: DataFrame, role: str) -> DataFrame:
-    """One row per fault and target of a role: target int, its index."""
+    """Return one row per fault and target of a role: target int, the index of the target."""
     return (
         _windows(runs)
         .select("run", "fault", "begin_ns", "healed_ns", "until_fault_ns", F.explode("targets").alias("name"))

@@ -13,31 +13,31 @@ from pyspark.sql import SparkSession
 
 from routekeeper.bench.jre import ensure_java
 
-_INTERRUPTED: Final = 130  # as a shell says it: 128 + SIGINT
+_INTERRUPTED: Final = 130  # exit code as shells report it: 128 + SIGINT
 _END_S: Final = 3.0
 SMALL_BYTES: Final = 256 * 2**20
-"""Less than this on this machine's disk is over before what the second compiler makes pays back."""
+"""Bytes of events below which a report ends before the JVM's second compiler would save time."""
 COMPRESSED_TIMES: Final = 10
-"""How much larger compressed events may be than their file."""
+"""Factor by which compressed events may be larger than their file."""
 
 _LAPTOP: Final = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
-    # Bound of a result that is fetched directly: a larger one is stored first, and was lost in two of four
-    # reports of 493 MiB.
+    # Largest result of a task that the driver fetches directly. Spark stores a larger result first, and such
+    # a result was lost in two of four reports of 493 MiB.
     "spark.task.maxDirectResultSize": "64m",
     "spark.sql.shuffle.partitions": "4",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
 }
-"""Used only where nobody chose a Spark master; on a cluster its own settings rule."""
+"""Settings that are used only if no Spark master was chosen; a cluster has its own settings."""
 
 
 _SMALL: Final = {
-    # The compiler C1 alone reserves 48 MiB for code, which the classes of a report's plans fill.
+    # With C1 as the only compiler, the JVM reserves 48 MiB for code, and a report's plans fill them.
     "spark.driver.extraJavaOptions": (
         "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xms1g -Xmn512m"
     ),
@@ -47,10 +47,10 @@ _SMALL: Final = {
     # One task reads many tiny files, and makes one file for each run.
     "spark.sql.files.openCostInBytes": "32768",
     "spark.sql.files.minPartitionNum": "1",
-    # One writer per run stays open; else rows are sorted by run before they are written.
+    # Keep one writer per run open; otherwise Spark sorts the rows by run before it writes them.
     "spark.sql.maxConcurrentOutputFileWriters": "1000",
 }
-"""Beside it, for little data: plans are made more often than rows are read."""
+"""Further settings for little data, where Spark spends more time on plans than on rows."""
 
 
 def is_small(roots: Sequence[str]) -> bool:
@@ -70,7 +70,7 @@ def open_session(*, small: bool = False) -> SparkSession:
     """Return the active session, or start one: on the given master, else on this machine.
 
     Args:
-        small: For little data; see :func:`is_small`. Counts on this machine only.
+        small: For little data; see :func:`is_small`. It has an effect on this machine only.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -107,7 +107,7 @@ def interrupted(number: int, frame: object) -> NoReturn:
     Otherwise a starting JVM would wait for this process for ever, and an exception during a call into the JVM
     would cause many others, each with its traceback.
     """
-    import psutil  # where somebody else submits the job, this may be absent, and has nothing to do
+    import psutil  # where others submit the job, psutil may be absent, and is not needed
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     children = psutil.Process().children(recursive=True)

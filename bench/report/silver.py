@@ -37,13 +37,13 @@ from routekeeper.bench.report.tables import (
 from routekeeper.bench.runfolder import FORMAT, FileSum, Manifest
 
 KIND: Final = "file_kind"
-"""Which of :data:`EVENTS` a row is, by the beginning of its file's name."""
+"""Column with the kind of a row (one of :data:`EVENTS`), from the beginning of its file's name."""
 
 BAD_LINES_MAX: Final = 1
-"""Per file: the line that a killed process was writing. More means that the file cannot be trusted."""
+"""Bad lines that a file may have: the line that a killed process was writing. With more, it is damaged."""
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-"""Spark unpacks by the end of a file's name."""
+"""Ends of event files' names; Spark unpacks a file by the end of its name."""
 _EVENT_FILES: Final = f"{{{','.join(EVENTS)}}}-*{{{','.join(SUFFIXES)}}}"  # a pattern of Hadoop's
 _EVENT_FILE: Final = re.compile(rf"({'|'.join(EVENTS)})-.*\.jsonl(\.gz|\.zst)?")
 
@@ -73,7 +73,7 @@ class Source:
     manifest: Manifest | None
     left_out: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
-    """Event files that are there, by their names before they were compressed."""
+    """Existing event files by their names before compression."""
 
     @property
     def life(self) -> str:
@@ -83,7 +83,7 @@ class Source:
 
     @property
     def stamp(self) -> str:
-        """Columns that change when the run is made again."""
+        """Text that changes when the run is made again."""
         if self.manifest is None:
             return "none"
         m = self.manifest
@@ -94,7 +94,7 @@ def find(spark: SparkSession, roots: Sequence[str]) -> list[Source]:
     """Find the runs at or below ``roots`` and read their manifests; void attempts are named, too.
 
     Raises:
-        NoRuns: If there are none.
+        NoRuns: If there are no runs.
     """
     folders: dict[str, bytes | None] = {}
     names: dict[str, list[str]] = defaultdict(list)
@@ -183,11 +183,11 @@ def _as_recorded(name: str) -> str:
 
 
 def sums(spark: SparkSession, sources: Sequence[Source]) -> DataFrame | None:
-    """Sum up the files of runs as their manifests do; None if none of them lists any.
+    """Sum up the files of runs as their manifests do; None if no manifest lists files.
 
     In:  runs that are to be read.
     Out: one row per (run, file) that has a line: lines long, crc32_sum long. For a file that cannot be
-    unpacked completely: of the unpacked part.
+    unpacked completely, they count the unpacked part.
     """
     found: DataFrame | None = None
     for batch in sorted({source.batch for source in sources if _is_listed(source)}):
@@ -386,7 +386,7 @@ def judge_files(sources: Sequence[Source], files: Sequence[tuple[str, str, int, 
         if reason is None and damaged is not None and damaged[3] > BAD_LINES_MAX:
             reason = f"{damaged[3]} of {damaged[2]} lines of {damaged[1]} are damaged, {BAD_LINES_MAX} may be"
         has_lost = source.manifest is not None and source.manifest.lost is not None
-        if reason is None and not mine and not has_lost:  # an arm that lost before the load has none
+        if reason is None and not mine and not has_lost:  # an arm that lost before the load has no events
             reason = "it holds no events"
         judged.append(replace(source, left_out=reason))
     return judged
@@ -416,7 +416,7 @@ def arrow_schema(schema: str) -> pa.Schema:
 
 
 def local_frame(spark: SparkSession, rows: Sequence[tuple[object, ...]], schema: str) -> DataFrame:
-    """Make a frame of the driver's own rows by Arrow: of a list Spark would make Python tasks."""
+    """Make a frame of the driver's own rows with Arrow: for a Python list Spark would start Python tasks."""
     kinds = arrow_schema(schema)
     arrays = [pa.array([row[place] for row in rows], type=kind.type) for place, kind in enumerate(kinds)]
     return spark.createDataFrame(pa.table(arrays, schema=kinds), schema)

@@ -66,7 +66,7 @@ def listing(spark: SparkSession, path: str, names: str) -> list[str]:
     )
     # Make one call for all names, because single calls for a thousand files would take seconds.
     text = str(_jvm(spark).org.apache.hadoop.util.StringUtils.join("\n", found._jdf.inputFiles()))
-    # An empty authority is left out, as Hadoop prints paths: who asks makes no difference to a name.
+    # Leave out an empty authority, as Hadoop does when it prints a path: so each file has only one name.
     return [re.sub(r"^(\w+):///", r"\1:/", unquote(uri)) for uri in text.split("\n") if uri]
 
 
@@ -84,7 +84,7 @@ def write(spark: SparkSession, path: str, content: bytes) -> None:
     """Write a whole file, replacing an older one; missing folders are made."""
     jpath = _path(spark, path)
     full = urlsplit(qualified(spark, path))
-    if full.scheme == "file":  # the JVM is on this machine, too, and takes bytes one by one
+    if full.scheme == "file":  # write it here: the JVM would take the bytes one by one
         here = Path(str(jpath.toUri().getPath())).absolute()
         here.parent.mkdir(parents=True, exist_ok=True)
         here.write_bytes(content)
@@ -118,7 +118,7 @@ _FORMULA_BEGINS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def _cell(value: Any) -> Any:
-    """Return a cell's value; an apostrophe before a text that a spreadsheet would compute.
+    """Return a cell's value; put an apostrophe before a text that a spreadsheet would compute.
 
     Remarks, topics and addresses come from servers: one that begins with "=" could run a command on the
     machine of anyone who opens the table. Numbers are written as they are.
@@ -138,5 +138,5 @@ def _path(spark: SparkSession, path: str) -> Any:
 
 def _file_system(spark: SparkSession, path: Any) -> Any:
     found = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
-    found.setWriteChecksum(False)  # else each file on this machine gets a hidden sibling
+    found.setWriteChecksum(False)  # otherwise Hadoop adds a hidden checksum file to each local file
     return found

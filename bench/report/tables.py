@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 BAD: Final = "_bad"
-"""Takes lines that are no JSON or hold wrong types."""
+"""Column for lines that are no JSON or have wrong types."""
 
 RUN_KEYS: Final = ("batch", "series", "scenario", "block", "arm")
 PATH_COLUMNS: Final = "series string, scenario string, block int, arm string"
@@ -38,7 +38,7 @@ EVENTS: Final[dict[str, str]] = {
     "links": "dialler string, acceptor string, t_ns bigint, forward_bytes bigint, back_bytes bigint",
     "deliveries": "message bigint, user int, t_ns bigint",
 }
-"""Kind, which begins the files' names, to its columns."""
+"""Columns of each kind of event. A file's name begins with the kind."""
 
 REQUIRED: Final[dict[str, tuple[str, ...]]] = {
     "ops": ("op", "due_ns", "sent_ns", "done_ns", "outcome"),
@@ -50,30 +50,30 @@ REQUIRED: Final[dict[str, tuple[str, ...]]] = {
     "links": ("dialler", "acceptor", "t_ns"),
     "deliveries": ("message", "t_ns"),
 }
-"""Columns without which a line says nothing: a line that lacks one is counted as bad."""
+"""Columns that every line of a kind must have; a line without one of them is counted as bad."""
 
 WINDOW: Final = (
     "struct<fault:int,from_ns:bigint,begin_ns:bigint,healed_ns:bigint,until_ns:bigint,targets:array<string>>"
 )
-"""What requests and changes need of a fault, see :data:`FAULTS`."""
+"""Fields of a fault that requests and changes need, see :data:`FAULTS`."""
 GAP: Final = "struct<broker:int,side:string,from_ns:bigint,launched_ns:bigint,to_ns:bigint>"
 """A time in which a broker was dead or out of the reach of a side's clients (null: of everybody), since the
-run's measure begin; ``to_ns`` is far away for one that did not come back."""
+run's measure begin; ``to_ns`` is a very large number for a broker that did not come back."""
 
 RUNS: Final = (
     "run string, life string, measure_begin_ns bigint, measure_end_ns bigint, "
     f"windows array<{WINDOW}>, gaps array<{GAP}>"
 )
-"""What the transforms need to know of a run beforehand; one row per run that is used. ``life``: runs that are
-slots of one cluster's life have the same; what was shown or true in one slot holds on in the next. Faults and
-gaps are as many as the harness caused, at any load."""
+"""Facts about a run that the transforms need beforehand; one row per used run. Runs that are slots of one
+cluster's life have the same ``life``: views and facts of a slot continue in the next slot. The number of
+faults and gaps does not depend on the load."""
 
 FAULTS: Final = (
     "run string, fault int, kind string, case string, role string, targets array<string>, "
     "from_ns bigint, begin_ns bigint, healed_ns bigint, end_ns bigint, until_ns bigint"
 )
-"""Faults of the runs that are used; instants since the run's measure begin. Effects are looked for in
-[begin_ns, until_ns), what was usual in [from_ns, begin_ns)."""
+"""Faults of the runs that are used; instants since the run's measure begin. Effects are searched
+in [begin_ns, until_ns), and the usual values before the fault in [from_ns, begin_ns)."""
 
 REQUESTS: Final = (
     "run string, op string, target int, side string, topic string, due_ns bigint, sent_ns bigint, "

@@ -25,12 +25,12 @@ class Gap:
     run: str
     broker: int
     side: str | None = None
-    """Clients that could not reach it; None: nobody could."""
+    """Clients that could not reach the broker; None: no client could."""
     from_ns: int
     launched_ns: int
-    """From here on it was being started, and may serve before the harness has seen it; ``to_ns`` else."""
+    """When the broker was started: it may serve before the harness notices. ``to_ns`` without a start."""
     to_ns: int
-    """Far away for a broker that did not come back."""
+    """End of the gap; a very large number for a broker that did not come back."""
 
 
 def faults(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list[Fault]:
@@ -98,7 +98,7 @@ def gaps(
 
 
 def gaps_of_sides(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list[Gap]:
-    """Return which clients could not reach which living broker because of a cut.
+    """Return the times in which a cut kept the clients of a side from a living broker.
 
     Args:
         rows: Good fault events with run.
@@ -113,12 +113,12 @@ def gaps_of_sides(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) 
         names = {name for direction in row["cut"] for name in direction}
         sides = sorted(name for name in names if not name.startswith(("nameserver-", "broker-")))
         places = {index: f"broker-{index}" for index in range(manifest.brokers)}
-        for number in range(manifest.sim_brokers):  # it has no address of its own: its side decides its place
+        for number in range(manifest.sim_brokers):  # simulated brokers share the address of their side
             places[SIMULATED_FROM + number] = side_of(number, SIDES)
         back_ns = [row[name] for name in ("healed_ns", "end_ns") if row[name] is not None]
         for broker, place in places.items():
             if place in row["targets"]:
-                continue  # a broker that is cut off from all is among the facts of brokers
+                continue  # see gaps() for a broker that is cut off from all clients
             found += [
                 Gap(
                     run=row["run"],

@@ -1,4 +1,4 @@
-"""The timers of the runs in words: as used, as documented, and how each came by its value (pure)."""
+"""The timers of the runs in words: as used, as documented, and the reason for each value (pure)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,7 +9,7 @@ from routekeeper.bench.report.words import quantity, say
 from routekeeper.bench.runfolder import Timer
 
 LOOK_MS: Final = 250.0
-"""Our nameservers look for brokers whose lease ran out once in this time, however short the scan is."""
+"""Shortest interval at which our nameservers look for brokers whose lease ran out."""
 OURS: Final = ("independent", "raft")
 _ELECTION: Final = "raftElectionTimeoutMs"
 _OF_SILENT_LEADERS: Final = ("tickTime", "syncLimit")
@@ -61,7 +61,7 @@ def session_is_lease(sources: Sequence[Source], series: str) -> bool:
 
 
 def _reason(name: str, told: Timer, known: dict[str, Timer]) -> str:
-    """Return how a timer came by its value."""
+    """Return the reason for a timer's value."""
     lease, election, silence = (known.get(each) for each in ("brokerLease", _ELECTION, "syncLimit"))
     if name == "sessionTimeout" and lease is not None and told.used_ms == lease.used_ms:
         return "equal to RocketMQ's lease"

@@ -129,14 +129,14 @@ def range_of(summary: Summary, unit: Unit) -> str:
 
 
 OUTCOMES: Final[dict[str, str]] = TEXTS["outcomes"]
-"""How a read may end, in the order in which it is told."""
+"""Names of the outcomes of a read, in the order in which they are listed."""
 
 
 def shares(counted: Mapping[str, int]) -> str:
     """Return the shares of reads by outcome: ``62 % right, 38 % old``; omit outcomes that did not occur.
 
     Args:
-        counted: Number of each of :data:`OUTCOMES`, and ``n`` of all.
+        counted: Number of reads with each of :data:`OUTCOMES`, and ``n``, the number of all reads.
     """
     n = counted["n"]
     if not n:
@@ -217,7 +217,7 @@ def _blocks(pair: Pair) -> str:
 def no_proof(rounds: int, lines: int) -> str:
     """Return the sentence that a page with few rounds proves nothing.
 
-    Empty if it has enough, or compares nothing.
+    Empty if the page has enough rounds, or compares nothing.
     """
     if not LEANING_BLOCKS_MIN <= rounds < VERDICT_BLOCKS_MIN or not lines:
         return ""
@@ -315,7 +315,7 @@ def sentences(lines: Sequence[Primary]) -> list[str]:
 
 
 def _compared(lines: Sequence[Primary], first: str, second: str) -> str:
-    """Return at which headline measures one design is better than another, and at which worse."""
+    """Return the headline measures at which one design is better than another, and at which it is worse."""
     mine = [line for line in lines if set(line.pair.arms) == {first, second}]
     if not mine:
         return f"no headline measure compares {name(first)} with {name(second)}."
@@ -331,7 +331,7 @@ def _compared(lines: Sequence[Primary], first: str, second: str) -> str:
 
 
 def _in_rounds(lines: Sequence[Primary]) -> str:
-    """Return in how many rounds it was so, if these are too few for a result; empty for unclear results."""
+    """Return the number of rounds that agree, if they are too few for a result; empty for unclear results."""
     if any(line.winner is None for line in lines) or all(line.is_verdict for line in lines):
         return ""
     return f" in all {min(line.blocks for line in lines)} rounds"

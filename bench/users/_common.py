@@ -112,7 +112,7 @@ class Topics:
     """The topics of this process's users: made on every broker, tried again until every nameserver has them.
 
     Attributes:
-        made: Whether they are there.
+        made: Whether every nameserver has the topics.
         awaited: Whether users have to wait: the last attempt reached the nameservers, but the topics are not
             created yet.
     """
@@ -131,7 +131,7 @@ class Topics:
         self._making = gevent.spawn(self._go_on, environment)
 
     def end(self) -> None:
-        """Stop trying."""
+        """Stop the attempts to create the topics."""
         if self._making is not None:
             self._making.kill()
             self._making = None
@@ -191,9 +191,9 @@ def _make_topics(client: Client, info: ClusterInfo, servers: list[str], topics: 
     """Make topics on every broker except simulated ones, and wait until all nameservers have them.
 
     Raises:
-        NoBroker: If there is none.
-        ClusterError: If they have no route in time.
-        RemotingError: If a broker did not make one.
+        NoBroker: If no broker is registered.
+        ClusterError: If the topics have no route in time.
+        RemotingError: If a broker did not make a topic.
     """
     addrs = [
         addr
@@ -224,7 +224,7 @@ def http_addresses(client: Client) -> list[str]:
     """Ask the nameservers where they serve HTTP.
 
     Raises:
-        NoAnswer: If none does.
+        NoAnswer: If no nameserver serves HTTP.
     """
     found, missing = [], []
     for answer in client.run(client.admin.namesrv_config()):
@@ -257,7 +257,7 @@ class LoadUser(User):
     name: str
 
     needs_topics = True
-    """Return whether it has nothing to do before the topics are made."""
+    """True if this user must wait until the topics are made."""
 
     def on_start(self) -> None:
         self.number = next(_numbers)
@@ -273,7 +273,8 @@ class LoadUser(User):
         """Create the clients that this user needs, in the process in which it runs.
 
         Raises:
-            RemotingError, OSError: If that failed; nothing is left of it, and it is tried again.
+            RemotingError, OSError: If a client cannot be created. No client remains open; the caller tries
+                again.
         """
 
     @abstractmethod
@@ -285,7 +286,7 @@ class LoadUser(User):
         """Do the next operation, and report it to Locust."""
 
     def wait(self) -> None:
-        """Pause; operations that become due meanwhile are not made up for."""
+        """Pause; operations that become due meanwhile are not done later."""
         gevent.sleep(WAIT_S)
 
     @task
@@ -342,7 +343,7 @@ class ScheduledUser(LoadUser):
     abstract = True
 
     schedule: Arrivals[str] | None = None
-    """None before its first operation, and after a time in which it had to wait."""
+    """The schedule; None before the first operation, and after this user had to wait."""
 
     def wait(self) -> None:
         self.schedule = None
@@ -357,7 +358,7 @@ class ScheduledUser(LoadUser):
         """Do one operation; return the length of the answer.
 
         Raises:
-            RemotingError, OSError, Failed: What went wrong, for Locust's table of failures.
+            RemotingError, OSError, Failed: The failure, for Locust's table of failures.
         """
 
     def step(self) -> None:

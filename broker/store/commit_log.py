@@ -65,7 +65,7 @@ class CommitLog:
         directory: Folder of its files.
         flushed_offset: Everything below survives a power cut.
         broken: Why the log cannot be written any more; None if it can.
-        refused: Why the disk did not store a record; None once it stores one of that size, see
+        refused: Why the disk did not store a record; None once it stores a record of that size, see
             :meth:`try_again`.
     """
 
@@ -96,7 +96,7 @@ class CommitLog:
         return self._segments[-1].end if self._segments else 0
 
     def reserve(self, size: int) -> int:
-        """Return the offset at which a record of ``size`` bytes will go; may pad and begin a new file.
+        """Return the offset for a record of ``size`` bytes; pad the file and begin a new one if necessary.
 
         Raises:
             StoreUnavailable: If the disk is full or the log is broken.
@@ -255,7 +255,7 @@ class CommitLog:
         """Remove the forgotten files from disk, the oldest first.
 
         Raises:
-            OSError: If one cannot be removed; the next call tries it and the later ones again.
+            OSError: If a file cannot be removed; the next call tries this file and the later ones again.
         """
         while self._dropped:
             oldest = self._dropped[0]

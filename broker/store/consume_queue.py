@@ -88,7 +88,7 @@ class ConsumeQueue:
         """Open the files of a queue and cut entries whose records are not in [log_min, log_end).
 
         Returns:
-            None if the files have another file size, or one is missing or cut: then they must be rebuilt.
+            None if the files have another file size, or a file is missing or cut: then they must be rebuilt.
         """
         queue = cls(directory, file_size=file_size, disk=disk)
         files = queue._files()
@@ -122,7 +122,7 @@ class ConsumeQueue:
 
     @property
     def last_log_offset(self) -> int:
-        """Return the place of its last record, even if lost; without a record, a place behind all others."""
+        """Return the log offset of the last record, even a lost one; 2**63 if the queue has no record."""
         entry = self._entry_at(self.max_index - 1) if self.max_index else None
         return 2**63 if entry is None else entry.log_offset
 
@@ -213,7 +213,7 @@ class ConsumeQueue:
         The last file stays, because its size gives the queue's length.
 
         Raises:
-            OSError: If one cannot be removed.
+            OSError: If a file cannot be removed.
         """
         for start in self._files()[:-1]:
             if start + self._file_size > self.min_index * ENTRY_SIZE:

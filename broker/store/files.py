@@ -172,8 +172,8 @@ def write_atomic(disk: Disk, path: Path, data: bytes) -> None:
     After a crash, the file has the old or the new content.
 
     Raises:
-        OSError: If it cannot be written; the old content remains, unless only the last step failed, which
-            makes the new name durable.
+        OSError: If the file cannot be written. The old content remains, unless only the last step failed,
+            which makes the new name durable.
     """
     make_directories(disk, path.parent)
     scratch = path.with_name(path.name + ".tmp")

@@ -50,7 +50,7 @@ class Change:
     Attributes:
         put: New or changed rows.
         delete: Names of removed rows.
-        more: Members that only one kind of table has.
+        more: JSON members that only one kind of table has.
     """
 
     version: DataVersion
@@ -104,7 +104,7 @@ class Table(Protocol):
         """Apply a change of the journal, unless the table has it; return False if an earlier one is missing.
 
         Raises:
-            ValueError: If it is no change; then nothing was changed.
+            ValueError: If the JSON is no change of this table; then nothing was changed.
         """
 
 

@@ -123,7 +123,7 @@ def is_record_of(data: bytes, *, topic: str, queue_id: int, queue_offset: int, l
 
 #: Number of bytes of a record before its body, for addresses of any length.
 _BEFORE_BODY: Final = max(layout.size for layout in _LAYOUTS.values())
-#: Size of records that are read whole, because two reads take longer.
+#: Largest size in bytes of records that are read whole at once, because two reads would take longer.
 _AT_ONCE: Final = 4096
 #: Number of bytes of the length of a topic's name, by magic.
 _TOPIC_LENGTHS: Final = {MAGIC_V1: 1, MAGIC_V2: 2}
@@ -200,7 +200,7 @@ def first_stored_at(read: Callable[[int, int], bytes | None], log_offset: int) -
 
 
 def read_indexed(data: Content, position: int, *, base: int) -> tuple[Record, int] | None:
-    """As :func:`read_record`, for all records of a log: decodes only messages that its queues contain."""
+    """Verify a record as :func:`read_record` does; return only the fields that recovery needs."""
     try:
         (sys_flag,) = _INT32.unpack_from(data, position + _SYS_FLAG_AT)
         layout = _LAYOUTS[sys_flag & _HOSTS_V6]
@@ -258,7 +258,7 @@ def find_record(data: Content, start: int, *, base: int, end: int | None = None)
     """Return the position of the first intact record at or after ``start``, found by its magic.
 
     Args:
-        end: Only records whose magic ends at or before this position.
+        end: Find only records whose magic ends at or before this position.
     """
     at = start + _MAGIC_AT
     stop = len(data) if end is None else end

@@ -35,11 +35,11 @@ _REACH: Final = 4096
 #: Bound of the bytes of the log that are searched for one run of damaged entries: this takes a second of the
 #: loop, in slices.
 _SEARCHED_MAX: Final = 256 << 20
-#: Work of one slice of a search: 5 ms. To check an entry against the log, to look at a record, or to read so
-#: many bytes of the log, is one piece of work.
+#: Number of pieces of work in one slice of a search: 5 ms. One piece is to check an entry against the log, to
+#: look at a record, or to read :data:`_BYTES` of the log.
 SLICE: Final = 1024
 _BYTES: Final = 4096
-#: Number of entries that are read or written at once, and the work of that, apart from the checks.
+#: Number of entries that are read or written at once, and the work that this counts for, without the checks.
 _BLOCK: Final = 256
 _BLOCK_WORK: Final = 16
 #: Bound of the remembered runs of entries whose messages were not found, so that no pull searches for them
@@ -52,7 +52,7 @@ _Work = Generator[None, None, None]
 
 
 class Mending(Refusal):
-    """Damaged entries are being searched in the log: the reader must try again."""
+    """The messages of damaged entries are being searched in the log: the reader must try again."""
 
     def __init__(self, topic: str, queue_id: int) -> None:
         super().__init__(
@@ -62,7 +62,7 @@ class Mending(Refusal):
 
 
 class _Search:
-    """A search for the messages of a run of damaged entries, of which this one was met."""
+    """A search for the messages of a run of damaged entries; a reader met the entry at ``index``."""
 
     __slots__ = ("index", "queue", "work")
 
@@ -111,7 +111,7 @@ class Mender:
         """Return encoded entries of a file; damaged ones are replaced by entries from the log.
 
         Raises:
-            Mending: If that takes longer than one slice.
+            Mending: If the search takes longer than one slice.
         """
         entries, before, end = list(map(Entry._make, ENTRY.iter_unpack(block))), -1, self._log.max_offset
         doubtful = []
@@ -124,7 +124,7 @@ class Mender:
             return block
         ended = self._searches_ended
         for at in doubtful:
-            if self._searches_ended != ended:  # it may have repaired the following entries
+            if self._searches_ended != ended:  # the search may have repaired later entries
                 ended, following = self._searches_ended, queue.read(index + at, len(entries) - at)
                 entries[at : at + len(following)] = following
             entries[at] = self._found(topic, queue_id, queue, index + at, entries[at]) or _LOST
@@ -134,7 +134,7 @@ class Mender:
         """Return the correct entry at an index, and repair its file; None if its message is lost.
 
         Raises:
-            Mending: If that takes longer than one slice.
+            Mending: If the search takes longer than one slice.
         """
         entry = queue.get(index)
         return None if entry is None else self._found(topic, queue_id, queue, index, entry)
@@ -240,7 +240,7 @@ class Mender:
                     sound = max(entry.log_offset + entry.size, self._log.min_offset)
                     return (at + 1 if first is None else first), sound
                 if first is None and self._is_lost(queue, at):
-                    first = at + 1  # an earlier search reported it
+                    first = at + 1  # an earlier search reported this entry
             if self._left <= 0:
                 yield
         return (low if first is None else first), self._log.min_offset

@@ -131,7 +131,7 @@ class MessageIndex:
         file_messages: Bound of the messages whose entries one file holds.
 
     Attributes:
-        damaged: Number of damaged files found since the start, and made again.
+        damaged: Number of damaged files that were found since the start and are made again.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class MessageIndex:
     # Following the log -----------------------------------------------------------------------------
 
     def follow(self) -> Generator[Callable[[], Any], Any, None]:
-        """Index the messages after :attr:`end`, and write a file whenever there are enough entries for one.
+        """Index the messages after :attr:`position`; write a file whenever there are enough entries for it.
 
         Raises:
             OSError: As :meth:`seal`.
@@ -187,7 +187,7 @@ class MessageIndex:
             yield no_work
 
     def catch_up(self, slices: int) -> Generator[Callable[[], Any], Any, None]:
-        """Index the messages after :attr:`end`, in at most this many slices; write no files."""
+        """Index the messages after :attr:`position`, in at most this many slices; write no files."""
         most = self._unwritten_max
         while slices and self._position < self._log.max_offset and self._recent_count < most:
             slices -= 1
@@ -235,7 +235,7 @@ class MessageIndex:
     def drop_before(self, offset: int) -> list[Path]:
         """Forget entries whose messages the log no longer holds.
 
-        Return the files to remove, which any thread may do.
+        Return the files to remove; any thread may remove them.
         """
         gone = [file.path for file in self._files if file.end <= offset]
         self._files = self._files[len(gone) :]
@@ -319,7 +319,7 @@ class MessageIndex:
             try:
                 fd = self._disk.open(file.path)
             except FileNotFoundError:
-                continue  # removed with its log meanwhile
+                continue  # removed meanwhile, together with its part of the log
             try:
                 if self._is_sound(file, fd):
                     found += _entries(self._disk, fd, file.count, low, high)

@@ -47,7 +47,7 @@ from routekeeper.remoting.message import Host, StoredMessage, decode_message, en
 
 logger = logging.getLogger(__name__)
 
-#: Name of the file.
+#: Name of the checkpoint's file.
 CHECKPOINT: Final = "checkpoint"
 #: Bound of the queues whose last read entries are kept in memory: a consumer that is behind reads the next
 #: ones.
@@ -93,7 +93,7 @@ class Placed(NamedTuple):
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A message without a place in the log yet; fields as in ``StoredMessage``.
+    """A message that has no place in the log yet; fields as in ``StoredMessage``.
 
     Attributes:
         tags_code: Code in the queue entry for filtering (in the schedule topic: the delivery time).
@@ -174,11 +174,11 @@ class MessageStore:
 
     Attributes:
         deletions: Number of topics deleted since the start.
-        queue_counts: Topic to the number of queues that it must have for all its messages to be in one.
+        queue_counts: Topic to the number of queues that it needs so that each of its messages is in a queue.
         index: Finds messages by their keys.
 
     Raises:
-        StoreDamaged: If the files cannot be used without losing messages.
+        StoreDamaged: If the files cannot be used without the loss of messages.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class MessageStore:
         """Store one message.
 
         Raises:
-            StoreUnavailable: If it cannot be written; then no part of it was.
+            StoreUnavailable: If the message cannot be written; then no part of it was stored.
             LocalProtocolError: If a part is above its limit.
         """
         queue = self._queue_for(draft)
@@ -300,7 +300,7 @@ class MessageStore:
         """Store messages of one queue with consecutive offsets; all or none.
 
         Raises:
-            StoreUnavailable: If they cannot be written; then none was.
+            StoreUnavailable: If the messages cannot be written; then none was stored.
             LocalProtocolError: If a part is above its limit, or all together do not fit one log file.
         """
         queue = self._queue_for(drafts[0])
@@ -434,7 +434,7 @@ class MessageStore:
         """Return the records that the log still has; log the missing ones, once for a queue.
 
         Args:
-            wanted: Queue offset and entry of each.
+            wanted: Queue offset and entry of each wanted record.
         """
         found, lost = [], []
         self._mender.allow()
@@ -583,7 +583,7 @@ class MessageStore:
         """Return a function for any thread that returns store times (Unix ms); None for missing messages.
 
         Args:
-            places: Queue id and offset of each.
+            places: Queue id and queue offset of each message.
         """
         looks = self._looks(topic, places)
 
@@ -793,14 +793,14 @@ class MessageStore:
     def _writing(
         self, work: CheckpointWork, *, is_late: Callable[[], bool] = bool
     ) -> Generator[Callable[[], Any], Any, bool]:
-        """Write log, queue entries and checkpoint in steps; return False if the time was over earlier."""
+        """Write log, queue entries and checkpoint in steps; return False if the time was over before."""
         yield partial(self._write_head, work)
         for start in range(0, len(work.entries), _QUEUES_AT_ONCE):
             if is_late():
                 return False
             part = work.entries[start : start + _QUEUES_AT_ONCE]
             yield partial(self._write_queues, part)
-            # Note it now, so that a later checkpoint only has to write the others.
+            # Note the written queues now, so that a later checkpoint has to write only the other queues.
             self._note_written(part)
         yield partial(work.checkpoint.write, self._disk, self._checkpoint_path)
         return True

@@ -97,10 +97,10 @@ class Checkpoint:
 
 @dataclass(slots=True, kw_only=True)
 class Recovery:
-    """One recovery.
+    """The recovery of one store at its start.
 
     Attributes:
-        checkpoint: The last one written; None if there is no readable one.
+        checkpoint: The last checkpoint; None if there is no readable one.
         boot: Name of the machine's present boot; empty if unknown.
         born_at: Returns the log offset from which on messages of a topic count; None if none of them does.
         tags_code: Computes the entry's code for a message in the log.
@@ -261,8 +261,8 @@ class Recovery:
         replayed = 0
         for base, following, data in self.log.contents(start):
             position = max(start - base, 0)
-            if position > len(data):  # the checkpoint lies behind this file's padding
-                if following is not None:  # and the file that began there is missing
+            if position > len(data):  # the checkpoint lies behind the end of this file
+                if following is not None:  # the file that begins at the checkpoint is missing
                     self._after_damage(base, following, data, Padding(base + len(data) - 8, start))
                 continue
             over = False

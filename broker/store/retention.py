@@ -38,8 +38,8 @@ def removal(
     """Decide for one turn.
 
     Args:
-        hour: Of the local day.
-        asked: An operator requests it, at any hour.
+        hour: Hour of the local day.
+        asked: An operator has requested the removal, at any hour.
         used: Share of the log's file system that is in use, 0 to 1; below 0 if unknown.
         delete_when: Hours in which old files are removed.
         used_max: Share above which old files are removed at any hour.

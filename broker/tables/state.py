@@ -81,7 +81,7 @@ class Effects:
 
 
 class Later(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer that waits.
+    """An answer that must wait until data are on disk, or until nameservers were informed.
 
     Attributes:
         log_offset: The log must be synced up to here; 0 for no wait.
@@ -130,11 +130,12 @@ Work = Generator[Callable[[], Any], Any, RemotingCommand | Later]
 
 @dataclass(frozen=True, slots=True)
 class Stepwise:
-    """An answer that takes a while to make; other work has its turn between its steps.
+    """An answer that is made in steps, because it takes long; other work may run between the steps.
 
     Attributes:
+        work: The steps.
         asked: The request that it answers.
-        queues: Bound of the queues that the answer lists; they take memory until it is sent.
+        queues: Largest number of queues that the answer can list. They take memory until it is sent.
     """
 
     work: Work
@@ -150,7 +151,7 @@ class BrokerState:
         advertise: Address in message ids and at the nameservers.
         hot_bytes: Number of bytes at the end of the log that count as being in memory.
         delay_offsets: Delay level to next offset of its queue.
-        delay_turn: Delay level whose queue was looked at last; the next turn begins behind it.
+        delay_turn: Delay level whose queue was looked at last; the next turn begins with the level after it.
         id_prefix: Beginning of all message ids: the advertised address.
         live_keys: Settings that request 25 may change.
         changed_settings: Settings that request 25 has changed, now or before the last start, by RocketMQ's

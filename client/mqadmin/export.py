@@ -146,8 +146,10 @@ def _export_configs(context: Context, args: Arguments) -> int:
 
 
 def _topics(context: Context, addr: str, left_s: float, *, special: bool) -> Operation[Document]:
-    """Return a broker's answer to 21 without system topics, and without topics of groups unless
-    ``special``.
+    """Return a broker's topics (request 21) without system topics.
+
+    Args:
+        special: Include the topics of groups: retry topics and dead letter topics.
     """
     body = yield from _call(context, addr, RequestCode.GET_ALL_TOPIC_CONFIG, left_s)
     found = as_object(loads(body, ANSWER), "topics")
@@ -168,7 +170,7 @@ def _topics(context: Context, addr: str, left_s: float, *, special: bool) -> Ope
 
 
 def _groups(context: Context, addr: str, left_s: float) -> Operation[Document]:
-    """Return a broker's answer to 201 without the system's groups."""
+    """Return a broker's subscription groups (request 201) without the system's groups."""
     body = yield from _call(context, addr, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, left_s)
     found = as_object(loads(body, ANSWER), "groups")
     table = as_object(found.get("subscriptionGroupTable") or {}, "subscriptionGroupTable")
@@ -336,7 +338,7 @@ def _counted(context: Context, addr: str, topic: str, left_s: float) -> Operatio
     except ResponseError as error:
         if not says_absent(error):
             raise
-        return 0.0, 0  # nothing was counted there yet
+        return 0.0, 0  # the broker has not counted any message yet
     found = as_object(loads(body, ANSWER), "statistics")
     tps = as_object(found.get("statsMinute") or {}, "statsMinute").get("tps")
     sums = [

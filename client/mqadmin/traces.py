@@ -23,10 +23,10 @@ class Trace:
     """The record of a client's work with one message.
 
     Attributes:
-        kind: :data:`PUB` for a send, :data:`SUB_AFTER` for a message that was consumed or could not be.
+        kind: :data:`PUB` for a send, :data:`SUB_AFTER` for a consumption, successful or not.
         group: The producer's or consumer's group; None if the record has none.
-        time_ms: Time of the beginning, or of the end, Unix ms; 0 if the record has none.
-        cost_ms: The duration.
+        time_ms: Unix ms at which a send began, or a consumption ended; 0 if the record has no time.
+        cost_ms: Duration of the send or consumption.
     """
 
     kind: str
@@ -59,7 +59,7 @@ def decode_traces(body: bytes, message_id: str) -> Iterator[Trace | Unreadable]:
 
 
 def _sent(fields: Sequence[str]) -> Trace:
-    flag = {13: 12, 14: 13}.get(len(fields), 13)  # before 4.3 the flag was one field earlier
+    flag = {13: 12, 14: 13}.get(len(fields), 13)  # the flag of success; before 4.3 it was one field earlier
     return Trace(
         kind=PUB,
         message_id=fields[5],

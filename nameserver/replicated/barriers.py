@@ -43,20 +43,21 @@ from routekeeper.nameserver.raft.consensus.members import majority
 from .peer_messages import ReadIndex, ReadIndexReply
 
 Route = tuple[int, str, int]
-"""Term, leader, and the number of the link to it: where a barrier was sent."""
+"""The recipient of a barrier: term, leader, and the number of the link to the leader."""
 
 RESEND_S: Final = 1.0
-"""A barrier without an answer is replaced after this time, though leader and link seem unchanged."""
+"""A barrier without an answer is replaced after this time in seconds, even over the same link."""
 
 
 GATHER_S: Final = (0.001, 0.004)
-"""Shortest and longest time (s) for which the next barrier waits for as many reads as the last one served and
-as wait already. Clients that read again and again read again soon, and a barrier costs more than a read. The
-longer time is for reads that came back in time; each time that they did not, it is halved. A single reader
-never waits, nor does a read that comes later.
+"""Shortest and longest time in seconds for which the next barrier waits for more reads (gathering).
 
-On quiet cores three members answer 21 to 33 thousand linearizable reads/s, without gathering 11 to 15
-(docs/decisions.md)."""
+A barrier costs more than a read, and clients that read in a loop send the next read soon. So the next barrier
+waits for as many reads as the last barrier served, plus the reads that wait already. If they come in time, the
+longest time applies; each time that they do not, the time is halved. A single reader never waits.
+
+On quiet cores, three members answer 21 to 33 thousand linearizable reads/s with gathering, and 11 to 15
+thousand without (docs/decisions.md)."""
 
 
 class Barriers:
@@ -69,8 +70,8 @@ class Barriers:
         sent: Number of barriers sent so far, repetitions included.
         passed: Reads with tickets up to this one may be answered.
         joined: Number of reads that joined the next barrier.
-        expected: Number of reads to wait for before it is sent.
-        gather_until: Time at which it is sent without waiting for more reads.
+        expected: Number of reads for which the next barrier waits.
+        gather_until: Time at which the next barrier is sent without waiting for more reads.
     """
 
     def __init__(self) -> None:
@@ -80,7 +81,7 @@ class Barriers:
         self.expected = 0
         self.gather_until = 0.0
         self._gather_s = GATHER_S[0]
-        self._served = 0  # number of reads of the barriers under way
+        self._served = 0  # number of reads that the barriers under way serve
         self._wanted = 0  # the latest barrier that a read joined
         self._sent_at = 0.0
         self._route: Route | None = None
@@ -96,8 +97,8 @@ class Barriers:
     def to_send(self, route: Route | None, *, now: float) -> int | None:
         """Return the number of a barrier to send now over ``route``, None if none must be sent.
 
-        One is under way at a time. No answer is expected to one that went to another leader, or over a link
-        that is gone.
+        One barrier is under way at a time. A barrier that went to another leader, or over a link that is
+        gone, does not count, because no answer to it is expected.
         """
         if route is None or self._wanted <= self._confirmed:
             return None
@@ -154,12 +155,12 @@ class Confirmations:
     def __init__(self, *, term: int) -> None:
         self.term = term
         self.number = 0
-        """Of the latest round."""
+        """Number of the latest round; 0 before the first."""
         self.asked: dict[str, ReadIndex] = {}
-        """The newest question of each member that waits for the next round, of this leader itself, too: its
-        ``voter`` is false, for it is counted anyway."""
+        """The newest question of each member that waits for the next round. This leader's own question has
+        ``voter`` false, because the leader counts anyway."""
         self.round: dict[str, ReadIndex] = {}
-        """Those that the round under way is for; empty if it is over."""
+        """The questions that the round under way will answer; empty if no round is under way."""
         self._round_index = 0  # commit index when the round began
         self.confirmed_by: set[str] = set()
         """Voters that have answered the round under way."""
@@ -193,7 +194,7 @@ class Confirmations:
         """Begin a round if one is needed and none is under way.
 
         Returns:
-            Its number, for the question to voters; None if no round begins.
+            The number of the round, for the question to voters; None if no round begins.
         """
         if not self.asked or self.round:
             return None

@@ -113,7 +113,7 @@ class Leader(Component):
         # kept only while this member leads.
         self._decoded: dict[tuple[int, int], Command] = {}
         self._mark_due = False  # the mark of this leadership could not be appended yet
-        self._near: list[str] = []  # voters, the latest sender of a barrier message first
+        self._near: list[str] = []  # voters, the latest sender of a message about barriers first
         self._round_timer: asyncio.TimerHandle | None = None
         self._prune_at = 0.0
         self.judge_all_at = 0.0
@@ -121,7 +121,7 @@ class Leader(Component):
         self._reported_over: dict[str, int] = {}  # link number of each member's last report
 
     def update_role(self) -> None:
-        """Begin or end to lead, according to this member's role and term.
+        """Begin or stop leading, according to this member's role and term.
 
         Messages of other members call this as well: they may know of a new leader before this loop's next
         turn.
@@ -185,13 +185,13 @@ class Leader(Component):
         sequencer = self.sequencer
         assert sequencer is not None, "offered without leading"
         if sequencer.knows(proposal):
-            return  # its proposer sent it again, because it takes long: do not decode it again
+            return  # the proposer sent it again, because the outcome takes long
         # The newest format that every member understands, as far as this leader knows.
         detector = self.failure_detector
         understood = FIRST_FORMAT if detector is None else detector.understood()
         needed = format_of(proposal.command)
         if needed > FIRST_FORMAT and needed > understood:
-            # A former leader told the proposer another format. The proposer sends the proposal again.
+            # A former leader allowed the proposer a newer format. The proposer sends the proposal again.
             self._refuse(logging.WARNING, member, "format=%d understood=%d", needed, understood)
             return
         mark = (proposal.boot_id, proposal.sequence)
@@ -354,7 +354,7 @@ class Leader(Component):
             self._send(member, question)
 
     def _ask_all(self) -> None:
-        """Ask all voters of a round that nobody answered in time: the first one may be gone, or hang."""
+        """Ask all voters if a round was not over in time: the voters asked first may be gone, or hang."""
         self._round_timer = None
         rounds = self.rounds
         if rounds is not None and rounds.round and not self._given.closing:
@@ -390,7 +390,7 @@ class Leader(Component):
         """Store a report, answer it, and judge the brokers that it names.
 
         Args:
-            link: The number of its link; None for the present one.
+            link: The number of the link over which it came; None for the present link.
         """
         link = self._member.link_number(member) if link is None else link
         detector = self.failure_detector
@@ -456,8 +456,8 @@ class Leader(Component):
             self.evict(eviction)
 
     def _linked_anew(self, members: set[str]) -> set[str]:
-        """Return members that have yet to report over their present link; reports over the former may be
-        lost.
+        """Return members that have yet to report over their present link; reports over the former link may
+        be lost.
         """
         number = self._member.link_number
         return {m for m in members if m != self._me and number(m) != self._reported_over.get(m)}

@@ -73,10 +73,10 @@ from .under_way import EntryUnderWay
 logger = logging.getLogger(__name__)
 
 STEP_WORK: Final = 64 * 1024
-"""An entry that takes no more is applied in one step, see :func:`.commands.work_of`: some 600 topics."""
+"""Largest work of an entry that is applied in one step, see :func:`.commands.work_of`: some 600 topics."""
 
 _SHORT: Final = (Update, Touch, PutKv, DeleteKv, RegisterTopic, DeleteTopic)
-"""Commands that change no more than they name; with another one all topics of a broker can go."""
+"""Commands that change only what they name. Any other command may remove all topics of a broker."""
 
 
 class Replicated(Local):
@@ -90,7 +90,7 @@ class Replicated(Local):
 
     Attributes:
         member: The raft member.
-        leader: Its work while it leads.
+        leader: The member's work while it leads.
         reports: Evidence about brokers for the leader.
         reader: Reads that wait.
         proposer: Registrations and other changes.
@@ -128,7 +128,7 @@ class Replicated(Local):
         self._led_term = 0
         self._group_notes = GroupNotes(self._history.timeline)
         self._before_entry: tuple[int, str, str] | None = None  # while one of several commands is applied
-        self._under_way: EntryUnderWay | None = None  # once its commands are known
+        self._under_way: EntryUnderWay | None = None  # set once the commands of the entry are decoded
         self._work_due = False
         self._observer = Observer() if observer is None else observer
         self._peer_log = LimitedLog(logger, self._loop.time)
@@ -196,8 +196,8 @@ class Replicated(Local):
         """Return the view with this freshness, see :meth:`Consistency.await_view`.
 
         Args:
-            topic: The only topic that the caller reads. An entry that is being applied and cannot change
-                its route is not waited for, however long it takes.
+            topic: The only topic that the caller reads. The read does not wait for an entry that is being
+                applied if the entry cannot change this topic's route.
         """
         otherwise = None if topic is None else partial(self._is_untouched, topic)
         return await self.reader.await_view(freshness, deadline=deadline, otherwise=otherwise)
@@ -250,7 +250,7 @@ class Replicated(Local):
         return await self.proposer.propose(command, deadline=deadline)
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
-        # A registration that is being decided goes first. Those that wait are not decided any more.
+        # Finish the registration that is being decided. Registrations that wait are not decided any more.
         self.surroundings.line.leave(origin)
         self.surroundings.line.run(self._closing(origin, by_us=by_us), lambda _: None, sender=origin)
 
@@ -310,7 +310,7 @@ class Replicated(Local):
         self.surroundings.closing = True
         self._waiters.end()
         self.surroundings.line.clear()
-        async with asyncio.TaskGroup() as group:  # each waits a while for the disk
+        async with asyncio.TaskGroup() as group:  # each task waits for the disk for a while
             group.create_task(self._kv_file.close())
             group.create_task(self._member.close())
             group.create_task(self._settings_file.close())
@@ -417,7 +417,7 @@ class Replicated(Local):
         """
         try:
             batch = decode_batch(payload)
-            # All are read before the first is applied: a member that does not understand one must apply none.
+            # Decode all commands before the first is applied: a member must apply all of them or none.
             commands: list[Command] = []
             work, short = 0, True
             for proposal in batch.proposals:
@@ -429,8 +429,8 @@ class Replicated(Local):
                 short = short and isinstance(command, _SHORT)
         except CommandFormatError as error:
             raise StopMember(f"{error}; install the release that the other members run") from error
-        # All of the table first: the rest concerns this process alone, and a defect there must not make this
-        # member's table differ from the others'.
+        # Apply all commands to the table first. The later work concerns this process alone, and a defect in
+        # it must not make this member's table differ from the tables of other members.
         in_steps = work > STEP_WORK or not short
         if in_steps:
             self._under_way = EntryUnderWay(commands, self._table)
@@ -448,8 +448,8 @@ class Replicated(Local):
                 verdict = (yield from steps) if in_steps else finish(steps)
             self._observer.applied(command, verdict)
             verdicts.append(verdict)
-        # No step ends between the last command and the end of the entry, so the table belongs to the index
-        # now.
+        # There is no yield between the last command and the end of the entry, so from here on the table
+        # belongs to the entry's index.
         self._before_entry = self._under_way = None
         for proposal, command, verdict in zip(batch.proposals, commands, verdicts, strict=True):
             try:
@@ -483,7 +483,7 @@ class Replicated(Local):
         live.
         """
         if type(command) is Update and not self._waiters:
-            return  # nearly always: only topics, for which no request waits
+            return  # most commands: only topics changed, and no request waits for them
         if applied.kv_changed:
             self._kv_file.may_differ()
         for gone in applied.left:

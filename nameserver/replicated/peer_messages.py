@@ -21,10 +21,10 @@ from routekeeper.nameserver.types import BrokerAddr, BrokerKey, ClusterName
 from routekeeper.remoting.lenient import UNREADABLE
 
 FORMAT: Final = 2
-"""Newest format that this program reads. 2 brought barriers."""
+"""Newest format that this program reads. Format 2 added barriers."""
 
 BARRIER_FORMAT: Final = 2
-"""From which format on a member knows barriers: :class:`ReadIndex`, :class:`ReadIndexReply` and rounds."""
+"""The first format with barriers: :class:`ReadIndex`, :class:`ReadIndexReply` and rounds."""
 
 
 _Item = TypeVar("_Item")
@@ -35,9 +35,9 @@ class PeerMessageError(Exception):
 
 
 Instant = Annotated[float, msgspec.Meta(le=1e12)]
-"""Seconds on a liveness clock; -inf is never. What is no number, or beyond all clocks, is refused."""
+"""Seconds on a liveness clock; -inf means never. Other values that no clock can have are refused."""
 Reading = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
-"""Of a liveness clock, which begins with its process."""
+"""Reading of a liveness clock, which begins with its process."""
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -60,10 +60,10 @@ class BrokerContact(_OfBroker, frozen=True):
     """Evidence of one member about one broker, from its own connections.
 
     Attributes:
-        closed_at: Time at which its connection closed or it unregistered; None if neither, or if it was
-            seen since.
+        closed_at: Time at which its connection closed or it unregistered; None if neither happened, or if
+            the broker was seen since.
         closed_revision: The record's revision at that time; None if there was no record.
-        unregistered: It unregistered.
+        unregistered: The broker unregistered.
     """
 
     connected: bool
@@ -106,7 +106,7 @@ class Report(_Wire, frozen=True, tag=1):
         handed: Last-seen times that the leader of ``handed_term`` counted, until the first
             acknowledgement of this term; then empty.
         understands: Newest command format that the reporter can apply.
-        reads: Newest format of these messages that it knows.
+        reads: Newest format of these messages that the reporter knows.
         more: Another part follows, which begins at ``version``. Until the last part has arrived, nothing
             is known of the brokers that it may name.
     """
@@ -129,7 +129,7 @@ class Acknowledgement(_Wire, frozen=True, tag=2):
     """The leader's answer to a report; ``version`` is the version it holds now, even after a gap.
 
     Attributes:
-        boot_id: That of the report.
+        boot_id: The boot id in the report.
         clock: Reading of the leader's liveness clock.
         hearings: Last-seen times that changed after ``hearings_base`` up to ``hearings_version``.
         reads: Newest format of these messages that the leader knows.
@@ -152,7 +152,7 @@ class Propose(_Wire, frozen=True, tag=3):
     """Commands for the log, to the leader of ``term``; no other leader may append them.
 
     Attributes:
-        attempts: How many times the sender has handed over each of them, this time included.
+        attempts: For each command, how often the sender has handed it over, this time included.
     """
 
     term: int

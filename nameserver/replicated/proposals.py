@@ -2,8 +2,8 @@
 
 The proposer learns an outcome by applying the entry, never from an answer. After a leader change or a lost
 link it may send a proposal again at once, because a command applies at most once, and never over a newer
-state than it saw. A request that is decided again becomes another command. This is proposed only when no copy
-of the former command can be applied any more; else the request could take effect twice.
+state than it saw. A request that is decided again becomes another command. The new command is proposed only
+when no copy of the former command can be applied any more; else the request could take effect twice.
 
 The leader gathers proposals that arrive while a commit is in flight into the next entry. It does not append a
 registration that is certain to be *moved*: it names the entry after which to decide again.
@@ -93,7 +93,7 @@ class PendingProposal(msgspec.Struct, kw_only=True):
 
     @property
     def in_doubt(self) -> bool:
-        """Return whether it may be in some log from which it is not applied here yet."""
+        """Return whether some log may hold a copy of the proposal that is not applied here yet."""
         return bool(self.copies)
 
 
@@ -110,12 +110,12 @@ class ProposalBook:
         self._bytes = 0
         self._sequence = 0
         self._waiting: dict[int, PendingProposal] = {}
-        # Those of _waiting that the present leader may not have yet; in most turns there are none.
+        # Proposals in _waiting that the present leader may not have yet; in most turns there are none.
         self._fresh: dict[int, PendingProposal] = {}
         self.deferred: dict[int, tuple[int, int]] = {}
         self._applied_term = 0
         self._route: tuple[int, int] | None = None
-        self._stale_at = math.inf  # until then nothing is sent again over the same route
+        self._stale_at = math.inf  # before this time, nothing is sent again over the same route
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -154,7 +154,7 @@ class ProposalBook:
         """Yield proposals that the leader at this route lacks, the oldest first; see :meth:`handed`.
 
         Args:
-            understood: The newest format for this leader; for proposals of newer ones see :meth:`beyond`.
+            understood: The newest format for this leader; for proposals of newer formats see :meth:`beyond`.
         """
         if route != self._route or now >= self._stale_at:
             self._route = route
@@ -247,7 +247,7 @@ class ProposalBook:
         )
 
     def remove(self, sequence: int) -> PendingProposal | None:
-        """Remove a proposal: it has its outcome, or its deadline has passed, or it is decided again."""
+        """Remove a proposal that has its outcome, whose deadline has passed, or that is decided again."""
         waiting = self._waiting.pop(sequence, None)
         if waiting is not None:
             self._bytes -= len(waiting.proposal.command)
@@ -295,7 +295,7 @@ class Sequencer:
         self._known: set[tuple[int, int]] = set()  # proposals that are queued or in flight
         # Brokers with a command here: the index of its entry in flight, or None while it is queued.
         self._touching: dict[BrokerKey | None, int | None] = {}
-        self._held: list[_Queued] = []  # deferred once the queued command of the broker has its index
+        self._held: list[_Queued] = []  # deferred once the queued command of the same broker has its index
         self._batch: tuple[_Queued, ...] = ()
         self._in_flight = 0
         self._applied = 0
@@ -343,7 +343,7 @@ class Sequencer:
         return None
 
     def knows(self, proposal: Proposal) -> bool:
-        """Return whether a copy of a proposal is queued or in flight; :meth:`offer` ignores another one."""
+        """Return whether a copy of a proposal is queued or in flight; :meth:`offer` ignores another copy."""
         return (proposal.boot_id, proposal.sequence) in self._known
 
     def next_batch(self) -> Batch | None:

@@ -1,8 +1,9 @@
 """The proposer: a registration or another change of this process, from its decision to its answer.
 
 Registrations without changes are answered without the log where that is allowed. All other changes enter the
-:class:`.proposals.ProposalBook`, which decides when they are sent again. The outcome is learnt by applying
-the entry, and one timer ends all requests that have none in time. The leader's work is in :mod:`.leader`.
+:class:`.proposals.ProposalBook`, which decides when they are sent again. This process learns an outcome when
+it applies the entry. One timer ends all requests without an outcome in time. The leader's work is in
+:mod:`.leader`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ from .surroundings import Component, Surroundings
 logger = logging.getLogger(__name__)
 
 PROPOSED: Final = Answer()
-"""In place of an answer that comes later."""
+"""Stands for an answer that comes later."""
 
 NOT_BEGUN: Final = refusal(
     f"{NO_QUORUM_TAG} not applied: its turn did not come in time, or its connection has closed"
@@ -73,7 +74,7 @@ PROPOSE_BYTES: Final = 1024 * 1024
 """Commands are sent to the leader in messages of about this many bytes; one command is never split."""
 
 LATE_MAX: Final = 10_000
-"""Registrations whose verdict is still looked out for after their request was answered."""
+"""Bound of the registrations that were answered "unknown", and whose outcome may still come."""
 
 
 @dataclass(slots=True)
@@ -81,10 +82,10 @@ class _Registering:
     """A registration under way: decided, proposed, and decided again if the record has moved. It has no task.
 
     Attributes:
-        answered: Called once with the answer, unless that was known at once.
+        answered: Called once with the answer, unless the answer was known at once.
         host: The host that is charged for it.
         turn_of: The host whose turn the work takes.
-        renewal: Its answer without the log, if it got one.
+        renewal: The decision by which it was answered without the log; None if it was not.
         broker: Its sender, once the request is decoded.
     """
 
@@ -129,7 +130,7 @@ class Proposer(Component):
         self._registering: Counter[Registrant] = Counter()  # registrations without an answer yet
         self._repeats = Repeats(os.urandom(SECRET_SIZE))
         self._timer: asyncio.Handle | None = None
-        self._timer_at = math.inf  # kept here, because some of uvloop's handles do not know it
+        self._timer_at = math.inf  # kept here, because some of uvloop's handles do not know their time
         self._settled: list[tuple[OnOutcome, Verdict]] = []  # outcomes of the entry that is being applied
         # Proposals with unknown outcome: if one is applied later after all, it still dates the broker's
         # evidence.
@@ -168,7 +169,7 @@ class Proposer(Component):
         return None if answer is None or answer is PROPOSED else self._counted(answer)
 
     def _decided(self, on: _Registering, answer: Answer) -> None:
-        """Answer a registration whose turn came later, unless the answer comes later still."""
+        """Answer a registration that waited for its turn, unless it now waits for an outcome."""
         if answer is not PROPOSED:
             on.answered(self._counted(answer))
 
@@ -231,7 +232,7 @@ class Proposer(Component):
         settings = self._settings.current
         try:
             # The table may be stale: then the registration is decided again. Nearly all commands are
-            # differences, once every member knows those.
+            # differences, once every member understands differences.
             decision = yield from decide_received(
                 self._table,
                 self._liveness,
@@ -251,7 +252,7 @@ class Proposer(Component):
                 command = decision
             kept = command
             if isinstance(command, RegisterBroker | Update) and len(command.topics) > STEP:
-                kept = replace(command, topics=())  # an answer does not need them
+                kept = replace(command, topics=())  # the answer does not need the topics
             on_outcome, registrant = partial(self._conclude, on, kept), (decoded.broker, on.origin)
             yield from self._entering(
                 command, deadline=on.deadline, on_outcome=on_outcome, registrant=registrant
@@ -301,7 +302,7 @@ class Proposer(Component):
 
     def _decide_again(self, on: _Registering) -> Steps[Answer]:
         try:
-            # Decoded again: a hundred large ones that wait for their outcomes must not be kept decoded.
+            # Decode it again: a hundred large registrations that wait for outcomes must not be kept decoded.
             decoded = yield from decoding_registration(on.request)
             assert isinstance(decoded, Registration), "it was decoded before"
             return (yield from self._decide(on, decoded))
@@ -476,7 +477,7 @@ class Proposer(Component):
         """Forget a proposal; return the callback that waits for its outcome.
 
         Args:
-            late: It may still be applied. If not, it is removed from this member's own queue as leader.
+            late: The proposal may still be applied. If False, remove it from this leader's queue, too.
         """
         self._leader.forget_proposal(sequence, withdraw=not late)
         pending = self.book.remove(sequence)

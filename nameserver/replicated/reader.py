@@ -28,7 +28,7 @@ CONTACT_LOOK_S: Final = 0.01
 """Interval in seconds at which requests that wait for contact check for it; one timer serves all of them."""
 
 ANSWER_MARGIN_S: Final = 0.05
-"""A request stops waiting so long before its deadline, so that its answer leaves in time."""
+"""A request stops waiting this many seconds before its deadline, so that its answer leaves in time."""
 
 
 class _Joined(NamedTuple):
@@ -57,7 +57,7 @@ class Reader(Component):
         self._out_since: float | None = self._loop.time()
         self._contact_waiters: dict[asyncio.Future[None], Callable[[], bool] | None] = {}
         self._contact_timer: asyncio.TimerHandle | None = None
-        self._waiting: dict[int, _Joined] = {}  # by barrier, with rising numbers
+        self._waiting: dict[int, _Joined] = {}  # reads by the number of their barrier, rising
         self._late_timer: asyncio.TimerHandle | None = None
         self._asking: asyncio.Handle | None = None  # the next send, now or after gathering
         self._asks_soon = False
@@ -175,7 +175,7 @@ class Reader(Component):
         """Return once the table here has everything that was acknowledged before this call.
 
         Raises:
-            NoQuorum: That was not reached by the deadline.
+            NoQuorum: The table did not have it by the deadline.
         """
         waiter: asyncio.Future[None] = self._loop.create_future()
         self.join(lambda number, error: resolve(waiter, error))
@@ -214,7 +214,7 @@ class Reader(Component):
         self.answer_waiting()
 
     def take_check(self, member: str, question: ReadIndexCheck) -> None:
-        """Confirm to a leader that asks its voters that this member is in its term."""
+        """Answer a leader's question: confirm that this member is still in the leader's term."""
         if question.term == self._member.term and self._member.votes:
             self._send(member, ReadIndexCheckReply(term=question.term, number=question.number))
 
@@ -248,7 +248,7 @@ class Reader(Component):
             self._barriers.not_sent()
 
     def _route(self) -> Route | None:
-        """Return the recipient of a barrier sent now; None if there is none."""
+        """Return the recipient of a barrier that is sent now; None if no member can get one."""
         term, leader = self._member.term, self._member.leader
         if leader == self._me:
             return term, leader, 0

@@ -19,21 +19,22 @@ from .peer_messages import FORMAT as MESSAGE_FORMAT
 from .peer_messages import Acknowledgement, BrokerContact, Hearing, Report, in_parts, size_of
 
 REPORT_PERIOD_S: Final = 1.0
-"""A member reports who was heard this often; openings and closings are reported at once."""
+"""Interval in seconds between reports of last-seen times; new and closed connections are reported at once."""
 
 
 PRUNE_PERIOD_S: Final = 5.0
-"""How often a member drops what it knows of brokers without a record."""
+"""Interval in seconds at which a member forgets brokers without a record."""
 
 
 FRESH_SHARE: Final = 0.75
-"""Share of a lease within which an acknowledged hearing lets a registration be answered at once."""
+"""Share of a lease. While the acknowledged last-seen time is younger than this, a registration without changes
+is answered without the log."""
 
 
 PART_BYTES: Final = 1024 * 1024
-"""A report is sent in parts of about this many bytes, as the leader's hearings are in its answers."""
+"""A report is sent in parts of about this many bytes. The leader bounds its answers in the same way."""
 
-_OUTSTANDING_MAX: Final = 8  # reports that may still be acknowledged; newer ones contain the older
+_OUTSTANDING_MAX: Final = 8  # reports that may still be acknowledged; a newer report contains the older ones
 
 
 class Reporter:
@@ -49,24 +50,24 @@ class Reporter:
         self.is_due = False
         self._number = 0  # number of the last report
         self.heard_acknowledged: dict[BrokerKey, float] = {}
-        """Youngest hearing of each broker by this member that a leader acknowledged."""
+        """For each broker, the newest time at which this member saw it and that a leader acknowledged."""
         self._handed: dict[BrokerKey, float] = {}
         self._handed_term = 0
         self._begin(0)
 
     def _begin(self, term: int) -> None:
         self.term = term
-        """Of the leader that is reported to; 0 before there was one."""
+        """Term of the leader to which this member reports; 0 before the first leader."""
         self.base = 0
         """Version that the leader of this term acknowledged."""
         self._acknowledged_in_term = False
         self._outstanding: deque[tuple[int, Report]] = deque()  # parts, each with the number of its report
         self.hearings: dict[BrokerKey, float] = {}
-        """Youngest hearing of each broker that the leader of this term counts."""
+        """For each broker, the last-seen time that the leader of this term counts."""
         self._hearings_seen = 0
         self._last_at: float | None = None
         self.leader_reads = 0
-        """Newest message format that the leader of this term said it knows; 0 before it said so."""
+        """Newest message format that the leader of this term states; 0 before its first answer."""
         self.understood = FIRST_FORMAT
         """Newest command format that the leader of this term may append: all members understand it."""
 
@@ -99,7 +100,7 @@ class Reporter:
             self._outstanding.popleft()
         handing = not self._acknowledged_in_term and bool(self._handed)
         base = self.base
-        news: list[tuple[Hearing | BrokerContact, int]] = []  # with the version each leads to
+        news: list[tuple[Hearing | BrokerContact, int]] = []  # each with the version up to which it reports
         if handing:
             news += [(Hearing(**broker._asdict(), heard_at=at), base) for broker, at in self._handed.items()]
         changes = reversed(self._liveness.changes_since(base))
@@ -161,7 +162,7 @@ class Reporter:
         """Return whether a registration or question without changes may be answered without the log (rule 3).
 
         Args:
-            origin: The connection it came over.
+            origin: The connection over which it came.
             in_contact: This member is in contact with a leader (rule 8).
             lease_s: The lease in the broker's record.
         """

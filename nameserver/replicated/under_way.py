@@ -10,7 +10,7 @@ from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.remoting.steps import Steps, in_chunks
 
 _LARGE: Final = (RegisterBroker, Update)
-"""Commands that can take long. Of all others nearly none does, and a read waits for those."""
+"""Commands that can take long. A read waits for any other command, because nearly all others are short."""
 
 PREPARED_FROM: Final = 20_000
 """Number of topics of an entry from which on they are collected in steps: 100,000 take 6 ms."""
@@ -54,7 +54,7 @@ class EntryUnderWay:
         if not isinstance(command, _LARGE) or (isinstance(command, RegisterBroker) and command.mappings):
             return True
         record = self._table.brokers.records.get(command.broker)
-        return record is not None and record.broker_name != command.broker_name  # it leaves a name
+        return record is not None and record.broker_name != command.broker_name  # it leaves its former name
 
     def may_change(self, topic: str) -> bool:
         """Return whether the entry may change the topic's route.

@@ -127,17 +127,17 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         self._queued = False
         self._inner_paused = False
         self._backed_up = False  # the peer leaves many bytes unread
-        self._unread_control = False  # some of them answer the peer's changes of keys, so it is not read
+        self._unread_control = False  # unread bytes answer the peer's key changes, so read no more
         self._late: asyncio.TimerHandle | None = None
         self._lost = False
-        self._ended = False  # we have closed it
+        self._ended = False  # we have closed the connection
         self.cost_s = 0.0
         self.peer = self.host = self.charged = "?"
 
     # Towards the socket -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class does not inherit from asyncio's
         self.peer = host_port(transport.get_extra_info("peername"))
         self.host = plain_host(self.peer.rpartition(":")[0])
         self.charged = charged_host(self.host)

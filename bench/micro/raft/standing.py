@@ -31,10 +31,10 @@ def members_of(kind: str, key: int, count: int) -> Sequence[int]:
 
 
 async def heartbeats(job: Job) -> dict[str, Any]:
-    """Simulate ``connections`` brokers, each registered once and kept by heartbeats, which are spread evenly.
+    """Simulate ``connections`` brokers: each registers once, then sends heartbeats, evenly spread over time.
 
-    It prints ``steady`` and ``measured`` at the two ends of the window, and waits for a line at each, so that
-    the caller can measure other figures over the same time.
+    Print ``steady`` when the measured time begins and ``measured`` when it ends. After each of the two, wait
+    for a line from the caller, so that the caller can measure other figures over the same time.
     """
     plan = job.plan
     answers = 0

@@ -9,9 +9,10 @@ Series = Literal["defaults", "equal"]
 
 #: Number of our leader's heartbeats in one election timeout; ZooKeeper's leader is set to the same.
 _HEARTBEATS: Final = 6
-#: ZooKeeper's tick is two heartbeats, as its leader pings every half tick; four ticks are 4/3 of the election
-#: timeout. On average, the earlier of our two followers times out then, because each draws its timeout
-#: between one and two election timeouts. ZooKeeper's followers draw nothing and time out together.
+#: Ticks after which ZooKeeper's followers give up a silent leader. One tick is two heartbeats, because
+#: ZooKeeper's leader pings every half tick. So four ticks are 4/3 of the election timeout. Our two followers
+#: choose their timeouts at random between one and two election timeouts, and the earlier of the two is 4/3 on
+#: average. ZooKeeper's followers choose nothing at random: they time out together.
 _EQUAL_SYNC_LIMIT: Final = 4
 
 
@@ -20,8 +21,8 @@ class Timers:
     """Timers with which each system is started.
 
     Attributes:
-        election_ms: Least silence after which our follower starts an election; it draws up to twice as much.
-            None: the default.
+        election_ms: Least silence after which our follower starts an election; it chooses its timeout at
+            random between once and twice this time. None: the default.
         heartbeat_ms: Interval of a leader's heartbeats, which follows from ``election_ms``; None: the
             default.
         tick_ms, sync_limit, init_limit: ZooKeeper's timers. Defaults are those of its example file, because

@@ -40,7 +40,7 @@ _FIELDS: Final[Mapping[str, str]] = {
     "ha_server_addr": "HA address",
     "lease_ms": "lease",
 }
-#: Those of these fields that the answer to request 106 has, too.
+#: The compared fields that the answer to request 106 contains as well.
 _LISTED_FIELDS: Final = ("broker_name", "broker_id")
 _STEP: Final = 100
 
@@ -50,7 +50,8 @@ class Told:
     """One nameserver and its newest answer.
 
     Attributes:
-        own: Its own part; None if it was asked over RocketMQ's protocol: then there is only :attr:`listing`.
+        own: Its answer over HTTP; None if it was asked over RocketMQ's protocol, which gives only
+            :attr:`listing`.
         listing: Brokers that it lists, with name and id.
         raft: Its raft address, empty if it has none.
         at: Loop time of its answer in s; None if there was none.
@@ -79,7 +80,7 @@ def listing_of(info: ClusterInfo) -> dict[BrokerKey, tuple[str, int]]:
 
 
 def making_picture(told: Sequence[Told], *, asked: str, note: str, happened: int) -> Steps[Picture]:
-    """Compare the answers of nameservers; the first one is this nameserver."""
+    """Compare the answers of nameservers in steps; the first answer is this nameserver's own."""
     here = told[0].own
     assert here is not None, "this nameserver knows itself"
     keys: dict[BrokerKey, None] = {}
@@ -220,13 +221,13 @@ def _columns(told: Sequence[Told]) -> Iterable[SeenNameserver]:
 
 
 def members_to_keep(voters: Collection[str], up: Collection[str]) -> frozenset[str]:
-    """Return the members whose loss stops the group: those that live, if they are no more than a majority."""
+    """Return the members whose loss stops the group: all living members if only a bare majority lives."""
     majority = len(voters) // 2 + 1
     return frozenset(up) if len(up) == majority else frozenset()
 
 
 def pulse_of(told: Sequence[Told], picture: Picture, *, now: float) -> Pulse:
-    """Return the figures that change all the time, by the rows of a picture."""
+    """Return the figures that change all the time, in the order of a picture's rows."""
     committed = max((each.own.commit_index for each in told if each.own is not None), default=0)
     found = []
     for each in told:
@@ -251,7 +252,7 @@ def pulse_of(told: Sequence[Told], picture: Picture, *, now: float) -> Pulse:
 
 
 def topic_everywhere(topic: str, found: Sequence[tuple[Told, OwnTopic | None]]) -> TopicEverywhere:
-    """Put a topic's routes side by side; the first nameserver is this one."""
+    """Put a topic's routes side by side; the first route is this nameserver's own."""
     here = _route(found[0][1])
     at = tuple(
         TopicAt(

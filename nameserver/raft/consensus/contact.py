@@ -43,15 +43,16 @@ class QuorumContact:
         self._needed = majority(members)
         self._heard: dict[str, float] = {}  # newest clock of each peer in this term, which we echo to it
         self._echoed: dict[str, float] = {}  # newest own clock that each voter echoed in this term
-        self._echoed_before: dict[str, float] = {}  # the same, over a former link of the peer
+        self._echoed_before: dict[str, float] = {}  # newest own clock that the peer echoed over a former link
         self.pending: deque[tuple[int, float]] = deque(maxlen=_PENDING_MAX)
         self.date = -math.inf
-        # The stored positive answer of in_time: the limit for which it holds, and the time until which.
+        # The stored positive answer of in_time: the limit for which it holds, and the time until which it
+        # holds.
         self._limit = math.inf
         self._young_until = -math.inf
 
     def voters_are(self, others: Collection[str]) -> None:
-        """Take the configuration in force: the voters other than this member; only their echoes count."""
+        """Note the voters other than this member in the configuration in force; only their echoes count."""
         self._needed = majority(len(others) + 1)
         self._echoed = {peer: clock for peer, clock in self._echoed.items() if peer in others}
         self._echoed_before = {peer: clock for peer, clock in self._echoed_before.items() if peer in others}
@@ -139,5 +140,5 @@ class QuorumContact:
         return self._echoed.get(peer, -math.inf)
 
     def accepted_date(self, peer: str) -> float:
-        """As :meth:`member_date`, over any link of this term: a fact about the past, even of a dead peer."""
+        """Return the newest own clock that ``peer`` echoed in this term over any link, even a closed one."""
         return max(self.member_date(peer), self._echoed_before.get(peer, -math.inf))

@@ -27,8 +27,8 @@ class Send(Effect, frozen=True):
 class WriteJournal(Effect, frozen=True):
     """Write to the journal; :meth:`.engine.Engine.durable` follows, in order of position.
 
-    ``silent``: Nothing waits for its end. A leader of several voters learns of it with their next answer,
-    before which it cannot commit.
+    ``silent``: no wake-up is needed when the write ends. A leader of several voters looks for the end with
+    their next answer, and cannot commit before that anyway.
     """
 
     position: int
@@ -130,13 +130,13 @@ _WAKE, _CHANGED = Wake(), Changed()
 
 
 class EffectQueue:
-    """Collects what the parts of one member want done.
+    """Collects the effects that the parts of one member ask for.
 
     Attributes:
         wanted: The effects since the last :meth:`take`, in order.
         links: Peers to which a link is up.
-        greeted: What each of them that has said who it is said last.
-        stopped: This member takes part no more.
+        greeted: The newest greeting of each linked peer that has sent one.
+        stopped: This member takes no part any more.
     """
 
     def __init__(self, log: RaftLog) -> None:
@@ -155,14 +155,14 @@ class EffectQueue:
         self.wanted.append(effect)
 
     def send(self, peer: str, message: Message) -> None:
-        """Send to a peer that has said who it is; to another nothing is said but who this member is."""
+        """Send a message to a peer that has sent its greeting. Any other linked peer gets only greetings."""
         if peer in self.greeted or (isinstance(message, Greeting) and peer in self.links):
             if self._log.vote_dirty:  # nearly never
                 self.store_vote()
             self.wanted.append(Send(peer, message))
 
     def store_vote(self) -> None:
-        """Have term and vote stored before anything leaves that depends on them."""
+        """Store term and vote before any message leaves that depends on them."""
         log = self._log
         if log.vote_dirty:
             log.vote_dirty = False
@@ -175,6 +175,6 @@ class EffectQueue:
         self.wanted.append(_CHANGED)
 
     def fail(self, reason: str) -> None:
-        """Stop, and say why: going on would break a promise."""
+        """Stop this member, and log the reason: if it went on, it would break a promise."""
         self.stopped = True
         self.wanted.append(Fail(reason))

@@ -62,7 +62,7 @@ class Engine(EnginePart):
         self.effects: Final = shared.effects
         self._next_housekeeping = -math.inf
         self._in_apply = False
-        self._sent_up_to = 0  # the last index at the beginning of an apply
+        self._sent_up_to = 0  # the last index of the log when the last apply began
         self._given: list[Committed] = []  # entries that were handed out and are not applied yet
         self._goes_on = False  # more entries are applied in the next turn of the loop
         self._replay_end: Final = self._log.last_index  # the last entry that was in the log at the start
@@ -148,7 +148,7 @@ class Engine(EnginePart):
             self._contact.led(now, self._library.commit_index, self._library.applied_index)
 
     def member_age(self, member: str) -> float:
-        """Leader: return the seconds since ``member`` certainly accepted it; inf if never in this term."""
+        """Return the seconds since ``member`` certainly accepted this leader; inf if never in this term."""
         if member == self._me:
             return 0.0
         return max(0.0, self._clock() - self._contact.accepted_date(member))
@@ -525,7 +525,7 @@ class Engine(EnginePart):
 
         Args:
             within: The next entry is half applied.
-            took: The time that this took, in seconds.
+            took: Time in seconds that applying them took.
         """
         self._in_apply = False
         if self._effects.stopped:
@@ -609,7 +609,7 @@ class Engine(EnginePart):
 
     def term_begins(self, term: int) -> None:
         """D3, D5: forget the messages of the former term; a leader of it leads no more."""
-        if self._library.state == LEADER:  # the library would do so a moment later
+        if self._library.state == LEADER:  # the library would step down a moment later
             self.leading.doing += f", of term {term}"
             self._library.stop_leading()
         self.elections.term_begins()

@@ -25,7 +25,7 @@ class Following(EnginePart):
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
-        self._matched = 0  # our log equals the current leader's up to here
+        self._matched = 0  # our log equals the current leader's up to this index
         self._reply_seq = 0
         self.acknowledged = 0
         self.leader_changes = 0
@@ -66,13 +66,13 @@ class Following(EnginePart):
             self._reply(peer, m.seq, RESET, hint)
             return
         kept = 0
-        here = min(len(entries), log.last_index - prev)  # number of them for which our log has an entry
+        here = min(len(entries), log.last_index - prev)  # number of indexes in both
         while kept < here and log.term_at(prev + 1 + kept) == entries[kept][0]:
             kept += 1
         match, rest = prev + kept, entries[kept:]
         if rest and match < min(log.last_index, max(library.commit_index, library.applied_index)):
             self.refused_truncations += 1
-            if self._refused_of != (peer, m.term):  # the same refusal would come with every heartbeat
+            if self._refused_of != (peer, m.term):  # log it once, not with every heartbeat
                 self._refused_of = peer, m.term
                 logger.critical(
                     "truncation refused index=%d commit_index=%d leader=%s term=%d: committed entries differ",

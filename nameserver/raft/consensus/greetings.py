@@ -31,11 +31,11 @@ class Greetings(EnginePart):
         self.said = self._effects.greeted
         self._link_numbers: dict[str, int] = {}  # number of links on which each peer has sent a greeting
         self.contact_limit = self.shared.timeout
-        self._learner_base: tuple[int, int] | None = None  # see came_at
+        self._learner_base: tuple[int, int] | None = None  # (term, end of its leader's log), see came_at
         self._said_waiting_for: tuple[str, ...] = ()
         self._said_distrusted: tuple[str, ...] = ()
 
-    # ---- what is known
+    # ---- known members
 
     @property
     def waiting_for(self) -> tuple[str, ...]:

@@ -63,17 +63,17 @@ class Images(EnginePart):
         self.failures = 0
         self.error = ""
         self._making = False
-        self._wanted = False  # by an operator
+        self._wanted = False  # an operator has asked for a snapshot
         self._retry_at = -math.inf
         self._retry_s = SNAPSHOT_RETRY_S[0]
-        self._incoming: tuple[str, int, bytearray] | None = None  # leader, index, what has arrived
+        self._incoming: tuple[str, int, bytearray] | None = None  # leader, index, received bytes
         self.installing = 0
         self._refused = 0  # index of the leader's snapshot that is too large
-        self._install_failed: tuple[int, float] | None = None  # index, when to ask for it again
+        self._install_failed: tuple[int, float] | None = None  # index, time to ask for it again
         self._install_retry_s = INSTALL_RETRY_S[0]
         self.restoring = False
 
-    # ---- made here
+    # ---- snapshots made here
 
     def consider(self, now: float) -> None:
         """Begin a snapshot once the journal is large. Only references are copied here; a thread does the rest
@@ -141,7 +141,7 @@ class Images(EnginePart):
         self._retry_s = min(2 * self._retry_s, SNAPSHOT_RETRY_S[1])
         self._log.journal_bytes = max(self._log.journal_bytes, self.shared.config.compact_bytes)
 
-    # ---- from a leader
+    # ---- snapshots from a leader
 
     def on_part(self, peer: str, m: SnapshotPart) -> None:
         """Receive a piece of a snapshot, which the leader sends in place of entries that it no longer has."""
@@ -208,7 +208,7 @@ class Images(EnginePart):
             self._install_retry_s = min(2 * self._install_retry_s, INSTALL_RETRY_S[1])
 
     def ask_again(self, now: float) -> None:
-        """Ask for a snapshot again; without word the leader waits :data:`.replication.TRANSFER_TIMEOUT_S`."""
+        """Ask for a snapshot again; otherwise the leader waits :data:`.replication.TRANSFER_TIMEOUT_S`."""
         if self._install_failed is None or now < self._install_failed[1]:
             return
         index, _ = self._install_failed
@@ -241,9 +241,9 @@ class Images(EnginePart):
         """Base log and state on a durable snapshot at ``index``; False if the member must stop."""
         try:
             held = decode_configuration(configuration) if configuration else self._log.configuration
-            self.shared.within_entry = False  # the snapshot has that entry
+            self.shared.within_entry = False  # the snapshot contains that entry
             install()
-        except Exception as error:  # after any of them the state may be half replaced
+        except Exception as error:  # after any error the state may be half replaced
             logger.exception("restore raised index=%d", index)
             self._effects.fail(f"snapshot {index} cannot be restored: {error}")
             return False
@@ -253,7 +253,7 @@ class Images(EnginePart):
         self._effects.add(Trim(index))
         return True
 
-    # ---- from an operator
+    # ---- snapshots from an operator
 
     def may_restore(self) -> None:
         """Check that this is a cluster of one.

@@ -32,7 +32,7 @@ class Leading(EnginePart):
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
-        self._handed_over = False  # this leader asked another to take over
+        self._handed_over = False  # this leader asked another member to take over
         self.progress: dict[str, Progress] = {}
         self.notified_removed: set[str] = set()
         self.handing_over_until = -math.inf
@@ -271,10 +271,10 @@ class Leading(EnginePart):
         while t.sent < t.size and t.sent - t.acknowledged < PART_BYTES * PARTS_WINDOW:
             data = self.shared.held_image.read_image(t.index, t.sent, PART_BYTES)
             if data is None:
-                p.transfer = None  # replaced by a newer one: start with that
+                p.transfer = None  # a newer snapshot replaced it: start with the newer one
                 return
             if not data:
-                return  # this member's disk has not read it yet
+                return  # this member's disk has not read the piece yet
             p.seq += 1
             term, offset = self._library.term, t.sent
             part = SnapshotPart(

@@ -25,7 +25,7 @@ FIRST_TERM: Final = 0
 
 # One change of the journal: (kind, ...).
 OP_ENTRY: Final = 1  # index, term, command
-OP_TRUNCATE: Final = 2  # first index that goes
+OP_TRUNCATE: Final = 2  # first index to remove
 OP_COMMIT: Final = 3  # commit index
 OP_RESET: Final = 4  # base index, base term: a snapshot replaced everything
 Op = tuple[int, int] | tuple[int, int, int] | tuple[int, int, int, bytes]
@@ -61,7 +61,7 @@ class RaftLog:
         last_index: The index of the last entry.
         durable_index: The last index up to which the journal certainly holds this log.
         configuration: D36: the newest configuration in the log, committed or not.
-        configuration_index: Its index.
+        configuration_index: The index of the entry with this configuration.
         ops: Changes that wait for the journal; a commit index alone can wait.
 
     Raises:
@@ -77,17 +77,17 @@ class RaftLog:
             self._note(command, index)
         self.ops: list[Op] = []
         self._position = 0
-        # (position, last index once it is durable, when it was handed over)
+        # (position, last index once it is durable, time at which it was handed over)
         self._unwritten: deque[tuple[int, int, float]] = deque()
         self._commit = self._commit_written = recovered.commit_index
         self.durable_index = self.last_index
         self.term = recovered.term
         self.vote = recovered.vote
         self.vote_dirty = False
-        self.journal_bytes = recovered.journal_bytes  # since the last snapshot was begun
+        self.journal_bytes = recovered.journal_bytes  # bytes written since the last snapshot was begun
         self.retained_bytes = sum(len(command) for command, _, _ in self._entries)
 
-    # ---- what the engine asks
+    # ---- called by the engine
 
     @property
     def last_term(self) -> int:
@@ -182,11 +182,11 @@ class RaftLog:
         self._set_ends()
         self.ops = [(OP_RESET, index, term)]
         self._unwritten = deque((position, index, at) for position, _, at in self._unwritten)
-        self.durable_index = index  # the snapshot is
+        self.durable_index = index  # the snapshot is durable
         self.retained_bytes = 0
         self._commit = self._commit_written = index
 
-    # ---- what the library calls
+    # ---- called by the library
 
     def add(self, command: bytes, idx: int, term: int) -> None:
         self._note(command, idx)

@@ -36,7 +36,7 @@ class Membership(EnginePart):
         super().__init__(shared)
         self._leading = leading
 
-    # ---- what is in force
+    # ---- the configuration in force
 
     def adopt_configuration(self) -> None:
         """Put the log's configuration in force; if it is a new one, inform the parts that depend on it."""
@@ -118,7 +118,7 @@ class Membership(EnginePart):
         return self._change(configuration.with_learner(member))
 
     def consider_promotion(self) -> None:
-        """Make a learner a voter that has left its empty state and has nearly all entries."""
+        """Make a learner a voter once it has left its empty state and has nearly all entries."""
         configuration = self.shared.configuration
         if not configuration.learners or not self.shared.committed:
             return
@@ -136,7 +136,7 @@ class Membership(EnginePart):
                 return
 
     def remove_member(self, member: str) -> int | None:
-        """Append the configuration without ``member``; None if it is not in the one in force.
+        """Append the configuration without ``member``; None if the configuration in force lacks it already.
 
         Raises:
             NotLeader, ChangeRefused: Nothing was done. This member itself must hand over first (D37).
@@ -204,7 +204,7 @@ class Membership(EnginePart):
         """Check that there is a member that can take over.
 
         Raises:
-            NotLeader, ChangeRefused: It cannot; the text says why.
+            NotLeader, ChangeRefused: No member can take over; the text says why.
         """
         self._must_lead()
         others = self.shared.other_voters

@@ -56,20 +56,20 @@ class Greeting(msgspec.Struct, array_like=True, frozen=True, tag=0):
 
 
 class _OfTerm(msgspec.Struct, array_like=True, frozen=True):
-    """A message with the sender's term in front: every one but the greeting."""
+    """Base of all messages except the greeting: the first field is the sender's term."""
 
     term: Term
 
 
 class PreVote(_OfTerm, frozen=True, tag=1):
-    """Would you vote for me in ``term``? Changes nothing on either side."""
+    """Ask whether the receiver would vote for the sender in ``term``. Changes nothing on either side."""
 
     last_index: Index
     last_term: Term
 
 
 class PreVoteReply(_OfTerm, frozen=True, tag=2):
-    """I would, in ``term``."""
+    """Answer to :class:`PreVote`: the sender would vote for the receiver in ``term``."""
 
 
 class RequestVote(_OfTerm, frozen=True, tag=3):
@@ -81,15 +81,15 @@ class RequestVote(_OfTerm, frozen=True, tag=3):
 
 
 class VoteReply(_OfTerm, frozen=True, tag=4):
-    """You have my vote in ``term``."""
+    """The sender votes for the receiver in ``term``."""
 
 
 class Stale(_OfTerm, frozen=True, tag=5):
-    """Your term is over; ``term`` is the newer one."""
+    """The receiver's term is over; ``term`` is the newer one."""
 
 
 class TimeoutNow(_OfTerm, frozen=True, tag=6):
-    """From the leader: stand for election now."""
+    """Order of the leader: the receiver must stand for election now."""
 
 
 class Append(_OfTerm, frozen=True, tag=7):
@@ -115,10 +115,10 @@ class Append(_OfTerm, frozen=True, tag=7):
     age: float | None
 
 
-#: The meaning of ``index`` in an :class:`AppendReply`.
+#: Values of ``state`` in an :class:`AppendReply`: each gives ``index`` another meaning.
 MATCH: Final = 0  # the log equals the leader's up to this index, and is durable
 RESET: Final = 1  # send entries from this index on
-ALIVE: Final = 2  # without meaning; only the clocks count
+ALIVE: Final = 2  # ignore the index; only the clocks count
 
 
 class AppendReply(_OfTerm, frozen=True, tag=8):
@@ -133,7 +133,7 @@ class AppendReply(_OfTerm, frozen=True, tag=8):
 class SnapshotPart(_OfTerm, frozen=True, tag=9):
     """A piece of the snapshot at ``index``; says nothing about the commit index (D2).
 
-    ``configuration`` is the one in force at ``index``.
+    ``configuration`` is in force at ``index``.
     """
 
     seq: int
@@ -162,7 +162,7 @@ class SnapshotReply(_OfTerm, frozen=True, tag=10):
 
 
 class Removed(_OfTerm, frozen=True, tag=11):
-    """Stop: the leader's committed configuration at ``index`` does not contain you."""
+    """The receiver must stop: the leader's committed configuration at ``index`` does not contain it."""
 
     index: Index
 

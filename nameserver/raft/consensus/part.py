@@ -52,7 +52,7 @@ class Shared:
         volatile: There is no journal, so entries count as durable as soon as they are in the log.
         configuration: The configuration in force.
         other_voters: Its voters except this member; ``other_members``: its learners as well.
-        timeout: N, in seconds; ``period`` is the time between two heartbeats of a leader.
+        timeout: The election timeout N, in seconds; ``period`` is the time between two heartbeats.
         heard: Time of the last message from the leader.
         now: Time of the present event, read at its beginning. The step of the event uses it, so that a pause
             in between is no silence of others: the next event notices the pause.
@@ -117,7 +117,7 @@ class Shared:
 
     @property
     def committed(self) -> bool:
-        """Return whether the configuration that the log holds last is committed."""
+        """Return whether the newest configuration in the log is committed."""
         return self.log.configuration_index <= self.library.commit_index
 
     # ---- silence: how long this member waits. Its own pauses are not the silence of others.
@@ -149,7 +149,7 @@ class Shared:
         if math.isfinite(deadline):
             library.election_deadline = max(deadline + late, until)
             if deadline == self.last_look_at:
-                self.last_look_at = library.election_deadline  # read the sockets once more only once
+                self.last_look_at = library.election_deadline  # so the sockets are read once more, not twice
 
     def expect_silence(self, took: float) -> None:
         """Expect others to be silent for ``took`` seconds: applying an entry takes them as long as this

@@ -21,7 +21,7 @@ GAP: Final = 3
 LISTEN: Final = 2
 #: Pauses in a row after which a member acts although it has heard no leader.
 LISTEN_MAX: Final = 3
-#: Gaps are remembered for one to two of these, for the log.
+#: Gaps are remembered for one to two times this long, in seconds, for the log.
 WINDOW_S: Final = 1.0
 
 
@@ -39,7 +39,7 @@ class Watch:
         self._last = math.nan
         self._row = 0
         self._window = -math.inf
-        self._longest = self._before = 0.0  # in this window and in the one before
+        self._longest = self._before = 0.0  # in this window and in the window before
         self.listening_until = -math.inf
         self.lost = 0.0  # all the seconds by which looks were late
 
@@ -66,7 +66,7 @@ class Watch:
         self._last = now
 
     def heard(self) -> None:
-        """Record a message from the leader, or as a leader from a majority: the next gap is a first one."""
+        """Record a message from the leader, or as a leader from a majority: it ends the row of pauses."""
         self._row = 0
 
     @property

@@ -243,7 +243,7 @@ class RaftMember:
         return self.read_index_in(term) if enough else None
 
     def contact_age(self) -> float:
-        """Seconds since this member certainly belonged to the cluster (rule 8); inf if it never did."""
+        """Return the seconds since this member certainly belonged to the cluster (rule 8); inf if never."""
         return math.inf if self._engine is None else self._engine.contact_age()
 
     def in_contact(self) -> bool:
@@ -257,13 +257,13 @@ class RaftMember:
 
     @property
     def within_entry(self) -> bool:
-        """Return whether an entry is half applied. Contact that depends on it counts only when it is
-        complete.
+        """Return whether an entry is half applied. A statement of contact that depends on this entry counts
+        only when the entry is applied completely.
         """
         return self._applier.within
 
     def member_age(self, member: str) -> float:
-        """Leader: seconds since ``member`` certainly accepted it; inf if it never did in this term."""
+        """Return the seconds since ``member`` certainly accepted this leader; inf if never in this term."""
         return math.inf if self._engine is None else self._engine.member_age(member)
 
     def status(self) -> dict[str, object]:
