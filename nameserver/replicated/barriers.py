@@ -53,8 +53,8 @@ GATHER_S: Final = (0.001, 0.004)
 """Shortest and longest time in seconds for which the next barrier waits for more reads (gathering).
 
 A barrier costs more than a read, and clients that read in a loop send the next read soon. So the next barrier
-waits for as many reads as the last barrier served, plus the reads that wait already. If they come in time, the
-longest time applies; each time that they do not, the time is halved. A single reader never waits.
+waits for as many reads as the last barrier served, plus the reads that wait already. If they come in time,
+the longest time applies; each time that they do not, the time is halved. A single reader never waits.
 
 On quiet cores, three members answer 21 to 33 thousand linearizable reads/s with gathering, and 11 to 15
 thousand without (docs/decisions.md)."""

@@ -27,8 +27,8 @@ PRUNE_PERIOD_S: Final = 5.0
 
 
 FRESH_SHARE: Final = 0.75
-"""Share of a lease. While the acknowledged last-seen time is younger than this, a registration without changes
-is answered without the log."""
+"""Share of a lease. While the acknowledged last-seen time is younger than this, a registration without
+changes is answered without the log."""
 
 
 PART_BYTES: Final = 1024 * 1024
