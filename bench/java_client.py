@@ -42,7 +42,7 @@ class Did(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="oper
 
     op: Op
     client: int
-    """Number of the client among those of its kind; clients take the sides in turn by this number."""
+    """Number of the client among the clients of its kind; by this number, clients take the sides in turn."""
     user: int
     number: int
     due_ns: int

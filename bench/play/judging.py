@@ -93,7 +93,7 @@ class _Gaps:
         return "there"
 
     def back_ns(self, sent_ns: int) -> int | None:
-        """Return the end of the last gap before an instant; None if there was no gap."""
+        """Return the end of the last gap that ended before an instant; None if no gap did."""
         return max(
             (gap.to_ns for gap in self.kept if gap.to_ns is not None and gap.to_ns <= sent_ns), default=None
         )

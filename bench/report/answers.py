@@ -144,7 +144,7 @@ Found = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grown:
-    """A harm of one design that lasts as long as the fault, while the other design has no such harm."""
+    """A harm of one design that grows with the length of the fault; the other design has no such harm."""
 
     arm: str
     spared: bool

@@ -168,7 +168,7 @@ def _by_list(given: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def _with_age(judged: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Add ``older_ns``: for how long each server has given only older answers, one after the other.
+    """Add ``older_ns``: the time for which each server has given only older answers, one after the other.
 
     In:  the keys; run, index, seen_ns, still_ns; is_older boolean; fell, relisted int.
     Out: as :func:`_by_version`.

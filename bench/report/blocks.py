@@ -189,7 +189,8 @@ def split(measured: Mapping[float, float], kept: float = 0.0) -> Split | None:
     small, large = min(measured), max(measured)
     if small == large:
         value = measured[small]
-        known = kept if value >= kept else 0.0  # a recovery that ended earlier does not consist of that time
+        # A recovery that ended while the servers were still down did not wait for their start.
+        known = kept if value >= kept else 0.0
         return Split(fixed=None, scaled=None, low=value, high=known + (value - known) * small)
     scaled = (measured[small] - measured[large]) / (1 / small - 1 / large)
     fixed = measured[small] - scaled / small

@@ -12,8 +12,8 @@ def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
 
         - covered_ns long: time from the first to the last sample; all other columns hold for this time
         - cpu_ns long
-        - rss_bytes long: sum of the largest size of each server; a restart does not make it another server
-        - pids, processes long: number of processes, and of servers
+        - rss_bytes long: sum over the role's indexes of the largest size that a process of the index had
+        - pids, processes long: number of processes, and of indexes (a restarted process keeps its index)
         - busiest double: cores of the busiest process over its life
         - died long: processes that ended although the harness did not end them
     """

@@ -101,7 +101,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateBucket:
-    """Number of operations that the generator sent late by the same time."""
+    """Number of operations that the generator sent with one delay."""
 
     run: str
     phase: str
@@ -159,7 +159,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """For how long nameservers gave different answers: ``about`` broker lists, or queue counts."""
+    """Time for which nameservers gave different answers: ``about`` broker lists, or queue counts."""
 
     run: str
     fault: int
@@ -171,7 +171,7 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unanswering:
-    """For how long at least one nameserver gave no answer around a fault."""
+    """Time for which at least one nameserver gave no answer around a fault."""
 
     run: str
     fault: int
@@ -196,7 +196,7 @@ class Backward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibleBucket:
-    """Changes by how long they took to be acknowledged or visible; ``value_ns`` null: never."""
+    """Number of changes by the time until they were acknowledged or visible; ``value_ns`` null: never."""
 
     run: str
     observer: str
@@ -209,7 +209,7 @@ class VisibleBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleBin:
-    """Answers by how long ago the change was acknowledged; ``bin`` in half powers of two of a millisecond."""
+    """Number of answers by the age of the change's acknowledgement; ``bin``: half powers of two of 1 ms."""
 
     run: str
     fault: int | None

@@ -308,7 +308,7 @@ HARMS: Final = (
     *("disagree_s", "disagree_queues_s", "unanswering_s", "given_up_s"),
     *("oldest_answer_s", "backward_s"),
 )
-"""Measures of how long something was wrong. Other times are measured until something is right."""
+"""Measures of the time in which something was wrong. Other times are measured until something is right."""
 TIMES: Final = tuple(
     key
     for key, each in MEASURES.items()
@@ -431,7 +431,8 @@ def grown_with_the_cut(
     """Return the times that grow as fast as the fault in a sweep over its length: places, and arms there.
 
     The cases of a sweep differ only in the length, so the result for an arm holds for all these cases. If it
-    holds both if the leader is cut off and if a follower is, it also holds for the usual partition.
+    holds for the sweep that isolates the leader and for the sweep that isolates a follower, it also holds for
+    the case ``1-2``.
     """
     points: dict[tuple[str, str, str, str, str], list[tuple[Place, float, float]]] = defaultdict(list)
     for place, arms in found.items():

@@ -408,7 +408,7 @@ def _case(
     *,
     told: bool,
 ) -> dict[str, Any]:
-    """Return a case's figures; fold those without a difference in every round."""
+    """Return a case's figures; fold the figures that do not differ in every round."""
     mine = [row for row in rows if row.place.case == case]
     differing = [row for row in mine if row.differs or row.unjudged or row.set_by_plan or row.is_endless]
     few = not differing and not any(row.can_tell for row in mine)

@@ -274,15 +274,20 @@ def recoveries(requests: DataFrame) -> DataFrame:
     this is computed for each server, and the last one counts.
 
     In:  ``REQUESTS``.
-    Out: one row per (run, fault, op, scope): scope ``all``, ``struck`` or ``others`` (servers), ``side-a``...
-        (clients). n, right, stale, missing, ghost, refused, failed, unknown, waited, late, queued long;
-        unreachable long, routes that list a broker which the client cannot reach; behind_ns long, the
-        largest ``behind_ns`` of a stale answer, 0 without one; recovered_ns long from the fault's begin, 0
-        if nothing was disturbed, null if it never became right; first_ns long, when the first disturbed
-        request was due; slowest_ns long, the longest wait for a right answer; stuck_ns long, the longest
-        wait of all; lateness_ns long, the longest delay of a send by the generator; gap_ns long, the longest
-        time after the begin in which no request was due, for each server as above: a shorter disturbance may
-        not have been noticed.
+    Out: one row per (run, fault, op, scope); scope is ``all``, ``struck`` or ``others`` (servers), or
+        ``side-a``... (clients):
+
+        - n, right, stale, missing, ghost, refused, failed, unknown, waited, late, queued long
+        - unreachable long: routes that list a broker which the client cannot reach
+        - behind_ns long: the largest ``behind_ns`` of a stale answer, 0 without a stale answer
+        - recovered_ns long: the end of the recovery after the fault's begin; 0 if nothing was disturbed, null
+          if requests never became right
+        - first_ns long: when the first disturbed request was due
+        - slowest_ns long: the longest wait for a right answer
+        - stuck_ns long: the longest wait for any answer
+        - lateness_ns long: the longest delay with which the generator sent a request
+        - gap_ns long: the longest time after the begin in which no request was due, for each server as above;
+          a shorter disturbance may not have been noticed
     """
     keys = ["run", "fault", "op", "scope"]
     per_server = F.col("op").isin("newcomer", "announce") & F.col("target").isNotNull()
@@ -417,7 +422,7 @@ def latency_histogram(requests: DataFrame) -> DataFrame:
 
 
 def lateness_histogram(requests: DataFrame) -> DataFrame:
-    """Count answered operations by how late the generator sent them; rows of several phases or runs add up.
+    """Count answered operations by the delay of their sending; rows of several phases or runs add up.
 
     In:  ``REQUESTS``.
     Out: one row per (run, phase, value_ns): n long. value_ns bigint: the middle of the bucket.
@@ -514,13 +519,13 @@ def messages(requests: DataFrame, deliveries: DataFrame, runs: DataFrame) -> Dat
 
 
 def new_topics(requests: DataFrame, deliveries: DataFrame, spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute how soon a new topic could be used, and how many brokers had it in the end.
+    """Compute the time until a new topic could be used, and the number of brokers that had it in the end.
 
     In:  ``REQUESTS``; good delivery rows with run; :func:`routekeeper.bench.report.routes.shown`; ``RUNS``.
     Out: one row per (run, fault) in which producers tried to send to a new topic: sent_ns long from the
-        beginning until the last of them had succeeded, null if one never did; read_ns long until the group
-        was handed a first message, null if it never was; brokers long, those that any nameserver listed for
-        the topic at the end of the window.
+        beginning until the last producer had succeeded, null if a producer never did; read_ns long until the
+        group got its first message, null if it never did; brokers long, the number of brokers that any
+        nameserver listed for the topic at the end of the window.
     """
     tries = requests.where((F.col("op") == "first_send") & F.col("fault").isNotNull())
     ok = F.col("outcome") == "ok"

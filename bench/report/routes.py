@@ -91,7 +91,7 @@ def observed(spans: DataFrame) -> DataFrame:
 
 
 def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute how long each observer still listed a broker that a fault had removed.
+    """Compute the time for which each observer still listed a broker that a fault had removed.
 
     In:  :func:`shown`; ``RUNS``.
     Out: one row per (run, fault, observer, index) that may have listed the broker when the fault began:
@@ -217,7 +217,7 @@ def given_up(spans: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute for how long, and in how many topics, two nameservers certainly gave different answers.
+    """Compute the time and the topics in which two nameservers certainly gave different answers.
 
     In:  :func:`shown`; ``RUNS``.
     Out: one row per (run, fault, about) with a disagreement: about string, ``brokers`` (who is listed) or
@@ -280,7 +280,7 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def unanswering(spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute for how long at least one nameserver certainly refused to answer, or was silent.
+    """Compute the time in which at least one nameserver certainly refused to answer, or was silent.
 
     In:  :func:`shown`; ``RUNS``.
     Out: one row per (run, fault) with such a time: unanswering_ns long.
@@ -438,11 +438,12 @@ AGES_MS: Final = (10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000
 
 
 def currency(first: DataFrame, changed: DataFrame, runs: DataFrame) -> DataFrame:
-    """Count the observers that knew a change, by the time since it began, as long as it was the last one.
+    """Count the observers that knew a change, by the time since it began, while it was the last change.
 
     In:  :func:`first_shown`; :func:`changes`; ``RUNS``.
     Out: one row per (run, observer, age_ms): n long, pairs of a change and an observer whose change was still
-        the last one at that age; current long, of these pairs those in which it was shown.
+        the last one at that age; current long, the number of these pairs in which the observer
+        showed the change.
     """
     newer = F.lead("begun_ns").over(Window.partitionBy("run", "topic").orderBy("version"))
     lasting = changed.select("run", "topic", "version", newer.alias("newer_ns"))

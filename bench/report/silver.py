@@ -245,7 +245,7 @@ def judge_sums(
 
 
 def new_ones(spark: SparkSession, sources: Sequence[Source], out: str) -> list[Source]:
-    """Return the usable runs that silver lacks, and remove its content of earlier attempts of them."""
+    """Return the usable runs that silver lacks; remove the content of their earlier attempts from silver."""
     path = storage.join(out, "silver", "sources.json")
     known: dict[str, str] = {}
     if storage.exists(spark, path):

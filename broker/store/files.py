@@ -76,7 +76,7 @@ class Disk:
         return os.pread(fd, size, at)
 
     def read_into(self, fd: int, buffer: memoryview, at: int) -> int:
-        """Fill ``buffer``; return how many bytes were read."""
+        """Fill ``buffer``; return the number of bytes read."""
         return os.preadv(fd, [buffer], at)
 
     @contextlib.contextmanager
@@ -89,7 +89,7 @@ class Disk:
             yield data
 
     def write(self, fd: int, data: bytes | memoryview, at: int) -> int:
-        """Write; return how many bytes were written."""
+        """Write bytes at a position; return the number of bytes written."""
         return os.pwrite(fd, data, at)
 
     def cut(self, fd: int, size: int) -> None:
@@ -125,7 +125,7 @@ DISK: Final = Disk()
 
 
 def make_directories(disk: Disk, path: Path) -> None:
-    """Make a directory and those above it that are missing, all with durable names."""
+    """Make a directory and the missing directories above it, all with durable names."""
     missing = []
     while not disk.is_there(path):
         missing.append(path)

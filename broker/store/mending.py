@@ -261,7 +261,7 @@ class Mender:
         return (high - 1 if last is None else last), self._log.max_offset
 
     def _entries(self, queue: ConsumeQueue, begin: int, end: int) -> Iterator[Entry | None]:
-        """Yield the entries of a part of a queue; None for those that its files do not have."""
+        """Yield the entries of a part of a queue; None for an entry that its files do not have."""
         self._left -= _BLOCK_WORK
         while begin < end:
             entries: list[Entry | None] = [*queue.read(begin, end - begin)]

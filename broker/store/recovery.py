@@ -158,7 +158,7 @@ class Recovery:
         self.log.flush()
 
     def _look_for_holes(self) -> None:
-        """Log the missing stretches of the log, and those that were given up before.
+        """Write a log line for each missing part of the commit log, also for parts that were given up before.
 
         Bytes above the checkpoint may be torn; the replay checks them.
 

@@ -153,7 +153,7 @@ class FailureDetector:
         """Return evictions in the order of the records; each revision of a record is evicted only once.
 
         Args:
-            records: The brokers to judge: all of them from time to time, those of a report at once.
+            records: The brokers to judge: all brokers from time to time, and the brokers of a report at once.
             in_contact: Members seen within two minimum election timeouts, this one included.
         """
         if not self.ready(clock):

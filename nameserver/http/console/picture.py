@@ -50,8 +50,8 @@ class Told:
     """One nameserver and its newest answer.
 
     Attributes:
-        own: Its answer over HTTP; None if it was asked over RocketMQ's protocol, which gives only
-            :attr:`listing`.
+        own: The part of the picture that it knows itself; None if it was asked over RocketMQ's protocol,
+            which gives only :attr:`listing`.
         listing: Brokers that it lists, with name and id.
         raft: Its raft address, empty if it has none.
         at: Loop time of its answer in s; None if there was none.

@@ -6,7 +6,7 @@ Files, threads and sockets stay out.
     engine.py          the order of events: the effects of a message, an append, the journal or the clock
     effects.py         work for the caller of the engine, as values in order
     elections.py, following.py, leading.py   the parts that close the library's defects
-    replication.py, watch.py   what the leader sent to a follower; pauses of this member itself
+    replication.py, watch.py   messages under way to a follower; pauses of this member itself
     greetings.py       the members that this one has met, and its own member state
     membership.py      who takes part and who leads
     members.py         configurations and member states as values

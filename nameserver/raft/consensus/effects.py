@@ -175,6 +175,6 @@ class EffectQueue:
         self.wanted.append(_CHANGED)
 
     def fail(self, reason: str) -> None:
-        """Stop this member, and log the reason: if it went on, it would break a promise."""
+        """Stop this member for ``reason``: if it went on, it would break a promise."""
         self.stopped = True
         self.wanted.append(Fail(reason))

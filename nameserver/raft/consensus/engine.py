@@ -480,7 +480,7 @@ class Engine(EnginePart):
         """Return the next committed entries that are not applied, at most :data:`APPLY_ENTRIES`.
 
         Raises:
-            StopMember: The first of them is of an unknown kind (D31).
+            StopMember: The first of these entries is of an unknown kind (D31).
         """
         first, commit = self._library.applied_index + 1, self._library.commit_index
         found: list[Committed] = []

@@ -66,7 +66,8 @@ class Following(EnginePart):
             self._reply(peer, m.seq, RESET, hint)
             return
         kept = 0
-        here = min(len(entries), log.last_index - prev)  # number of indexes in both
+        # Number of received entries for whose index our log has an entry.
+        here = min(len(entries), log.last_index - prev)
         while kept < here and log.term_at(prev + 1 + kept) == entries[kept][0]:
             kept += 1
         match, rest = prev + kept, entries[kept:]

@@ -122,7 +122,7 @@ class Leading(EnginePart):
         if peer in self.progress:
             self._set_progress(peer)
 
-    # ---- what is committed
+    # ---- the commit index
 
     def read_index_in(self, term: int) -> int | None:
         """Return the commit index if this member leads in ``term`` and has committed in it, else None.

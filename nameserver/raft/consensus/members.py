@@ -32,7 +32,7 @@ class MemberState:
 
     Attributes:
         instance: The name of this life of the data directory; an emptied directory gets another one.
-        voter: It may vote, and what it acknowledges counts.
+        voter: It may vote, and its acknowledgements count.
         founders: The instance of each member when the cluster was founded, if this member took part in
             that.
         cluster: The cluster's name, which comes from its founders and never changes. An empty member has
@@ -92,7 +92,7 @@ def encode_configuration(configuration: Configuration) -> bytes:
 
 
 def decode_configuration(data: bytes) -> Configuration:
-    """Read what :func:`encode_configuration` made.
+    """Return the configuration that :func:`encode_configuration` has encoded.
 
     Raises:
         StopMember: A newer program wrote it, or it is damaged.
