@@ -13,7 +13,6 @@ import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from sys import getsizeof
 from typing import Any, Final, Protocol, cast
 
 from routekeeper.remoting.addresses import host_port, plain_host
@@ -44,8 +43,8 @@ _UNREAD_COUNTED: Final = 64 * 1024
 _UNREAD_PAUSE: Final = 256 * 1024
 #: Bytes that a request whose answer comes later counts at least: its objects, the handler's included.
 _REQUEST_BYTES: Final = 1024
-#: Characters of a request's arguments above which their objects are measured.
-_TEXTS_MEASURED: Final = 1024
+#: Most bytes that a character takes: four, and four in the UTF-8 form that an object keeps once it was used.
+_CHARACTER_BYTES_MAX: Final = 8
 #: Change of the bytes under way of one connection from which on it is counted in the total of all. A lone
 #: registration stays below.
 _STEP_BYTES: Final = 64 * 1024
@@ -299,7 +298,7 @@ class Connection(Inner):
             self._look()
             self._read_on()
         else:
-            self._straight = self._inbox.straight
+            self._straight = self._inbox.straight and not self._crowded
 
     @property
     def size(self) -> int:
@@ -545,7 +544,7 @@ class Connection(Inner):
         if inbox.more and not self._paused and not self._crowded:
             self._wait_for_turn()
         else:
-            self._straight = inbox.straight and not self._backed_up
+            self._straight = inbox.straight and not self._backed_up and not self._crowded
             self._kept()
         if self._finishing:
             self._finish()
@@ -636,7 +635,7 @@ class Connection(Inner):
                 answers = self._whole(data)
                 if isinstance(answers, bytes):
                     self._transport.write(answers)
-                    self._straight = not self._backed_up
+                    self._straight = not self._backed_up and not self._crowded
                     continue
             if inbox.resume(data):
                 # The index that these bytes waited for is applied only now.
@@ -759,11 +758,15 @@ class Connection(Inner):
 
 def _bytes_of(request: RemotingCommand) -> int:
     """Return about how much memory a request takes until it is answered."""
-    fields = request.ext_fields
-    texts = sum(map(len, fields)) + sum(map(len, fields.values()))
-    if texts > _TEXTS_MEASURED:  # a character can take four bytes
-        texts = sum(map(getsizeof, fields)) + sum(map(getsizeof, fields.values()))
-    return _REQUEST_BYTES + len(request.body) + texts + len(request.remark or "")
+    texts = _text_bytes(request.remark or "")
+    for name, value in request.ext_fields.items():
+        texts += _text_bytes(name) + _text_bytes(value)
+    return _REQUEST_BYTES + len(request.body) + texts
+
+
+def _text_bytes(text: str) -> int:
+    """Return how much memory a text takes at most: getsizeof() would grow with a use of its UTF-8 form."""
+    return len(text) if text.isascii() else _CHARACTER_BYTES_MAX * len(text)
 
 
 def _nothing(data: bytes) -> None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 import uvloop
 
@@ -192,6 +193,28 @@ def test_requests_under_way_of_one_connection_are_bounded_by_their_bytes(
                 assert largest <= limit / (1024 + len(request.body)) + 1
                 if shape == "arguments":
                     assert largest <= 3
+                await until(lambda: server.received.total == 0)
+
+    run(main)
+
+
+class _Fields(msgspec.Struct):
+    topic: str = ""
+
+
+def test_request_counts_the_same_before_and_after_its_texts_were_used(run: Run) -> None:
+    """A text keeps its UTF-8 form once used, so a measured size grows while the request is served."""
+
+    async def parse(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        msgspec.convert(command.ext_fields, _Fields)
+        return command.reply()
+
+    async def main() -> None:
+        async with serving({1: parse}) as (server, addr):
+            with Peer(addr) as peer:
+                request = RemotingCommand.request(1, {"\N{LATIN SMALL LETTER E WITH ACUTE}" * 100_000: "x"})
+                await peer.send(b"".join(request.with_opaque(number).encode() for number in range(20)))
+                assert len(await peer.answers(20)) == 20
                 await until(lambda: server.received.total == 0)
 
     run(main)
