@@ -98,7 +98,7 @@ class Independent(Local):
         if clock >= self._scan_at:
             self._scan_at = clock + interval_s
             for broker in self._liveness.silent():
-                self._line.run(self._expired(broker), _no_matter)
+                self._line.run(self._expired(broker), _no_matter, sender=broker, host=broker)
 
     # -- Consistency --------------------------------------------------------------------------------------
 
@@ -178,11 +178,12 @@ class Independent(Local):
         return await serve(self, request, origin, deadline=deadline, host=host)
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
-        self._repeats.forget(origin)
         self._line.leave(origin)
-        self._line.run(self._closing(origin, by_us=by_us), _no_matter, sender=origin)
+        # Each has a turn of its own in a round: as one host's, closings would wait for one registration each.
+        self._line.run(self._closing(origin, by_us=by_us), _no_matter, sender=origin, host=origin)
 
     def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:
+        self._repeats.forget(origin)  # not before: a registration of the connection may be under way
         revision_of = partial(self._table.present, "record")
         for broker in self._liveness.closed(origin, by_us=by_us, revision_of=revision_of):
             yield from self._evicting(broker, LeaveReason.CONNECTION_CLOSED)

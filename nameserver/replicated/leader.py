@@ -163,7 +163,7 @@ class Leader(Component):
         """Accept another member's proposals, if this one leads in their term."""
         self.update_role()
         if self.sequencer is not None and self.sequencer.term == message.term:
-            self._line.run(self._taking(member, message), lambda _: None, sender=member)
+            self._line.run(self._taking(member, message), lambda _: None, sender=member, host=member)
 
     def _taking(self, member: str, message: Propose) -> Steps[bool]:
         for proposal, attempt in zip(message.proposals, message.attempts, strict=True):

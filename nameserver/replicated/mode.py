@@ -252,7 +252,8 @@ class Replicated(Local):
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         # Finish the registration that is being decided. Registrations that wait are not decided any more.
         self.surroundings.line.leave(origin)
-        self.surroundings.line.run(self._closing(origin, by_us=by_us), lambda _: None, sender=origin)
+        closing = self._closing(origin, by_us=by_us)
+        self.surroundings.line.run(closing, lambda _: None, sender=origin, host=origin)
 
     def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:
         self.proposer.closed(origin)

@@ -122,6 +122,25 @@ def test_broker_that_unregisters_and_closes_at_once_is_unregistered(tmp_path: Pa
     run(main)
 
 
+def test_closings_do_not_wait_for_one_registration_of_a_busy_host_each(tmp_path: Path) -> None:
+    """A crowd of connections that close, with a broker's among them, beside a host that is never done."""
+
+    async def main() -> None:
+        server = Server(tmp_path)
+        view = server.mode.view(Freshness.STALE)
+        server.register(registration(1, 3), over=BROKER, host="10.0.0.2")
+        for number in range(10):
+            request = registration(11 + number, 4_000)
+            server.register(request, over=ConnectionId(11 + number), host="10.0.0.9")
+        for number in range(50):
+            server.mode.closed(ConnectionId(100 + number), by_us=False)
+        server.mode.closed(BROKER, by_us=False)
+        await rounds_until(lambda: "b1" not in [name for name, _ in view.names()])
+        assert len(server.answered) <= 1 + 2, "the broker's own, and two of the busy host"
+
+    run(main)
+
+
 def test_broker_of_many_topics_that_leaves_lets_others_be_served_meanwhile(tmp_path: Path) -> None:
     async def main() -> None:
         server = Server(tmp_path)
