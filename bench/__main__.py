@@ -106,7 +106,7 @@ def check_out(out: Path) -> None:
     """Make the folder for results, unless it exists.
 
     Raises:
-        PlanError: If it cannot be made, or files cannot be written there.
+        PlanError: If the folder cannot be made, or files cannot be written there.
     """
     if out.exists() and not out.is_dir():
         raise PlanError(f"--out {out}: this is a file; name a folder")

@@ -295,7 +295,7 @@ class Cluster:
         """Start or stop the observer's reading; return when it has done so.
 
         Raises:
-            ClusterError: If it does not confirm that in time.
+            ClusterError: If the observer does not confirm this in time.
         """
         self.observer.signal(signal.SIGUSR2 if reading else signal.SIGUSR1)
         deadline = time.monotonic() + OBSERVER_MAX_S
@@ -395,7 +395,7 @@ class Cluster:
         """Check that users have ended without an error.
 
         Raises:
-            ClusterError: If they still run, or failed.
+            ClusterError: If users still run, or failed.
         """
         if self.generator.alive:
             raise ClusterError(f"the generator did not end\n{self.generator.log_tail()}")

@@ -78,7 +78,7 @@ def load(out: Path) -> Comparison:
     """Read the order of the comparison in a folder.
 
     Raises:
-        PlanError: If there is none that this program can read.
+        PlanError: If the folder has no order that this program can read.
     """
     try:
         return msgspec.json.decode((out / FILE_NAME).read_bytes(), type=Comparison)

@@ -138,7 +138,7 @@ class Director:
         """Sleep until an instant, or until the run is over.
 
         Raises:
-            ClusterError: If it is.
+            ClusterError: If the run is over before that instant.
         """
         if self._over.wait(max(0.0, (at_ns - time.monotonic_ns()) / 1e9)):
             raise ClusterError("the run was given up")

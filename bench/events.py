@@ -182,7 +182,7 @@ class LinkSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     acceptor: str
     t_ns: int
     forward_bytes: int
-    """From the dialler."""
+    """Bytes from the dialler to the acceptor."""
     back_bytes: int
 
 

@@ -136,7 +136,7 @@ def live_bytes(histogram: str) -> int:
     """Return the sum at the end of a JVM's class histogram, which is taken after a full collection (pure).
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If the histogram has no sum.
     """
     found = re.search(r"^Total +\d+ +(\d+) *$", histogram, re.M)
     if found is None:

@@ -82,7 +82,7 @@ def ip(*lines: str, space: str | None = None) -> None:
     """Let ``ip`` execute these lines, in a namespace or in this process's own.
 
     Raises:
-        ClusterError: If one fails.
+        ClusterError: If a line fails.
     """
     where = [] if space is None else ["-n", space]
     run(["ip", *where, "-batch", "-"], lines)
@@ -92,7 +92,7 @@ def run(command: Sequence[str], lines: Sequence[str] = (), *, check: bool = True
     """Run a command, and return its output.
 
     Raises:
-        ClusterError: If it fails; the message is the first line of its output.
+        ClusterError: If the command fails; the message is the first line of its output.
     """
     given = "".join(f"{line}\n" for line in lines)
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)

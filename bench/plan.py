@@ -286,7 +286,7 @@ def only_series(plan: Plan, names: Sequence[str]) -> Plan:
     """Return a plan with only these series, in the plan's order.
 
     Raises:
-        PlanError: If it has no series of such a name.
+        PlanError: If the plan has no series of one of these names.
     """
     _known("series", names, {series.name for series in plan.series})
     return msgspec.structs.replace(plan, series=[series for series in plan.series if series.name in names])
@@ -296,7 +296,7 @@ def only_scenarios(plan: Plan, names: Sequence[str]) -> Plan:
     """Return a plan with these of its scenarios, in the plan's order, and the series that have any of them.
 
     Raises:
-        PlanError: If it has no scenario of such a name, or none of its series has one of them.
+        PlanError: If the plan has no scenario of one of these names, or no series has any of them.
     """
     _known("scenarios", names, {scenario.name for scenario in plan.scenarios})
     left = msgspec.structs.replace(plan, scenarios=[each for each in plan.scenarios if each.name in names])

@@ -354,7 +354,7 @@ class BrokerConfig:
         """Check the settings of the log, which are needed before all others.
 
         Raises:
-            SettingError: If one has a value that is not allowed.
+            SettingError: If a setting of the log has a value that is not allowed.
         """
         for key, word, allowed in (
             ("logLevel", self.log_level, LEVELS),

@@ -64,8 +64,8 @@ class Admin:
         """Return a topic's route from a nameserver.
 
         Raises:
-            NoNameserver: If none answered.
-            ResponseError: If it refused; code 17 if there is no route.
+            NoNameserver: If no nameserver answered.
+            ResponseError: If the nameserver refused; code 17 if there is no route.
         """
         return self._directory.fetch_route(topic, addr=nameserver)
 

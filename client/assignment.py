@@ -318,7 +318,7 @@ class Assignment:
         """Return the offset at which to begin.
 
         Raises:
-            RemotingError: If it cannot be found out now.
+            RemotingError: If the offset cannot be found out now.
         """
         stored = yield from self.offsets.committed(queue)
         if stored is not None:
@@ -418,7 +418,7 @@ class Assignment:
                 waits in a thread is sent after it.
 
         Raises:
-            RemotingError: If it is not stored.
+            RemotingError: If the offset is not stored.
         """
         offset = process.commit_offset
         if (last and not self.config.broadcast) or self._stored.get(queue) != offset:

@@ -221,11 +221,11 @@ class Client:
         """Ask a nameserver for a topic's route, never the cache.
 
         Args:
-            nameserver: Ask this one and no other.
+            nameserver: Ask this nameserver and no other.
 
         Raises:
-            NoNameserver: If none answered.
-            ResponseError: If it refused; code 17 if there is no route.
+            NoNameserver: If no nameserver answered.
+            ResponseError: If the nameserver refused; code 17 if there is no route.
         """
         return self.run(self.admin.topic_route(topic, nameserver=nameserver))
 

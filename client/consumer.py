@@ -325,7 +325,7 @@ class PushConsumerCore(GroupMember):
         """Ask the broker to copy a message to the retry topic, or to the dead letters if no retries are left.
 
         Raises:
-            RemotingError: If it did not.
+            RemotingError: If the broker did not copy the message.
         """
         fields = SendBackFields(
             offset=message.commit_log_offset,

@@ -181,7 +181,7 @@ class Directory:
 
         Raises:
             NoNameserver: If no nameserver answered.
-            ResponseError: If one answered with an error; code 17 if it knows no route.
+            ResponseError: If a nameserver answered with an error; code 17 if it knows no route.
         """
         if addr is not None:
             return (yield from ask_nameservers(self, topic, timeout_s=timeout_s, addr=addr))

@@ -33,7 +33,7 @@ class Offsets(Protocol):
         """Return the stored offset, None if there is none.
 
         Raises:
-            RemotingError: If it cannot be found out now.
+            RemotingError: If the offset cannot be found out now.
         """
 
     def commit(
@@ -45,7 +45,7 @@ class Offsets(Protocol):
             unless: As for :class:`.operation.Invoke`.
 
         Raises:
-            RemotingError: If it is not stored.
+            RemotingError: If the offset is not stored.
         """
 
 

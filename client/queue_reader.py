@@ -347,8 +347,8 @@ class QueueReader:
         Raises:
             NoRoute: If the queue's broker is in no known route.
             ResponseError: If the broker refuses.
-            ConnectionLost, RequestTimeout, RemoteProtocolError: If it does not answer, or its answer cannot
-                be read.
+            ConnectionLost, RequestTimeout, RemoteProtocolError: If the broker does not answer, or its answer
+                cannot be read.
         """
         addr = yield from self.addr(queue, broker_id=broker_id)
         fields = PullMessageFields(

@@ -90,7 +90,7 @@ class MessageQueue:
         """Read the object, or its JSON text as it stands in a quoted key.
 
         Raises:
-            RemoteProtocolError: If it is neither.
+            RemoteProtocolError: If the value is neither of the two.
         """
         members = as_object(loads(value) if type(value) is str else value, "message queue")
         return cls(

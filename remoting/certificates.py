@@ -34,7 +34,7 @@ def ends_of(pem: str) -> list[float]:
     """Return the expiry times of the certificates in a PEM text, in order, in Unix s.
 
     Raises:
-        ValueError: If one cannot be read, or there is none.
+        ValueError: If a certificate cannot be read, or the text has none.
     """
     ends = [_not_after(ssl.PEM_cert_to_DER_cert(text)) for text in _blocks(pem)]
     if not ends:

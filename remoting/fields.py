@@ -58,7 +58,7 @@ class _Argument(NamedTuple):
         """Return the value that Java would read; None if the default is to be used.
 
         Raises:
-            FieldError: If it is invalid.
+            FieldError: If the text is invalid.
         """
         extra = self.meta.extra or {}
         if self.kind is bool:

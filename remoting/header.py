@@ -121,7 +121,7 @@ def read_any_json(data: bytes) -> Header:
     """Read a JSON header of any sender, see :func:`decode_header`.
 
     Raises:
-        RemoteProtocolError: If it is none.
+        RemoteProtocolError: If the data are no JSON header.
     """
     try:
         members = orjson.loads(data)

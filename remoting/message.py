@@ -246,7 +246,7 @@ def _topic_part(topic: str) -> tuple[int, bytes]:
     """Return a topic's magic, and its name as it lies in a message, with its length.
 
     Raises:
-        LocalProtocolError: If it is too long.
+        LocalProtocolError: If the topic is too long.
     """
     name = topic.encode()
     if len(name) > 32767:
@@ -369,7 +369,8 @@ def decode_messages(data: bytes) -> Iterator[StoredMessage]:
     """Yield messages that lie back to back, as in a pull answer.
 
     Raises:
-        RemoteProtocolError: If they do not fill the data exactly; those before it were yielded.
+        RemoteProtocolError: If the messages do not fill the data exactly. Messages before that place were
+            yielded.
     """
     position = 0
     while position < len(data):

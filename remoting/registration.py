@@ -406,7 +406,7 @@ def _reading_words(data: bytes, topics_max: int) -> Steps[PlainRegistration]:
     """Read an inflated registration.
 
     Raises:
-        RemoteProtocolError: If it is wrong.
+        RemoteProtocolError: If the bytes are no valid registration.
     """
     reader = _Reader(data)
     version = _version(reader.sized())

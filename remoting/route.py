@@ -242,7 +242,7 @@ def decode_route(body: bytes) -> TopicRouteData:
     """Decode a route body of either dialect.
 
     Raises:
-        RemoteProtocolError: If it is not a route.
+        RemoteProtocolError: If the body is no route.
     """
     members = as_object(loads(body, ANSWER), "route")
     mapping = members.get("topicQueueMappingByBroker")
@@ -275,7 +275,7 @@ def decode_cluster_info(body: bytes) -> ClusterInfo:
     """Decode the cluster table.
 
     Raises:
-        RemoteProtocolError: If it is none.
+        RemoteProtocolError: If the body is no cluster table.
     """
     members = as_object(loads(body, ANSWER), "cluster info")
     brokers = as_object(members.get("brokerAddrTable") or {}, "brokerAddrTable")
@@ -355,6 +355,6 @@ def decode_queue_datas(body: bytes) -> tuple[QueueData, ...]:
     """Read only the queue data of a route body, as in request 217.
 
     Raises:
-        RemoteProtocolError: If it is not a route.
+        RemoteProtocolError: If the body is no route.
     """
     return tuple(map(_decode_queues, get_list(as_object(loads(body), "route"), "queueDatas")))

@@ -110,7 +110,7 @@ class ClientSession:
         """Return the frame of a request that gets no answer.
 
         Raises:
-            LocalProtocolError: If it cannot be encoded, or is not marked oneway.
+            LocalProtocolError: If the request cannot be encoded, or is not marked oneway.
         """
         if not request.is_oneway:
             raise LocalProtocolError(f"request of code {request.code} is not marked oneway")

@@ -161,7 +161,7 @@ def port_tls(
     """Return the settings of the flags ``--tls-...`` and of the file of ``--tls-config`` together; flags win.
 
     Raises:
-        TlsSettingError: If they do not fit together.
+        TlsSettingError: If the settings do not fit together.
     """
     file = file or TlsFile()
     if mode:
@@ -207,7 +207,7 @@ class TlsFlags:
         """Check that the flags fit together, without reading files.
 
         Raises:
-            TlsSettingError: If they do not.
+            TlsSettingError: If the flags do not fit together.
         """
         if not self.config:
             self._settle(None)
@@ -216,7 +216,7 @@ class TlsFlags:
         """Return the settings that result from the flags and the file of ``--tls-config``; reading it blocks.
 
         Raises:
-            TlsSettingError: If they do not fit together, or the file cannot be used.
+            TlsSettingError: If flags and file do not fit together, or the file cannot be used.
         """
         if not self.config:
             return self._settle(None)

@@ -19,7 +19,7 @@ def load_costs(path: Path | None) -> Costs:
     """Return the unit costs of a file, by default the published ones.
 
     Raises:
-        PlanError: If there are none.
+        PlanError: If there are no unit costs.
     """
     if path is None and not PUBLISHED.is_file():
         raise PlanError(

@@ -71,7 +71,7 @@ def load(folder: Path) -> Run:
     """Return the parameters of a run in a folder.
 
     Raises:
-        PlanError: If there is none.
+        PlanError: If the folder has no run.
     """
     try:
         return msgspec.json.decode((folder / RUN).read_bytes(), type=Run)

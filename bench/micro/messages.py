@@ -104,7 +104,7 @@ async def await_route(client: Client) -> None:
     """Wait until the nameserver has a route of the topic.
 
     Raises:
-        ResponseError: If there is none within a minute.
+        ResponseError: If the nameserver has no route within a minute.
     """
     deadline = time.monotonic() + _ROUTED_S
     while True:

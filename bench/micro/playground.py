@@ -30,7 +30,7 @@ FAULTS: Final[Sequence[dict[str, Any]]] = (
     {"do": "pause", "target": "broker-0"},
     {"do": "kill", "target": "broker-1"},
 )
-"""Those of the lessons."""
+"""The faults of the playground's lessons."""
 
 
 class Watch(threading.Thread):

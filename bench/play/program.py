@@ -32,7 +32,7 @@ def designs_of(names: Sequence[str]) -> list[DesignName]:
     """Return the designs that a command line names.
 
     Raises:
-        PlanError: If one of them is unknown or named twice, or there is none.
+        PlanError: If a design is unknown or named twice, or no design is named.
     """
     for name in names:
         if name not in DESIGNS:
@@ -46,7 +46,7 @@ def listen_at(text: str) -> tuple[str, int]:
     """Return host and port to listen at.
 
     Raises:
-        PlanError: If it is no such address.
+        PlanError: If the text is no address of this kind.
     """
     try:
         return split_address(text)
@@ -78,7 +78,7 @@ def play_again(folder: Path, *, listen: tuple[str, int], opens: bool) -> int:
     """Show a saved session until a signal ends it; return the exit code.
 
     Raises:
-        PlanError: If there is none in the folder.
+        PlanError: If the folder has no saved session.
     """
     begin, changes = replay.load(folder)
     return asyncio.run(_show(begin, changes, listen, opens=opens))

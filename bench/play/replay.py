@@ -20,7 +20,7 @@ def load(folder: Path) -> tuple[State, list[Change]]:
     """Read a saved session.
 
     Raises:
-        PlanError: If there is none that this program understands.
+        PlanError: If the folder has no session that this program understands.
     """
     path = folder / SESSION_NAME
     try:

@@ -128,7 +128,7 @@ class PlayCluster(Cluster):
         """Start everything; returns when all serve, the first topic is made and the clients ask.
 
         Raises:
-            ArmLost, ClusterError: If that fails, or is cancelled.
+            ArmLost, ClusterError: If the start fails, or is cancelled.
         """
         for process in [*self._carriers, *self.server_processes]:
             self._launch(process)
@@ -187,7 +187,7 @@ class PlayedSession(Session):
         """Start everything.
 
         Raises:
-            ArmLost, ClusterError, OSError: If that fails; what was started is ended by :meth:`end_all`.
+            ArmLost, ClusterError, OSError: If the start fails; :meth:`end_all` ends the started processes.
         """
         allow_connections()
         self.cluster.build()
@@ -346,7 +346,7 @@ class Stage:
         """Start the design.
 
         Raises:
-            ArmLost, ClusterError, OSError: If that fails.
+            ArmLost, ClusterError, OSError: If the start fails.
         """
         self.life.begin()
 

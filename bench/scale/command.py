@@ -104,7 +104,7 @@ def report(folder: Path) -> int:
     """Make the page of all series at or below a folder.
 
     Raises:
-        ScaleError: If there is none.
+        ScaleError: If there is no series.
     """
     found = [(read_order(each), read_rows(each)) for each in series_below(folder)]
     if not any(rows for _, rows in found):

@@ -41,7 +41,7 @@ def read_order(folder: Path) -> Order:
     """Read the order of a series.
 
     Raises:
-        ValueError: If there is none in this folder.
+        ValueError: If the folder has no order.
     """
     try:
         return msgspec.json.decode((folder / ORDER_NAME).read_bytes(), type=Order)

@@ -61,15 +61,15 @@ class Probe:
         """Register, with all topics as they are at first.
 
         Raises:
-            OSError, WireError: If that did not succeed.
+            OSError, WireError: If the registration failed.
         """
         self._ask(self._connected().wire.prepare())
 
     def change(self, number: int) -> float:
-        """Change one topic; return the seconds until that is acknowledged.
+        """Change one topic; return the seconds until the change is acknowledged.
 
         Raises:
-            OSError, WireError: If that did not succeed.
+            OSError, WireError: If the change failed.
         """
         at = self._connected()
         request = at.wire.write(number * TOPICS)  # so that each change is of the same topic
@@ -81,7 +81,7 @@ class Probe:
         """Return whether the server shows this change now.
 
         Raises:
-            OSError, WireError: If it does not answer.
+            OSError, WireError: If the server does not answer.
         """
         at = self._connected()
         marker = at.wire.marker(number * TOPICS)

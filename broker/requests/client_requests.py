@@ -139,7 +139,7 @@ def check_client_config(state: BrokerState, call: Call) -> RemotingCommand:
     """Serve request 46: check whether this broker can filter by a subscription.
 
     Raises:
-        Refusal: If it cannot.
+        Refusal: If this broker cannot filter by the subscription.
     """
     if call.request.body:
         subscription = as_object(loads(call.request.body), "client config").get("subscriptionData")
@@ -218,7 +218,7 @@ def checked_group(config: SubscriptionGroupConfig) -> None:
     """Check a group's name and numbers.
 
     Raises:
-        Refusal: If one is not allowed.
+        Refusal: If the name or a number is not allowed.
     """
     fault = name_fault(config.group_name, length_max=GROUP_LENGTH_MAX) or group_fault(config)
     if fault is not None:

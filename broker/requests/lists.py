@@ -126,8 +126,8 @@ def _listed(
         note: Passes some entries to the audit.
 
     Raises:
-        Refusal: If there is no list, or it is too long.
-        RemoteProtocolError: If it cannot be read.
+        Refusal: If there is no list, or the list is too long.
+        RemoteProtocolError: If the list cannot be read.
     """
     document = (yield partial(loads, request.body, _LIMITS)) if request.body else {}
     table = document.get(member) if type(document) is dict else document

@@ -218,7 +218,7 @@ def codes_of_subscription(subscription: SubscriptionData) -> frozenset[int] | No
     """Return the tag codes that a subscription wants; None for all.
 
     Raises:
-        Refusal: If it is no tag expression.
+        Refusal: If the subscription's expression is no tag expression.
     """
     if subscription.class_filter_mode or subscription.sub_string == "*":
         return None

@@ -178,7 +178,7 @@ def _kind_of(ext: Mapping[str, str]) -> tuple[str | None, ...]:
     """Return all arguments of a send except its properties and its birth time.
 
     Raises:
-        KeyError: If one is missing that our clients and Java's always send.
+        KeyError: If an argument is missing that our clients and Java's always send.
     """
     return (*_KIND(ext), ext.get("l"), ext.get("n"))
 
@@ -381,7 +381,7 @@ def _check_count(batch: bytes) -> None:
     """Check that a batch has no more messages than may be stored in one turn of the loop.
 
     Raises:
-        Refusal: If it has more; counting stops at the bound.
+        Refusal: If the batch has more messages; counting stops at the bound.
     """
     count = position = 0
     while position + _ITEM_SIZE.size <= len(batch):
@@ -401,7 +401,7 @@ def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
     """Serve request 36: store a message that a consumer could not handle, for a retry or as a dead letter.
 
     Raises:
-        Refusal: If it must not or cannot be stored.
+        Refusal: If the message must not or cannot be stored.
     """
     fields = SendBackFields.parse(call.request.ext_fields)
     group_config = state.require_group(fields.group, now_ms=call.now_ms)

@@ -188,7 +188,7 @@ def watch_namesrv_keys(config: BrokerConfig) -> WatchedFiles[Keys] | None:
     """Read the keys that sign requests to nameservers, and read them again when they change.
 
     Raises:
-        SettingError: If they cannot be used.
+        SettingError: If the keys cannot be used.
     """
     if not config.namesrv_acl_file:
         return None

@@ -98,7 +98,7 @@ def keep_name(disk: Disk, directory: Path, name: str) -> None:
 
     Raises:
         OSError: If the disk refuses.
-        SettingError: If it has another name, or one that cannot be read.
+        SettingError: If the store has another name, or its name cannot be read.
     """
     kept = kept_name(disk, directory)
     if kept is None:

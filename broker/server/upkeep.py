@@ -148,7 +148,7 @@ class Upkeep:
         """Wait until the log is synced up to an offset.
 
         Raises:
-            TimeoutError: If that takes longer than ``syncFlushTimeout``.
+            TimeoutError: If the sync takes longer than ``syncFlushTimeout``.
             StoreUnavailable: If the disk failed.
         """
         done, waiter = _waiter()

@@ -205,7 +205,7 @@ class BrokerState:
         """Return a topic's configuration, for operators' requests.
 
         Raises:
-            Refusal: If it is unknown.
+            Refusal: If the topic is unknown.
         """
         config = self.topics.get(topic)
         if config is None:

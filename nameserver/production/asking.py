@@ -234,7 +234,8 @@ async def _decode(body: bytes) -> TopicRouteData:
     """Decode a route.
 
     Raises:
-        RemoteProtocolError: If it is no route. _Unanswered: If it is too large.
+        RemoteProtocolError: If the body is no route.
+        _Unanswered: If the route is too large.
     """
     if len(body) > ROUTE_SIZE_MAX:
         raise _Unanswered(f"a route of {len(body)} bytes, allowed are {ROUTE_SIZE_MAX}")

@@ -425,7 +425,7 @@ def read_address(what: str, text: str, *, separator: str = "") -> tuple[str, int
     """Split ``host:port`` or ``[v6]:port``.
 
     Raises:
-        ConfigError: If it is neither.
+        ConfigError: If the text has neither form.
     """
     try:
         host, port = split_address(text)

@@ -61,7 +61,7 @@ def parse_addresses(text: str) -> Addresses:
     """Read one entry of a white list.
 
     Raises:
-        AddressError: If it has none of the forms.
+        AddressError: If the text has none of the allowed forms.
     """
     entry = text.strip()
     if entry in _EVERYBODY:
@@ -161,7 +161,7 @@ def parse_networks(text: str) -> Networks:
     """Read networks in CIDR form, separated by commas; an address alone is a network of one.
 
     Raises:
-        AddressError: If one is no network, or there is none.
+        AddressError: If an item is no network, or the text names no network.
     """
     parts: Sequence[str] = [part.strip() for part in text.split(",") if part.strip()]
     networks: list[_Network] = []

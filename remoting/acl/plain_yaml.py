@@ -89,7 +89,7 @@ def parse_yaml(content: bytes) -> Node:
     """Return the value that a file holds.
 
     Raises:
-        YamlError: If it is anything but the part of YAML that this module knows.
+        YamlError: If the file uses anything beyond the part of YAML that this module knows.
     """
     try:
         text = content.decode("utf-8-sig")

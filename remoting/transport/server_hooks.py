@@ -47,7 +47,7 @@ def load_hooks(names: Iterable[str]) -> dict[str, RPCHook]:
     """Import classes named ``module:Class`` and make one object of each; return them by name.
 
     Raises:
-        HookError: If one cannot be imported or made, or lacks a method.
+        HookError: If a class cannot be imported, its object cannot be made, or a method is missing.
     """
     hooks: dict[str, RPCHook] = {}
     for name in names:

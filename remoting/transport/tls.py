@@ -150,7 +150,7 @@ class Pipe:
         Then send the bytes of :meth:`pending`.
 
         Raises:
-            TlsError: If it failed.
+            TlsError: If the handshake failed.
         """
         self._incoming.write(data)
         try:
