@@ -173,7 +173,7 @@ class Ending:
     def __init__(self, teller: Teller) -> None:
         self.folders: list[Path] = []
         self.void = False
-        """Return whether a run failed to end."""
+        """True if a run failed to end."""
         self._teller = teller
         self._pool = ThreadPoolExecutor(1)
         self._running: Future[list[Path]] | None = None

@@ -53,14 +53,14 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     target: int | None = None
     """Index of the server asked last; for sends of the broker."""
     due_ns: int
-    """When the open-loop schedule wanted it sent. Latency counts from here."""
+    """Instant at which the open-loop schedule planned the operation. Latency counts from here."""
     sent_ns: int
-    """When it really began (connecting included). ``due_ns <= sent_ns``."""
+    """Instant at which the operation really began, connecting included. ``due_ns <= sent_ns``."""
     done_ns: int
-    """When its outcome was known."""
+    """Instant at which the outcome was known."""
     outcome: Outcome
     queued: bool = False
-    """At its due instant no user was free: it waited for one, which is the load's limit."""
+    """True if no user was free at the due instant, so the operation waited: the load was at its limit."""
     code: int | None = None
     remark: str | None = None
     topic: str | None = None
@@ -107,9 +107,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     brokers: list[int] | None = None
     version: int | None = None
     unseen_ns: int | None = None
-    """When the last reading that still showed the view before was sent; null for the first view."""
+    """Instant at which the last reading that showed the former view was sent; null for the first view."""
     seen_ns: int
-    """When the first reading with this view had been read."""
+    """Instant at which the first answer with this view had been read."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -121,17 +121,17 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     targets: list[str]
     """Processes by name: ``nameserver-0``, ``broker-2``."""
     role: str | None = None
-    """What the first target was just before: ``leader``, ``follower``, ``independent``, ``broker``."""
+    """Role of the first target before the fault: ``leader``, ``follower``, ``independent`` or ``broker``."""
     cut: list[list[str]] | None = None
     """Directions ``[from, to]`` that let nothing through."""
     from_ns: int
-    """The quiet time ``[from_ns, begin_ns)`` is what the window is compared with."""
+    """Begin of the quiet time ``[from_ns, begin_ns)``, with which the window is compared."""
     begin_ns: int
     """Just before the first signal or cut."""
     healed_ns: int | None = None
-    """When it was taken back: links healed, process continued, or its restart begun."""
+    """Instant at which the fault was taken back: links healed, process continued, or its restart begun."""
     end_ns: int | None = None
-    """When the last restarted process had printed its ready line; ``healed_ns`` where none restarts."""
+    """Instant of the last restarted process's ready line; ``healed_ns`` if no process restarts."""
     until_ns: int
 
 

@@ -127,7 +127,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     consumers: int = 0
     """Members of one group that reads what is sent; each is a client of its own."""
     clients_together: bool = False
-    """Return whether clients ask for routes at the same instants, and not each at its own of the period."""
+    """True if clients ask for routes at the same instants, and not each at its own instant of the period."""
 
     def users(self, op: str) -> int:
         """Return how many users share the schedule of a kind of operation.
@@ -165,7 +165,7 @@ class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     quiet_s: float = 0.0
-    """How long it lasts without faults, before them."""
+    """Seconds without faults, before the first fault."""
     faults: list[PlannedFault] = []
 
 
@@ -178,20 +178,20 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     watches: bool = False
     """Whether ZooKeeper's clients watch; else they poll like the others."""
     durability: Durability | None = None
-    """Raft's, where it is not the plan's."""
+    """Durability of raft in this series; null: the plan's."""
     arms: list[Arm] = []
-    """Which of the plan's arms; all if empty."""
+    """Arms of the plan that the series runs; all if empty."""
     scenarios: list[str] = []
-    """Which of the plan's scenarios; all if empty."""
+    """Scenarios of the plan that the series runs; all if empty."""
     cases: list[str] = []
-    """Which of their cases, by name; all if empty, but those that sweep lengths."""
+    """Names of the scenarios' cases that the series runs; if empty, all cases except sweeps over lengths."""
     stretch: float = 1.0
-    """Multiplies the seconds of every fault, but for how long servers are struck: larger timers need longer
-    windows."""
+    """Factor for the seconds of every fault, except the time for which servers are struck: larger timers need
+    longer windows."""
     down_s: dict[str, float] = {}
     """Seconds for which cases of these names are struck, in place of the plan's and not multiplied."""
     load: Load | None = None
-    """Its load, where it is not the plan's; so also ``brokers`` and ``warmup_s``."""
+    """Load of this series; null: the plan's. The same holds for ``brokers`` and ``warmup_s``."""
     brokers: int | None = None
     warmup_s: float | None = None
 
@@ -206,7 +206,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     links: Links = "proxy"
     warmup_s: float
     linger_s: float
-    """How long users stay after the last measured operation."""
+    """Seconds for which users stay after the last measured operation."""
     series: list[SeriesPlan]
     load: Load
     scenarios: list[Scenario]

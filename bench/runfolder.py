@@ -90,11 +90,11 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True):
 
     used_ms: float
     documented_ms: float | None = None
-    """What its system documents as the default; null where it documents none."""
+    """The default that the timer's system documents; null if it documents none."""
     scaled: bool = False
-    """Return whether the run's divisor applied to it."""
+    """True if the run's divisor applied to the timer."""
     source: str = ""
-    """Where the value comes from, for a person."""
+    """The source of the value, in words."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,12 +152,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     clients: int
     """Clients whose route caches are observed (views of ``client``)."""
     divisor: float
-    """What the scaled timers were divided by."""
+    """The divisor of the scaled timers."""
     timers: dict[str, Timer]
     watches: bool = False
-    """Return whether the arm notifies clients of changes; else they ask every ``pollNameServerInterval``."""
+    """True if the arm notifies clients of changes; else they ask every ``pollNameServerInterval``."""
     links: Links | Literal["none"] = "none"
-    """What cuts the links of the run."""
+    """The means by which links of the run are cut."""
     workload: dict[str, Any]
     """The checked workload."""
     lines: list[Line] = []
@@ -171,13 +171,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str
     """``started_ns`` on the wall clock, ISO 8601, UTC. For people; never computed with."""
     started_ns: int
-    """When the load began, or when the run was prepared if it came to none."""
+    """Instant at which the load began; if it never began, instant at which the run was prepared."""
     measure_begin_ns: int
     """Operations due earlier belong to the warm-up or to the scenario before."""
     measure_end_ns: int
-    """Operations due at or after it are not looked at; users stay beyond it."""
+    """Operations that are due at or after this instant are not used; users stay longer."""
     ended_ns: int | None = None
-    """When the cluster had been stopped; null while it runs, and for ever if the harness died."""
+    """Instant at which the cluster had been stopped; null while it runs, and for ever if the harness died."""
     void: str | None = None
     """Why the harness failed, so that this run must not be used; null if it may."""
     files: dict[str, FileSum] | None = None

@@ -46,8 +46,8 @@ class Look:
     """One look at processes and links.
 
     Attributes:
-        before_ns: When the look before began.
-        begin_ns, end_ns: All states are of an instant between the two.
+        before_ns: Instant at which the previous look began.
+        begin_ns, end_ns: All states were read between these two instants.
         lives: Servers, brokers and ``clients`` by name, each with its process id.
         passes: Open directions of the proxy; None if it did not answer.
     """
@@ -102,7 +102,7 @@ class Scene:
 
     Attributes:
         design: The present picture of it.
-        truth: What was true, as far as looks have shown it.
+        truth: The states that looks have shown so far.
     """
 
     def __init__(

@@ -29,14 +29,14 @@ PERIOD_S: Final = 30.0
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """One point of a series; values that it does not name are those of the base.
+    """One point of a series; values that it does not name are the base values.
 
     Attributes:
         spread: Whether the storm in which brokers come back over a heartbeat period is measured, too.
         polling: Whether clients that ask every 30 s are measured, too.
         loss: Share of packets that are lost between servers.
-        slow_ms: What each sync of one server takes more.
-        away_s: How long all servers are away.
+        slow_ms: Time in ms that is added to each sync of one server.
+        away_s: Seconds for which all servers are away.
     """
 
     part: Part
@@ -64,9 +64,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         links: The means by which links between servers are delayed.
         figures: Name to number; absent figures could not be measured.
-        failed: How the design failed at this point; null if it did not.
-        left_out: Why it was not measured; null if it was.
-        load: Of the machine before it, as it says itself.
+        failed: Failure of the design at this point; null if it did not fail.
+        left_out: Reason why the point was not measured; null if it was.
+        load: Load average of the machine before the measurement.
     """
 
     point: Point

@@ -48,7 +48,7 @@ class Topics:
     Attributes:
         before: Bytes before the DataVersion.
         shared: Bytes behind it; deflated if ``compressed``.
-        plain: What ``shared`` inflates to; empty otherwise.
+        plain: ``shared`` after inflation if it is compressed; else empty.
     """
 
     compressed: bool

@@ -31,11 +31,12 @@ class Plan(msgspec.Struct, kw_only=True):
         value_size: Bytes written under a key; the remoting protocol has ``topics`` instead.
         pids: Processes whose CPU time is read.
         victim: Process that the failover job ends.
-        by: The signal by which it does.
-        lease_s: Of the heartbeat job: ZooKeeper's session timeout.
-        watched: ``host:port`` where each member tells of changes.
-        watchers: How many at each member are told.
-        first_key: Of the brokers or nodes of the watch and poll jobs, where others have the first ones.
+        by: The signal by which the failover job ends it.
+        lease_s: ZooKeeper's session timeout in the heartbeat job.
+        watched: ``host:port`` where each member reports changes to watchers.
+        watchers: Number of watchers at each member.
+        first_key: Number of the first broker or node of the watch and poll jobs; lower numbers belong to
+            others.
         everywhere: Whether the broker of the watch and poll jobs registers with every member, as RocketMQ's
             do; else with one of them.
         report: Seconds between lines on standard error, for a load that is held; 0 for none.

@@ -117,7 +117,7 @@ class JuteWire(JuteSession):
 
     Args:
         key: Number of the connection's own node.
-        value: What is written, but for its first twelve bytes, which tell the write.
+        value: The written value; its first twelve bytes are replaced, so that each write differs.
     """
 
     def __init__(self, *, key: int, value: bytes) -> None:

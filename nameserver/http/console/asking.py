@@ -107,8 +107,8 @@ class Peers:
     """The other nameservers, as far as this one knows them.
 
     Attributes:
-        told: What is known of each of them, in a fixed order.
-        note: Why no nameserver is asked; else empty.
+        told: The newest answer of each of them, in a fixed order.
+        note: Reason why no nameserver is asked; else empty.
         rounds: Number of rounds that have ended.
         questions: Number of questions to peers and brokers.
         happened: Number of events that peers reported.
