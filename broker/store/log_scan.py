@@ -254,20 +254,26 @@ def scan(data: Content, start: int, *, base: int) -> Iterator[tuple[Record, int]
     yield Damage(base + position)
 
 
-def find_record(data: Content, start: int, *, base: int, end: int | None = None) -> int | None:
-    """Return the position of the first intact record at or after ``start``, found by its magic.
+def positions(data: Content, start: int, *, end: int | None = None) -> Iterator[int]:
+    """Yield each position at or after ``start`` where a record's magic says that one may begin, ascending.
 
     Args:
-        end: Find only records whose magic ends at or before this position.
+        end: Yield only positions of records whose magic ends at or before this one.
     """
-    at = start + _MAGIC_AT
     stop = len(data) if end is None else end
-    while True:
-        hits = [hit for magic in _MAGICS if (hit := data.find(magic, at, stop)) >= 0]
-        if not hits:
-            return None
-        position = min(hits) - _MAGIC_AT
-        # A body may be full of such bytes. So look at the position before the rest.
+    # The next hit of each magic: a body may be full of one of them, and the other one is looked for once.
+    hits = {magic: data.find(magic, start + _MAGIC_AT, stop) for magic in _MAGICS}
+    while left := [hit for hit in hits.values() if hit >= 0]:
+        first = min(left)
+        yield first - _MAGIC_AT
+        for magic, hit in hits.items():
+            if hit == first:
+                hits[magic] = data.find(magic, first + 1, stop)
+
+
+def find_record(data: Content, start: int, *, base: int) -> int | None:
+    """Return the position of the first intact record at or after ``start``, found by its magic."""
+    for position in positions(data, start):
         if read_indexed(data, position, base=base) is not None:
             return position
-        at = min(hits) + 1
+    return None

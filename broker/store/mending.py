@@ -16,12 +16,14 @@ from typing import Final
 from routekeeper.broker.errors import Refusal
 from routekeeper.broker.store.commit_log import CommitLog
 from routekeeper.broker.store.consume_queue import ENTRY, ConsumeQueue, Entry
+from routekeeper.broker.store.files import Content
 from routekeeper.broker.store.log_scan import (
     RECORD_MAX,
     Damage,
     Padding,
     Record,
-    find_record,
+    positions,
+    read_indexed,
     scan,
     stored_at,
 )
@@ -39,6 +41,8 @@ _SEARCHED_MAX: Final = 256 << 20
 #: look at a record, or to read :data:`_BYTES` of the log.
 SLICE: Final = 1024
 _BYTES: Final = 4096
+#: Number of places at which a record might begin, by four bytes, that are one piece of work.
+_TRIES: Final = 4
 #: Number of entries that are read or written at once, and the work that this counts for, without the checks.
 _BLOCK: Final = 256
 _BLOCK_WORK: Final = 16
@@ -276,20 +280,15 @@ class Mender:
             at = max(position - base, 0)
             while self._left > 0 and base + at < stop:
                 record = next(scan(data, at, base=base))
-                if isinstance(record, Padding):
+                behind = base + len(data) if following is None else following
+                # A slice may have ended within a damaged record, whose body may have such bytes.
+                if isinstance(record, Padding) and record.end == behind:
                     return stop if following is None else following
-                if isinstance(record, Damage):
-                    limit = min(len(data), at + 1 + self._left * _BYTES)
-                    resume = find_record(data, at + 1, base=base, end=limit)
-                    self._left -= 1 + ((limit if resume is None else resume) - at) // _BYTES
-                    if resume is not None:
-                        at = resume
-                    elif limit < len(data):
-                        at = (
-                            limit - 8
-                        )  # a record's magic, which is at its fifth byte, may begin before the limit
-                    else:
+                if isinstance(record, Padding | Damage):
+                    resume = self._past_damage(data, at, base)
+                    if resume is None:
                         return stop if following is None else following
+                    at = resume
                     continue
                 message, size = record
                 self._left -= 1 + size // _BYTES
@@ -300,8 +299,27 @@ class Mender:
             return base + at
         return stop
 
+    def _past_damage(self, data: Content, at: int, base: int) -> int | None:
+        """Return the position of the next intact record, or the place at which the next slice goes on; None
+        at the end of the file.
+        """
+        limit = min(len(data), at + 1 + self._left * _BYTES)
+        tries = self._left * _TRIES
+        for position in positions(data, at + 1, end=limit):
+            tries -= 1
+            if tries < 0 or read_indexed(data, position, base=base) is not None:
+                reached = position
+                break
+        else:
+            # The magic, which is at a record's fifth byte, may begin before the limit.
+            reached = limit - 8 if limit < len(data) else limit
+        self._left -= 1 + (reached - at) // _BYTES + (self._left * _TRIES - tries) // _TRIES
+        return None if reached == len(data) else reached
+
     def _repair(self, queue: ConsumeQueue, found: dict[int, Entry]) -> _Work:
         """Write entries to their files; remember them if the disk refuses."""
+        if len(self._unwritten) + len(found) > LOST_RUNS_MAX:
+            self._unwritten.clear()  # before the first of these is remembered
         indexes = sorted(found)
         cuts = [at for at, (one, next_) in enumerate(pairwise(indexes), 1) if next_ != one + 1]
         for begin, end in pairwise([0, *cuts, len(indexes)]):
@@ -309,8 +327,6 @@ class Mender:
                 some = indexes[at : min(at + _BLOCK, end)]
                 self._left -= _BLOCK_WORK
                 if not queue.overwrite(some[0], [found[index] for index in some]):
-                    if len(self._unwritten) > LOST_RUNS_MAX:
-                        self._unwritten.clear()
                     self._unwritten |= {(queue, index): found[index] for index in some}
                 if self._left <= 0:
                     yield

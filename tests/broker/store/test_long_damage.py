@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from routekeeper.broker.tables.state import BrokerState, Call, Later
 from routekeeper.remoting.bodies import QueueOffsets, SubscriptionGroupConfig
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.command import RemotingCommand
-from routekeeper.remoting.message import decode_messages
+from routekeeper.remoting.message import MAGIC_BLANK, MAGIC_V1, decode_messages
 from routekeeper.remoting.route import TopicConfig
 from tests.broker.states import HOST, NOW, state_in
 
@@ -57,7 +58,8 @@ class Work:
         monkeypatch.setattr(DISK, "open", noting_open)
         monkeypatch.setattr(DISK, "read", noting_read)
         monkeypatch.setattr(DISK, "write", noting_write)
-        monkeypatch.setattr(log_scan, "read_indexed", noting_look)
+        for module in log_scan, mending:
+            monkeypatch.setattr(module, "read_indexed", noting_look)
 
     def _note(self) -> None:
         self.count += 1
@@ -244,6 +246,48 @@ def test_size_of_a_slice_changes_no_result(
         state.store.log.close()
     assert found[1] == found[2] == found[0]
     assert found[0][1] > 0
+
+
+#: Eight bytes of a body that look like a padding record of eight bytes, and four that begin like a message.
+PADDING, MESSAGE = struct.pack(">ii", 8, MAGIC_BLANK), struct.pack(">i", MAGIC_V1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "bodies", [[PADDING * 200_000] * 8, [MESSAGE * 500_000]], ids=["padding", "messages"]
+)
+def test_body_like_records_of_a_damaged_message_neither_hides_others_nor_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bodies: list[bytes]
+) -> None:
+    """A slice may end within such a message, at any byte of a pattern."""
+    state = reopened(tmp_path)
+    large = [b"x" * shift + body for shift, body in enumerate(bodies)]
+    stored = [b"0", *(body for at, big in enumerate(large) for body in (big, b"%d" % (2 * at + 2)))]
+    for number, body in enumerate(stored):
+        draft = Draft(topic="T", queue_id=0, body=body, properties="", tags_code=0, born_host=HOST)
+        state.store.put(draft, now_ms=NOW + number)
+    state.store.put_all(
+        [
+            Draft(topic="T", queue_id=0, body=b"%d" % number, properties="", tags_code=0, born_host=HOST)
+            for number in range(len(stored), FILE + 1)
+        ],
+        now_ms=NOW,
+    )
+    state.store.close()
+    path, _ = sorted((tmp_path / "consumequeue" / "T" / "0").iterdir())
+    (log,) = (tmp_path / "commitlog").iterdir()
+    with log.open("r+b") as file:
+        for entry in entries_of(path)[1 : len(stored) : 2]:
+            file.seek(entry.log_offset + entry.size // 2)
+            (byte,) = file.read(1)
+            file.seek(-1, 1)
+            file.write(bytes([byte ^ 1]))
+    path.write_bytes(bytes(FILE * ENTRY_SIZE))
+    state = reopened(tmp_path)
+    work = Work(monkeypatch)
+    kept = [*range(0, len(stored), 2), *range(len(stored), FILE + 1)]
+    assert consume(state, 0, FILE + 1, work.begin) == kept
+    state.store.log.close()
 
 
 def damage(rng: random.Random, path: Path, *, places: int, size_max: int, end: int, noise: bool) -> None:
