@@ -16,7 +16,7 @@ from routekeeper.bench.plan import CASES, COSTS, DEVICE, NEW_TOPIC, SWEEPS
 from routekeeper.bench.report.blocks import percentile
 from routekeeper.bench.report.gold import Fault, Gold, Recovery
 from routekeeper.bench.report.silver import Source
-from routekeeper.bench.resolution import OBSERVE_EVERY_S, WAITED_NS
+from routekeeper.bench.resolution import OBSERVE_EVERY_S, STEPS, WAITED_NS
 
 MAIN_SERIES: Final = "equal"
 """Series in which recoveries are compared."""
@@ -391,7 +391,7 @@ def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
 
     - the length of the fault, if there is one
     - the length of the scenario
-    - the time between two readings
+    - the time between two readings, for times that were read from the servers
     """
     by_run = {source.run: source for source in gold.sources if source.left_out is None}
     lengths: dict[tuple[str, str, str | None, str], dict[Block, tuple[float, ...]]] = defaultdict(dict)
@@ -416,7 +416,9 @@ def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
             rounds = [
                 (value / (1000 if unit == "ms" else 1), known[block]) for block, value in blocks.items()
             ]
-            if any(all(_is_near(value, each[kind]) for value, each in rounds) for kind in range(3)):
+            # The time between two readings is the step of times that were read from the servers only.
+            kinds = range(3 if place.measure in STEPS else 2)
+            if any(all(_is_near(value, each[kind]) for value, each in rounds) for kind in kinds):
                 planned.add((place, arm))
     return planned | grown_with_the_cut(found, lengths)
 
