@@ -116,7 +116,7 @@ class Group:
         return document
 
     def ask(self, address: str, path: str) -> Operation[FetchReply]:
-        """Return one nameserver's answer, whatever its HTTP status is.
+        """Return one nameserver's answer with any HTTP status, also that of an error.
 
         Raises:
             NoAnswer: If no answer came.
