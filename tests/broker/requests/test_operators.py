@@ -175,6 +175,31 @@ def test_answers_of_members_that_one_request_gathers_are_bounded_by_their_bytes(
     assert len(re.findall(rb'"c\d":', answered.body)) == (8 << 20) // len(body), "the first ones"
 
 
+def test_lone_answer_that_is_too_large_is_an_error_and_no_empty_success(
+    shared_broker: Any, wire: Wire
+) -> None:
+    create(wire, "Lone")
+    member = shared_broker.wire()
+    name = "b" * 100
+    queues = [MessageQueue(topic="Lone", broker_name=name, queue_id=number) for number in range(65_000)]
+    body = ConsumerStatus(offsets=dict.fromkeys(queues, 7)).encode()
+    assert 8 << 20 < len(body) < 15 << 20
+    join(member, "Lone", "Lone", client_id="c")
+
+    def answer() -> None:
+        asked = member.receive()
+        while asked.code != 221:
+            asked = member.receive()
+        member.socket.sendall(asked.reply(body=body).encode())
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    answered = wire.call(223, {"topic": "Lone", "group": "Lone"})
+    thread.join()
+    assert answered.code == 1
+    assert f"text of {len(body)} bytes" in (answered.remark or "")
+
+
 def test_time_spans_of_a_group(wire: Wire) -> None:
     create(wire, "Span")
     for number in range(3):
