@@ -95,7 +95,7 @@ def test_planned_time_of_a_run_knows_what_cuts_its_links() -> None:
     by_kernel = msgspec.structs.replace(plan, links="kernel")
     (series,) = plan.series
     more_s = run_seconds(by_kernel, series) - run_seconds(plan, series)
-    assert more_s == pytest.approx((3.0 + 1) + (2.6 + 1))  # a broker's cable, a partition
+    assert more_s == pytest.approx((3.8 + 1) + (2.6 + 1))  # a broker's cable, a partition
 
 
 def test_manifest_of_before_says_nothing_of_the_kernel() -> None:

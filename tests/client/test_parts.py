@@ -34,6 +34,7 @@ from routekeeper.client.queue_reader import ReceivedMessage
 from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.route import TopicConfig
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -475,7 +476,7 @@ def test_an_asyncio_pull_consumer_seeks_pauses_commits_and_unsubscribes(
                 assert await bodies(4) == [b"2", b"3", b"4", b"5"]
                 assert queue in consumer.assigned
                 await consumer.unsubscribe("Steered")
-                assert queue not in consumer.assigned
+                await until(lambda: queue not in consumer.assigned, "it is released soon")
                 await started.producer("pg").send(Message(topic="Steered", body=b"6"))
                 assert await consumer.poll(timeout_s=0.3) == ()
 
