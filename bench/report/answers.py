@@ -207,7 +207,12 @@ class Primary:
     def is_hidden(self) -> bool:
         """Return whether the result would change if values recorded as 0 were as long as they can be."""
         found = self._result(self.pair)
-        return found in ("better", "worse") and any(self._result(each) != found for each in self.at_worst)
+        if found == "open":
+            return False
+        # Two designs below the margin are equivalent, as long as a 0 cannot hide more than that.
+        hidden = (most > self.named.margin or found != "equivalent" for most in self.hidden.values())
+        worst = zip(hidden, self.at_worst, strict=True)
+        return any(self._result(each) != found for may_matter, each in worst if may_matter)
 
     def _result(self, pair: Pair) -> Found:
         match pair.verdict:

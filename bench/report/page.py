@@ -20,6 +20,7 @@ from routekeeper.bench.interpreter import NOT_OPTIMISED, WARNING
 from routekeeper.bench.report import answers, drawing, words
 from routekeeper.bench.report.answers import ARMS, CONTROLS, REAL_PAIRS, SHOWN, Answer, Primary, Row
 from routekeeper.bench.report.beside import of_session, with_facts
+from routekeeper.bench.report.blocks import VERDICT_BLOCKS_MIN
 from routekeeper.bench.report.conditions import (
     BUSY_SHARE,
     FULL_SHARE,
@@ -111,7 +112,7 @@ def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:
         "setting": _setting(used, blocks),
         "warnings": _warnings(gold, used, blocks, shared),
         "disturbed": disturbed,
-        "no_proof": words.no_proof(blocks, len(lines)) if compared and not disturbed else "",
+        "no_proof": _no_proof(lines, blocks) if compared and not disturbed else "",
         "main_timers": words.TIMERS[MAIN_SERIES],
         "sentences": words.sentences(lines),
         "session": of_session(lines, used, values),
@@ -238,6 +239,12 @@ def environment() -> Environment:
 
 def _read(name: str) -> str:
     return files("routekeeper.bench.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _no_proof(lines: Sequence[Primary], blocks: int) -> str:
+    """Return the sentence about few rounds: those of the main series, or else of another one with few."""
+    few = [line.blocks for line in lines if answers.LEANING_BLOCKS_MIN <= line.blocks < VERDICT_BLOCKS_MIN]
+    return words.no_proof(blocks, len(lines)) or words.no_proof(min(few, default=0), len(few))
 
 
 def _setting(used: Sequence[Source], blocks: int) -> str:

@@ -301,6 +301,14 @@ def test_a_time_of_0_is_better_only_if_the_time_that_it_may_hide_is_too(
     assert found.winner is None, "no request was due for 0.4 s"
 
 
+@pytest.mark.parametrize(("floor", "winner"), [(0.2, "raft and ZooKeeper are equivalent"), (0.6, "unclear")])
+def test_times_of_0_are_equivalent_only_if_they_hide_no_more_than_matters(floor: float, winner: str) -> None:
+    values = values_of(AGAIN_S, raft=[0.0] * 10, zookeeper=[0.0] * 10)
+    line = a_line("leader-fails", "kill", "announce_again_s", 0.25, "raft", "zookeeper")
+    (found,) = answers.primaries([line], values, floors={AGAIN_S: {"raft": floor}})
+    assert words.verdict(found).startswith(winner)
+
+
 def test_a_difference_from_a_time_of_0_says_that_it_is_below_the_resolution(tmp_path: Path) -> None:
     gold, values = with_lines(
         gold_of(tmp_path, THREE),
