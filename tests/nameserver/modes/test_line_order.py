@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 from routekeeper.nameserver.modes.independent import GONE, Independent
 from routekeeper.nameserver.modes.interface import Freshness
+from routekeeper.nameserver.modes.repeats import Repeat
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, ConnectionId, Request
@@ -118,6 +120,32 @@ def test_broker_that_unregisters_and_closes_at_once_is_unregistered(tmp_path: Pa
         server.mode.closed(OTHER, by_us=False)
         assert (await answer).code == ResponseCode.SUCCESS
         await rounds_until(lambda: [name for name, _ in view.names()] == ["b2"])
+
+    run(main)
+
+
+def test_repeat_is_not_remembered_for_a_connection_that_has_closed(tmp_path: Path) -> None:
+    """It closes while its registration is looked at, which changes nothing; its number never comes again."""
+
+    def remembered() -> int:
+        gc.collect()
+        return sum(type(each) is Repeat for each in gc.get_objects())
+
+    async def main() -> None:
+        before = remembered()
+        server = Server(tmp_path)
+        for count in 1, 2:
+            server.register(registration(1, 8_000), over=STRANGER)
+            await rounds_until(lambda count=count: len(server.answered) == count)  # type: ignore[misc]
+        assert remembered() == before + 1, "the second one changed nothing"
+        server.register(registration(1, 8_000), over=OTHER)
+        await asyncio.sleep(0)  # its turn has begun, and takes several rounds
+        assert len(server.answered) == 2
+        server.mode.closed(OTHER, by_us=False)
+        await rounds_until(lambda: len(server.answered) == 3)
+        server.mode.closed(STRANGER, by_us=False)
+        await rounds_until(lambda: not list(server.mode.view(Freshness.STALE).names()))
+        assert remembered() == before
 
     run(main)
 
