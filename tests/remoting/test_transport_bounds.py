@@ -242,6 +242,58 @@ def test_connection_waits_until_half_of_its_bytes_are_answered(run: Run) -> None
     run(main)
 
 
+class Known:
+    """A fast path that knows one request."""
+
+    starts: tuple[bytes, ...] = (b'{"code":105,',)
+
+    def __init__(self, request: bytes, answer: bytes) -> None:
+        self._request, self._answer = request, answer
+
+    def whole(self, data: bytes) -> bytes | int | None:
+        return self._answer if data == self._request else None
+
+    def leading(self, data: bytes, position: int, answers: list[bytes]) -> tuple[int, bool]:
+        if data.startswith(self._request, position):
+            answers.append(self._answer)
+            position += len(self._request)
+        return position, False
+
+    def waits_now(self) -> int:
+        return 0
+
+    def waits(self, data: bytes, position: int) -> int:
+        return 0
+
+
+def test_known_request_waits_behind_others_while_too_many_bytes_are_under_way(run: Run) -> None:
+    known = frame(105, 999)
+    answer = RemotingCommand(code=0, opaque=999, flag=1, ext_fields={}).encode()
+
+    async def main() -> None:
+        handler = Answering(tasks=False)
+        limits = ServerLimits(under_way_max=64 * 1024)
+        async with serving({105: handler}, limits=limits, fast_path=lambda: Known(known, answer)) as (
+            server,
+            addr,
+        ):
+            with Peer(addr) as peer:
+                await peer.send(b"".join(frame(105, number, bytes(9_000)) for number in range(7)))
+                await until(lambda: handler.unanswered == 7)
+                under_way = server.received.total
+                later = frame(105, 50, bytes(9_000))
+                await peer.send(later)
+                await until(lambda: server.received.total == under_way + len(later))
+                await peer.send(known)
+                await until(lambda: server.received.total == under_way + len(later) + len(known))
+                handler.answer(7)
+                assert {found.opaque for found in await peer.answers(8)} == {*range(7), 999}
+                await until(lambda: handler.unanswered == 1)
+                handler.answer(1)
+
+    run(main)
+
+
 def test_bytes_under_way_count_with_the_received_ones_of_all_connections(run: Run) -> None:
     """A connection that is cut off counts no more, even while its requests are unanswered."""
 
