@@ -1,4 +1,4 @@
-"""State that a client's producers and consumers share: routes, heartbeats, its end."""
+"""State that all producers and consumers of a client use: routes, heartbeats, and the end of the client."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .trouble import TroubleLog
 from .unique_ids import UniqueIds
 
 if TYPE_CHECKING:
-    import random  # callers pass the generator; no code here uses a global one
+    import random  # for the type only: callers pass a generator, and no code here uses the global generator
 
 log = logging.getLogger(__name__)
 
-#: Requests of brokers that a driver hands to :meth:`ClientCore.peer_request`; it answers others "not
-#: supported".
+#: Requests from brokers that a driver passes to :meth:`ClientCore.peer_request`. To all other requests from
+#: brokers, the driver answers "not supported".
 PEER_REQUESTS: Final = (
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
@@ -36,22 +36,24 @@ PEER_REQUESTS: Final = (
     RequestCode.GET_CONSUMER_RUNNING_INFO,
     RequestCode.CONSUME_MESSAGE_DIRECTLY,
 )
-#: Those of these requests for whose answers a broker waits.
+#: The requests among :data:`PEER_REQUESTS` that need an answer, because the broker waits for it.
 _ANSWERED: Final = PEER_REQUESTS[2:]
-#: Serves such requests: returns an answer, or an operation that makes it; None for no answer.
+#: Function that handles a broker's request. It returns an answer, an operation that computes the answer, or
+#: None for no answer.
 PeerHandler = Callable[[RemotingCommand], "RemotingCommand | Operation[RemotingCommand] | None"]
-#: Requests that show a broker the connection over which it reaches a client.
+#: Requests from which a broker learns the connection of a client. The broker then sends its own requests to
+#: the client over that connection.
 MEMBERSHIP_REQUESTS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
-#: Number of brokers that are notified at the same time.
+#: Largest number of brokers to which the client sends requests at the same time.
 _TOLD_AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The identity of this client: its machine, its process, itself in the process.
+    """Identity of a client: its machine, its process, and its number within the process.
 
     Attributes:
-        ip: Text of an address of this machine.
+        ip: An address of this machine, as text.
         serial: 32 bits that differ between clients of a process, and between processes with the same process
             id.
     """
@@ -65,12 +67,13 @@ class ClientCore:
     """State and background operations of one client.
 
     Args:
-        source: The source of routes; the benchmark also reads them from ZooKeeper.
+        source: Operation that fetches a route; the benchmark passes an operation that reads from ZooKeeper.
 
     Attributes:
-        stop: Notified when the client begins to close; every background operation waits on it.
+        stop: Signal that the client begins to close; every background operation waits for this signal.
         silent: Addresses of brokers that did not answer their last heartbeat.
-        deadline_s: Instant by which :meth:`close` must end, even if its parts have later deadlines.
+        deadline_s: Instant (driver's clock, seconds) at which :meth:`close` must end, even if timeouts of its
+            operations end later.
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class ClientCore:
         return self.closing
 
     def start(self) -> Operation[None]:
-        """Start the background operations: route, nameserver and heartbeat refresh."""
+        """Start the background operations, which refresh routes and nameservers and send heartbeats."""
         self._started = True
         if self.config.nameserver_url is not None and not self.config.nameservers:
             yield from self.directory.fetch_nameservers()
@@ -113,7 +116,7 @@ class ClientCore:
         yield Spawn(self._keep_heartbeat(), "heartbeat")
 
     def close(self) -> Operation[None]:
-        """Close the consumers, leave the producer groups, and end all background operations in order."""
+        """Close consumers and producers, leave the producer groups, then end the background operations."""
         at_once = _TOLD_AT_ONCE if self._started else 1
         parts = [close() for close in tuple(self._closers.values())]
         yield from together(parts, "close", at_once=at_once)
@@ -124,9 +127,10 @@ class ClientCore:
         self.stop.notify()
 
     def end(self) -> Operation[None]:
-        """End the parts that :meth:`close` did not reach, because no caller waits for this client any more.
+        """End the producers and consumers that :meth:`close` did not reach in time; send nothing.
 
-        It sends nothing. The driver's background operations have ended, or will never go on.
+        Wake the callers that wait for them, and report an outcome for each message that has none. Before this
+        operation runs, all background operations must have ended or must never run again.
         """
         self.closing = self.directory.closing = True
         self.stop.notify()
@@ -135,7 +139,7 @@ class ClientCore:
         self._enders.clear()
 
     def cache_room(self) -> int:
-        """Return how many more bytes of bodies the consumers may hold; negative if they hold too many."""
+        """Return the bytes of message bodies that consumers may still pull; negative above the limit."""
         return self.config.cache_size - sum(count() for count in self._cached.values())
 
     def unsent(self) -> int:
@@ -143,7 +147,7 @@ class ClientCore:
         return sum(count() for count in self._unsent.values())
 
     def left_open(self) -> bool:
-        """Return whether data are lost if the program ends without :meth:`close`."""
+        """Return True if data would be lost if the program ended without :meth:`close`."""
         return not self.closing and bool(self._consumers or self.unsent())
 
     def add_producer(
@@ -154,12 +158,11 @@ class ClientCore:
         end: Callable[[], Operation[None]],
         unsent: Callable[[], int],
     ) -> None:
-        """Name a producer's group in heartbeats; close the producer at the end.
-
-        ``unsent`` counts its messages.
+        """Add a producer: heartbeats then contain its group, and :meth:`close` closes the producer.
 
         Args:
-            end: Called when the client ends, for messages that ``close`` has left.
+            end: Operation for messages that ``close`` did not send; it runs when the client ends.
+            unsent: Returns the number of the producer's messages that have no outcome yet.
         """
         self._producer_groups[group] += 1
         self._closers[producer] = close
@@ -167,11 +170,12 @@ class ClientCore:
         self._unsent[producer] = unsent
 
     def close_producer(self, group: str, producer: object) -> Operation[None]:
-        """Close one producer; its group ends with the last one."""
+        """Close one producer; if it was the last producer of its group, the client leaves the group."""
         close = self._closers.pop(producer, None)
         if close is not None:
             yield from close()
             del self._unsent[producer]
+            self._enders.pop(producer, None)
             yield from self.leave(producer_group=group)
 
     def add_consumer(
@@ -183,9 +187,12 @@ class ClientCore:
         end: Callable[[], Operation[None]],
         cached: Callable[[], int],
     ) -> None:
-        """Register a consumer: name its group in heartbeats, pass brokers' requests to it, close it later.
+        """Add a consumer: heartbeats then contain its group, and :meth:`close` closes the consumer.
 
-        ``cached`` counts the bytes that it holds; ``end`` is as for :meth:`add_producer`.
+        Args:
+            on_request: Handles brokers' requests that concern the consumer.
+            end: Operation that wakes callers that still wait for messages; it runs when the client ends.
+            cached: Returns the number of bytes of message bodies that the consumer has in memory.
         """
         if group in self._consumers:
             raise InvalidArgument(
@@ -200,9 +207,10 @@ class ClientCore:
     def leave(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> Operation[None]:
-        """Notify every broker that a group of this client ends (35).
+        """Notify every broker that this client leaves a group (request 35).
 
-        If that fails, the other members wait 120 s longer.
+        If a broker does not receive the notification, it removes this client only when no heartbeat has come
+        for 120 s. The other members take over the queues only then.
         """
         if producer_group is not None:
             self._producer_groups[producer_group] -= 1
@@ -230,7 +238,7 @@ class ClientCore:
         yield from self._each(addrs, tell, "farewell")
 
     def beat(self) -> Operation[None]:
-        """Send one heartbeat (34) to every known broker; brokers that do not answer are logged."""
+        """Send one heartbeat (request 34) to every known broker; log the brokers that do not answer."""
         if not self._producer_groups and not self._consumers:
             return
         body = HeartbeatData(
@@ -269,15 +277,19 @@ class ClientCore:
     def _each(
         self, addrs: Iterable[str], tell: Callable[[str], Operation[None]], name: str
     ) -> Operation[None]:
-        """Notify brokers concurrently, so that a silent one does not delay the others.
+        """Send a request to all brokers concurrently: a silent broker must not delay the other brokers.
 
-        A client that was not started, or that is ending, notifies them one after the other.
+        A client that was not started, or that is closing, sends to one broker after the other.
         """
         at_once = _TOLD_AT_ONCE if self._started and not self.closing else 1
         yield from together((tell(addr) for addr in addrs), name, at_once=at_once)
 
     def peer_request(self, request: RemotingCommand) -> RemotingCommand | Operation[RemotingCommand] | None:
-        """Serve a broker's request; return the answer, an operation that makes it, or None for no answer."""
+        """Handle a broker's request.
+
+        Returns:
+            The answer, or an operation that computes the answer, or None for no answer.
+        """
         for handler in tuple(self._peer_handlers.values()):
             response = handler(request)
             if response is not None:
@@ -290,19 +302,19 @@ class ClientCore:
         )
 
     def pause(self, seconds: float) -> Operation[None]:
-        """Wait, but at most until the client closes."""
+        """Wait for this number of seconds, or until the client closes."""
         if not self.closing:
             yield from wait(self.stop, self.stop.version, seconds)
 
     def send_oneway(self, addr: str, request: RemotingCommand) -> Operation[None]:
-        """Send a request without an answer; only log a failure."""
+        """Send a request that has no answer; log a failure instead of raising it."""
         try:
             yield Oneway(addr, request)
         except RemotingError as error:
             log.info("oneway failed addr=%s code=%d error=%s", addr, request.code, error)
 
     def _heartbeat_addrs(self, *, consumers: bool) -> list[str]:
-        """Return the masters' addresses; with consumers also those of slaves, which serve reads."""
+        """Return the masters' addresses; for consumers also the addresses of slaves, which serve reads."""
         addrs: dict[str, None] = {}
         for by_id in self.directory.routes.brokers().values():
             for broker_id, addr in by_id.items():
