@@ -1,5 +1,8 @@
-"""updateSubGroup, deleteSubGroup, getConsumerConfig, resetOffsetByTime, skipAccumulatedMessage,
-cloneGroupOffset, brokerConsumeStats, producerConnection, producer, consumerStatus."""
+"""Subcommands that change consumer groups or their offsets, or show producers and consumers.
+
+They are updateSubGroup, deleteSubGroup, getConsumerConfig, resetOffsetByTime, skipAccumulatedMessage,
+cloneGroupOffset, brokerConsumeStats, producerConnection, producer and consumerStatus.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def _update_sub_group(context: Context, args: Arguments) -> int:
     config = SubscriptionGroupConfig(
         group_name=args.text("g"),
         consume_enable="s" not in args or args.flag("s", "consumeEnable"),
-        # the values that Apache's tool sends if their options are absent
+        # flag() returns False for an absent option; RocketMQ's tool sends the same default.
         consume_from_min_enable=args.flag("m", "consumeFromMinEnable"),
         consume_broadcast_enable=args.flag("d", "consumeBroadcastEnable"),
         retry_queue_nums=args.number("q", "retryQueueNums", 1, low=0, high=1024),
@@ -84,7 +87,7 @@ _POLICIES: Final = ("EXPONENTIAL", "CUSTOMIZED")
 
 
 def _asked_of_5(args: Arguments) -> dict[str, Any]:
-    """Return settings that only 5.x brokers know, by their JSON names."""
+    """Return the settings of the command line that only 5.x brokers know, by their JSON names."""
     found: dict[str, Any] = {}
     if "o" in args:
         found["consumeMessageOrderly"] = args.flag("o", "consumeMessageOrderly")
@@ -103,8 +106,12 @@ def _asked_of_5(args: Arguments) -> dict[str, Any]:
 
 
 def _kept(context: Context, addrs: Sequence[str], group: str, asked: Mapping[str, Any]) -> int:
-    """Check whether brokers kept these settings; 4.x brokers, and ours, drop settings that they do not
-    know.
+    """Check that brokers stored the settings that only 5.x brokers know.
+
+    Brokers of 4.x, and RouteKeeper's brokers, ignore settings that they do not know.
+
+    Returns:
+        The exit code: 1 if a broker did not store all of these settings, or did not answer; else 0.
     """
     failed = 0
 
@@ -130,7 +137,7 @@ def _kept(context: Context, addrs: Sequence[str], group: str, asked: Mapping[str
 
 
 def _groups(answer: RemotingCommand) -> dict[str, Any]:
-    """Return the groups of an answer to 201, unchanged."""
+    """Return the groups in an answer to request 201, unchanged."""
     return as_object(document(answer).get("subscriptionGroupTable") or {}, "subscriptionGroupTable")
 
 
@@ -190,12 +197,12 @@ def _get_consumer_config(context: Context, args: Arguments) -> int:
     return code
 
 
-# Offsets -------------------------------------------------------------------------------------------
+# Subcommands that change or show offsets -----------------------------------------------------------
 
 
 def _reset_offset_by_time(context: Context, args: Arguments) -> int:
     text = args.text("s")
-    if text == "-1":  # the end; brokers of 4.9 and 5.3 read smaller numbers differently
+    if text == "-1":  # end of the queue; 4.9 and 5.3 read other negative numbers differently
         wall_ms = -1
     else:
         wall_ms = now_ms() if text == "now" else instant(args, "s")
@@ -248,12 +255,14 @@ def _reset(
     title: str,
     as_json: bool,
 ) -> int:
-    """Let each broker reset its offsets.
+    """Request each broker to reset a group's offsets; return the exit code.
 
-    4.9's brokers refuse this for a group without members; then this tool sets the offsets itself.
+    Brokers of 4.9 refuse the reset if the group has no members. This tool then sets the offsets itself.
 
     Args:
-        title: Line above the reset offsets, if there are any; empty for none.
+        addrs: Addresses of the brokers, by broker name.
+        chosen: Fields of the request that select one queue and its offset; empty for all queues.
+        title: Line above the list of reset offsets; empty for no line.
     """
     ext = {"topic": topic, "group": group, "timestamp": str(wall_ms), "isForce": java.flag(force)}
     ext |= chosen
@@ -288,15 +297,21 @@ def _print_reset(
     offsets: Mapping[MessageQueue, int],
     rolled: Sequence[tuple[MessageQueue, int, int, int, int]],
 ) -> None:
-    """Print a line for each queue, with more columns for offsets that this tool set itself."""
+    """Print a line for each queue. Queues whose offsets this tool set itself have a table with more columns.
+
+    Args:
+        offsets: New offsets of all queues.
+        rolled: Queues whose offsets this tool set itself, each with its four offsets.
+    """
     if rolled:
         context.line("  ".join(f"{name:<20}" for name in _ROLLED).rstrip())
         for queue, *numbers in sorted(rolled):
             cells = (queue.broker_name, queue.queue_id, *numbers)
             context.line("  ".join(f"{cell:<20}" for cell in cells))
-        return
-    context.line(f"{'#brokerName':<40}  {'#queueId':<40}  {'#offset':<40}")
-    for queue in sorted(offsets):
+    others = offsets.keys() - {queue for queue, *_ in rolled}
+    if others:
+        context.line(f"{'#brokerName':<40}  {'#queueId':<40}  {'#offset':<40}")
+    for queue in sorted(others):
         context.line(f"{queue.broker_name[:32]:<40}  {queue.queue_id:<40}  {offsets[queue]:<40}")
 
 
@@ -314,8 +329,8 @@ def _roll_back(
     """Set the offsets of a group without members, queue by queue; return the exit code.
 
     Args:
-        done: Receives for each offset that was set: the queue, the broker's offset, the group's former
-            offset, the offset at the given time, and the new offset.
+        done: List to which one entry is added for each offset that was set: the queue, the broker's offset,
+            the group's old offset, the offset at the given time, and the new offset.
 
     Source: DefaultMQAdminExtImpl.resetOffsetByTimestampOld.
     """
@@ -405,7 +420,7 @@ def _broker_consume_stats(context: Context, args: Arguments) -> int:
     )
     for group, queue, offset in rows:
         if offset.last_timestamp <= 0:
-            continue  # nothing was consumed there; only -o json lists it
+            continue  # the group has consumed nothing from this queue; only -o json lists such queues
         context.line(
             _CONSUME_STATS.format(
                 queue.topic[:64],
@@ -423,7 +438,7 @@ def _broker_consume_stats(context: Context, args: Arguments) -> int:
     return 0
 
 
-# Clients -------------------------------------------------------------------------------------------
+# Subcommands that show producers and consumers -----------------------------------------------------
 
 
 def _producer_connection(context: Context, args: Arguments) -> int:
@@ -507,7 +522,7 @@ def _consumer_status(context: Context, args: Arguments) -> int:
     if args.json() or "i" in args:
         context.json(infos)
         return failed
-    # Apache's tool writes a file per client, named by the client; here -i or -o json print its content.
+    # RocketMQ's tool writes each client's full report to a file. Here -i or -o json print these reports.
     context.line(f"{'#Index':<10} {'#ClientId':<40} {'#Version':<20} #Queues")
     for number, (client_id, info) in enumerate(infos.items(), 1):
         queues = len(as_object(info.get("mqTable") or {}, "queues"))
@@ -531,7 +546,7 @@ def _consumer_status(context: Context, args: Arguments) -> int:
 
 
 def held_twice(infos: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the queues that more than one member claims; Apache's tool does not check this."""
+    """Return the queues that more than one member claims; RocketMQ's tool does not check this."""
     holders: dict[str, int] = {}
     for info in infos:
         for queue in as_object(info.get("mqTable") or {}, "queues"):

@@ -1,4 +1,4 @@
-"""Subcommands that ask several brokers or queues go on after one that fails, name it, and end with 1."""
+"""Subcommands that ask several brokers or queues continue after a failure, name it, and exit with 1."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from routekeeper.remoting.bodies import (
     ConsumerConnection,
     ConsumeStats,
     MessageQueue,
+    QueueOffsets,
     TopicOffset,
     TopicStats,
 )
@@ -25,10 +26,14 @@ NAMES = ("broker-a", "broker-b", "broker-c")
 
 
 class Brokers:
-    """Scripts three brokers with two queues each of topic T and group G; the first is the nameserver, too.
+    """Three scripted brokers with two queues each of topic T and group G.
+
+    The first broker is the nameserver, too.
 
     Attributes:
-        failing: The broker that answers only route queries with success.
+        failing: The broker that refuses topic statistics, lists of members, and the offset of its queue 0.
+        resetting: Brokers that reset the group's offsets on request, to offset 7. The other brokers refuse
+            this request, as brokers of 4.9 do.
         stored: Queues whose offset was stored.
     """
 
@@ -37,6 +42,7 @@ class Brokers:
         route = route_body(queues=2, **{name: peer.addr for name, peer in self.peers.items()})
         self._known = answers({"T": route, "%RETRY%G": route})
         self.failing = ""
+        self.resetting: set[str] = set()
         self.stored: list[str] = []
         for name, peer in self.peers.items():
             peer.answer = lambda request, name=name: self.answer(name, request)
@@ -47,6 +53,8 @@ class Brokers:
         queues = [MessageQueue(topic="T", broker_name=name, queue_id=number) for number in (0, 1)]
         fails = name == self.failing
         match request.code:
+            case RequestCode.INVOKE_BROKER_TO_RESET_OFFSET if name in self.resetting:
+                return request.reply(body=QueueOffsets(offsets=dict.fromkeys(queues, 7)).encode())
             case RequestCode.INVOKE_BROKER_TO_RESET_OFFSET:
                 return request.reply(ResponseCode.CONSUMER_NOT_ONLINE, remark="no members")
             case RequestCode.GET_CONSUME_STATS:
@@ -93,6 +101,15 @@ def test_offsets_of_all_other_queues_are_reset(failing: str, brokers: Brokers) -
     assert "not today" in err
     rows = [line.split()[:2] for line in out.splitlines()[1:]]
     assert [" ".join(row) for row in rows] == others
+
+
+def test_offsets_that_brokers_reset_are_listed_beside_those_that_the_tool_set(brokers: Brokers) -> None:
+    brokers.resetting = {"broker-b"}
+    code, out, err = brokers.run("skipAccumulatedMessage", "-g", "G", "-t", "T")
+    rows = [line.split() for line in out.splitlines() if line.startswith("broker-")]
+    assert (code, err) == (0, "")
+    assert [row[:2] for row in rows if len(row) == 6] == [[name, n] for name in NAMES[::2] for n in "01"]
+    assert [row for row in rows if len(row) == 3] == [["broker-b", n, "7"] for n in "01"]
 
 
 @pytest.mark.parametrize("failing", NAMES)
