@@ -1,15 +1,15 @@
-"""Changes of a table since its file was written, appended to a file beside it: ``STEM-COUNTER.journal``.
+"""Journal of a table: changes since the table's file was written, in a second file in the same folder.
 
-Rewriting a table of 90,000 topics for each change takes a quarter of a second. So the file is rewritten
-rarely, and later changes become lines of its journal. The journal's name has the counter of the file's
-version::
+Writing a table of 90,000 topics anew for each change takes a quarter of a second. Therefore the table's file
+is rewritten rarely, and later changes become lines of a journal, ``STEM-COUNTER.journal``. COUNTER is the
+counter of the version in the table's file. A line has this form::
 
     5d0b5e3c [{"dataVersion": {...}, "put": [...], "delete": [...]}, ...]
 
-A line begins with the CRC-32 of the rest. It holds changes that become durable together: it is synced before
-one of them is acknowledged, and before the next line is written. So only the last line can be torn. Lines
-whose changes are in the table already are skipped, because a journal may remain after its table was
-rewritten.
+A line begins with the CRC-32 of its text. The changes in one line become durable together. The broker syncs a
+line before it acknowledges one of these changes, and before it writes the next line. So only the last line
+can be torn. A journal may remain after its table was rewritten. Therefore the broker skips lines whose
+changes are already in the table.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from routekeeper.remoting.route import DataVersion
 
 logger = logging.getLogger(__name__)
 
-#: A journal below this size in bytes never causes a rewrite, however small its table is.
+#: Size in bytes up to which a journal never makes the broker rewrite the table, however small the table is.
 JOURNAL_BYTES_MIN: Final = 64 * 1024
-#: Bound of the changes that wait for the disk; above it the whole table is written.
+#: Largest number of changes that wait for the disk. If there are more, the broker writes the whole table.
 CHANGES_MAX: Final = 10_000
 _NAME: Final = re.compile(r"-(-?[0-9]{1,19})\.journal")
 
@@ -45,7 +45,7 @@ class Row(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One version of a table, as its difference from the previous one.
+    """One version of a table, as the difference from its previous version.
 
     Attributes:
         put: New or changed rows.
@@ -64,7 +64,7 @@ class Change:
 
 
 class Changes:
-    """Changes of a table that wait for its journal, bounded in number."""
+    """Changes of a table that must still be written to its journal, bounded in number."""
 
     def __init__(self) -> None:
         self._noted: list[Change] = []
@@ -77,7 +77,7 @@ class Changes:
             self._is_complete = False
 
     def take(self) -> tuple[Change, ...] | None:
-        """Return the changes and forget them; None if there were more than the bound."""
+        """Return the changes and forget them; None if there were more than CHANGES_MAX."""
         taken = tuple(self._noted) if self._is_complete else None
         self._noted, self._is_complete = [], True
         return taken
@@ -88,7 +88,7 @@ class Table(Protocol):
 
     Attributes:
         changes: Changes since the file or the journal was last written.
-        is_journaled: The loaded file has a journal.
+        is_journaled: True if the file that was loaded says that the table has a journal.
     """
 
     changes: Changes
@@ -98,13 +98,13 @@ class Table(Protocol):
     def data_version(self) -> DataVersion: ...
 
     def snapshot(self, *, journaled: bool = False) -> Callable[[], bytes]:
-        """Return a function that encodes the present table, at any later time and in any thread."""
+        """Return a function that encodes the present table. The function may run later, in any thread."""
 
     def apply(self, change: Mapping[str, Any]) -> bool:
-        """Apply a change of the journal, unless the table has it; return False if an earlier one is missing.
+        """Apply a journal's change if the table lacks it; return False if an earlier change is missing.
 
         Raises:
-            ValueError: If the JSON is no change of this table; then nothing was changed.
+            ValueError: If the JSON is not a change of this table. The table stays as it was.
         """
 
 
@@ -113,8 +113,8 @@ class JournalsRead:
     """Outcome of reading the journals of a table.
 
     Attributes:
-        is_used: The table has, or should have, a journal.
-        lacks: The table may lack acknowledged changes.
+        is_used: True if the table has a journal or should have one.
+        lacks: True if acknowledged changes may be missing in the table.
         damaged: Names of journals with lines that cannot be read.
     """
 
@@ -124,18 +124,18 @@ class JournalsRead:
 
 
 def encode_line(changes: Iterable[Change]) -> bytes:
-    """Return the line that holds some changes."""
+    """Return the journal line for some changes."""
     text = orjson.dumps([change.to_json() for change in changes])
     return b"%08x %s\n" % (crc32(text), text)
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Content of a journal.
+    """Decoded content of a journal.
 
     Attributes:
-        damaged: Bytes of unreadable lines before a readable line.
-        torn: Bytes after the last readable line.
+        damaged: Number of bytes in unreadable lines that are followed by a readable line.
+        torn: Number of bytes after the last readable line.
     """
 
     changes: list[Mapping[str, Any]]
@@ -144,9 +144,9 @@ class Lines:
 
 
 def decode_lines(content: bytes) -> Lines:
-    """Return a journal's content.
+    """Decode a journal's content.
 
-    Lines after a damaged one count, because each line is complete in itself.
+    Lines after a damaged line are decoded, too, because each line can be read without the others.
     """
     *lines, rest = content.split(b"\n")
     changes: list[Mapping[str, Any]] = []
@@ -170,7 +170,7 @@ def _decode_line(line: bytes) -> list[Mapping[str, Any]] | None:
 
 
 def journal_of(path: Path, counter: int) -> Path:
-    """Return the path of the journal for a version of a table's file."""
+    """Return the path of a journal, for the version counter in the table's file."""
     return path.with_name(f"{path.stem}-{counter}.journal")
 
 
@@ -185,11 +185,11 @@ def journals_of(disk: Disk, path: Path) -> list[Path]:
 
 
 def read_journals(disk: Disk, path: Path, table: Table) -> JournalsRead:
-    """Apply the journals to a table that was loaded from ``path``; log missing and damaged parts.
+    """Apply the journals to a table that was loaded from ``path``; log missing and damaged journal lines.
 
     Raises:
         OSError: If the disk fails.
-        ValueError: If a line is undamaged but cannot be used.
+        ValueError: If a line has the right checksum, but its content cannot be used.
     """
     journals = journals_of(disk, path)
     damaged = set()
@@ -220,7 +220,7 @@ class Journal:
     """A journal that is being written, by one thread at a time.
 
     Args:
-        size_max: Size in bytes above which the table is to be rewritten.
+        size_max: Size in bytes above which the journal is full, so that the table must be rewritten.
     """
 
     def __init__(self, disk: Disk, path: Path, *, size_max: int) -> None:
@@ -237,8 +237,8 @@ class Journal:
         """Write a line and sync it.
 
         Raises:
-            OSError: If the disk failed. A part of the line may be in the file, so nothing may be appended any
-                more.
+            OSError: If the disk failed. A part of the line may be in the file, so the caller must not append
+                to this journal again.
         """
         fd = self._disk.open(self._path)
         try:
@@ -254,7 +254,7 @@ class Journal:
 
 
 def begin_journal(disk: Disk, path: Path) -> None:
-    """Make an empty journal whose name is durable.
+    """Create an empty journal whose name is durable.
 
     Raises:
         OSError: If the disk failed.
@@ -268,15 +268,15 @@ def begin_journal(disk: Disk, path: Path) -> None:
 
 
 def clear_journals(disk: Disk, path: Path, *, keep: Path | None, damaged: frozenset[str]) -> None:
-    """Remove a table's journals except one; the last damaged one stays as ``STEM.journal.damaged``.
+    """Remove a table's journals except ``keep``; rename each damaged one to ``NAME.damaged`` instead.
 
-    Errors of the disk are ignored, because the lines of these journals are older than the file.
+    Errors of the disk are ignored: the table's file already has all changes, so the journals do no harm.
     """
     with contextlib.suppress(OSError):
         for journal in journals_of(disk, path):
             if journal == keep:
                 continue
             if journal.name in damaged:
-                disk.rename(journal, path.with_name(f"{path.stem}.journal.damaged"))
+                disk.rename(journal, journal.with_name(f"{journal.name}.damaged"))
             else:
                 disk.remove(journal)

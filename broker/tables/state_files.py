@@ -1,7 +1,7 @@
-"""The tables of one broker on disk, and the callers that wait for them or the log (no thread, no clock).
+"""Files of one broker's tables, and lists of callers that wait for a write or a sync (no thread, no clock).
 
-Work is done in steps (:data:`routekeeper.broker.store.steps.Steps`), so that its driver decides where it
-runs: the broker's loop and a thread, or a simulator.
+Writes are divided into steps (:data:`routekeeper.broker.store.steps.Steps`), so that the caller decides where
+the steps run: in the broker's loop and a thread, or in a simulator.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from routekeeper.broker.tables.state import BrokerState
 from routekeeper.remoting.bodies import DelayOffsetTable
 from routekeeper.remoting.properties import escape_properties
 
-#: The reason why data are not on disk; None if they are.
+#: The reason why data could not be stored; None if the data are on disk.
 Failure = OSError | StoreUnavailable | None
 Done = Callable[[Failure], None]
 
@@ -42,20 +42,21 @@ NAME: Final = "broker.name"
 
 
 class StateFile:
-    """One file that is rewritten as a whole when its table has changed.
+    """A file that contains one whole table; the whole file is written again after the table has changed.
 
-    Writes are collected: changes during a write go into the next one.
+    Changes made to the table during a write are stored by the next write.
 
     Args:
         version: Returns a value that changes with each change of the table.
-        snapshot: Returns a function that encodes the present table, later in a thread.
-        before: Function that must succeed, in that thread, before the file may be written.
-        saved: Called when a write begins; its result is called when that write is on disk.
+        snapshot: Returns a function that encodes the present table; that function runs later, in a thread.
+        before: Called before each write, in the thread that writes; if it raises, the file is not written.
+        saved: Called when a write begins. It returns a function that is called when the data of this write
+            are on disk.
 
     Attributes:
         path: Path of the file.
-        before: See above.
-        failure: Why the last write failed.
+        before: The argument of the same name.
+        failure: The error of the last write; None if that write succeeded.
     """
 
     def __init__(
@@ -80,18 +81,21 @@ class StateFile:
         self._waiting: list[Done] = []
 
     def is_as_loaded(self) -> None:
-        """Note that the file has the table's present content."""
+        """Record that the table was just loaded, so the file on disk has the table's present content."""
         self._on_disk = self._version()
 
     def when_saved(self, done: Done) -> None:
-        """Call ``done`` when the table's present content is on disk, or could not be written."""
+        """Call ``done`` when the table's present content is on disk, or when its write has failed."""
         self._waiting.append(done)
 
     def save(self, *, whole: bool = False) -> Steps:
-        """Write the table if it has changed; report the outcome to the waiting callers, and keep it.
+        """Write the table if it has changed; then report the outcome to the waiting callers.
+
+        The outcome is also stored in ``failure``.
 
         Args:
-            whole: Write the whole table into the file itself, without a journal.
+            whole: True to write the whole table into its file and to remove the table's journal; False to
+                allow that only the changes are written, into the journal.
         """
         version = self._version()
         waiting, self._waiting = self._waiting, []
@@ -102,7 +106,7 @@ class StateFile:
                 yield self._prepare(whole=whole)
             except (OSError, StoreUnavailable) as error:
                 self.failure = error
-            except Exception as error:  # an entry that cannot be encoded must not end the broker
+            except Exception as error:  # an entry that cannot be encoded must not stop the broker
                 self.failure = StoreUnavailable(f"{self.name} cannot be encoded: {error!r}")
             else:
                 self._on_disk = version
@@ -115,7 +119,7 @@ class StateFile:
         return False
 
     def _prepare(self, *, whole: bool) -> Callable[[], None]:
-        """Return a function that writes the present table, later in a thread."""
+        """Return a function that writes the present table; the function runs later, in a thread."""
         encode = self._snapshot()
 
         def write() -> None:
@@ -126,15 +130,15 @@ class StateFile:
 
 
 class JournaledFile(StateFile):
-    """A file with a journal, so that the cost of a change does not grow with the table.
+    """A table's file with a journal. Storing a change takes equally long for small and large tables.
 
-    File and backup have the same content, so the journal fits both.
+    The file and its backup have the same content, so one journal of later changes is valid for both.
 
     Args:
-        damaged: Names of damaged journals; they are set aside.
+        damaged: Names of damaged journals, which are renamed instead of deleted.
 
     Attributes:
-        journal: The journal for changes; None if the next write is of the whole table.
+        journal: Journal for the next changes; None if the next write must store the whole table.
     """
 
     def __init__(
@@ -157,7 +161,7 @@ class JournaledFile(StateFile):
 
     def _prepare(self, *, whole: bool) -> Callable[[], None]:
         changes, journal = self._table.changes.take(), self.journal
-        self.journal = None  # until this line is written, the end of the journal is unknown
+        self.journal = None  # after a failed write, append nothing: the last line may be incomplete
         if journal is not None and changes is not None and not whole and not journal.is_full:
             return partial(self._append, journal, changes)
         counter = None if whole else self._table.data_version.counter
@@ -168,13 +172,19 @@ class JournaledFile(StateFile):
         self.journal = journal
 
     def rewrite(self, encode: Callable[[], bytes], counter: int | None) -> None:
-        """Write the whole table; if ``counter`` names its version, with an empty journal."""
+        """Write the whole table into the file.
+
+        Args:
+            counter: Counter of the table's version. It becomes part of the name of a new, empty journal. None
+                for no journal.
+        """
         data = encode()
         make_directories(self._disk, self.path.parent)
         path = None if counter is None else journal_of(self.path, counter)
         if path is not None:
-            # Make the journal before the file, which says that there is one. An earlier journal of that name
-            # has no lines.
+            # Create the journal first, because the file says that it has a journal. If the file were written
+            # first, a power cut between the two writes would leave a file without its journal. If a journal
+            # of this name exists already, it has no lines.
             begin_journal(self._disk, path)
         write_state(self._disk, self.path, data, backup_too=True)
         clear_journals(self._disk, self.path, keep=path, damaged=self._damaged)
@@ -182,10 +192,10 @@ class JournaledFile(StateFile):
 
 
 class LogFlush:
-    """Syncs the log once for all callers that wait at the same time.
+    """Callers that wait for a sync of the log; one sync answers all callers that wait when the sync begins.
 
     Attributes:
-        failure: Why the last sync failed.
+        failure: The error of the last sync; None if that sync succeeded.
     """
 
     def __init__(self, store: MessageStore) -> None:
@@ -198,11 +208,11 @@ class LogFlush:
         return bool(self._waiting)
 
     def when_flushed(self, log_offset: int, done: Done) -> None:
-        """Call ``done`` when everything below an offset is synced, or the disk failed."""
+        """Call ``done`` when the log is synced up to an offset, or when a sync has failed."""
         self._waiting.append((log_offset, done))
 
     def flush(self) -> Steps:
-        """Sync once; callers that come meanwhile wait for the next sync."""
+        """Sync the log once; callers that arrive during the sync wait for the next sync."""
         log = self._store.log
         if log.flushed_offset == log.max_offset and not self._waiting:
             return
@@ -224,7 +234,7 @@ class LogFlush:
 
 @dataclass(frozen=True, slots=True)
 class StateFiles:
-    """All files of one broker besides its store's."""
+    """All files of one broker's tables; the message store has its own files."""
 
     topics: JournaledFile
     groups: JournaledFile
@@ -239,7 +249,7 @@ class StateFiles:
 def state_files(
     disk: Disk, directory: Path, state: BrokerState, *, damaged: frozenset[str] = frozenset()
 ) -> StateFiles:
-    """Return the files of a broker's tables in their directory.
+    """Create the file objects for a broker's tables in a directory.
 
     Args:
         damaged: Names of journals that were found damaged.
@@ -261,8 +271,10 @@ def state_files(
     return StateFiles(
         JournaledFile(disk, directory / TOPICS, state.topics, saved=topics_saved, damaged=damaged),
         JournaledFile(disk, directory / GROUPS, state.groups, damaged=damaged),
-        # Sync the log before these files: a message that was sent back or delivered must be in the log before
-        # its offset counts as consumed.
+        # Sync the log before writing the offsets of consumers and of delayed messages. An offset may count a
+        # message as consumed because the broker wrote a copy of the message to the log: a consumer sent the
+        # message back, or its delay ended. If only the offset were on disk, a power cut would lose the
+        # message.
         StateFile(
             disk,
             directory / OFFSETS,
