@@ -1,7 +1,8 @@
-"""``--mode independent``: each nameserver for itself, as RocketMQ documents it.
+"""``--mode independent``: a nameserver without a group, as RocketMQ documents it.
 
-It works as a raft group with one member and no log. A command is applied right after its decision, this
-process's own evidence is judged at once, and the KV configuration is kept in RocketMQ's file.
+It works like a raft group with one member and no log: it applies a command right after the decision. When its
+own connections show that a broker is gone, it evicts the broker at once. It stores the KV configuration in
+RocketMQ's file.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from routekeeper.nameserver.commands import Command, DeleteKv, Evict, ImportKv, PutKv, Update
 from routekeeper.nameserver.handlers import Renewal, answer_for
@@ -33,24 +34,24 @@ from .line import Line
 from .local import Local
 from .notes import note_change
 from .repeats import SECRET_SIZE, Repeats
-from .serving import decide_received, serve
+from .serving import decide_received, refusal_of_failure, serve
 from .waiters import resolve
 
 _T = TypeVar("_T", bound=object)
 _Done: TypeAlias = Applied | NoChange
 
 GONE: Final = refusal("not applied: the connection has closed")
-"""Answer to a registration that waited for its turn when its connection closed."""
+"""Answer to a registration whose connection closed before the registration was decided."""
 
 
 class Independent(Local):
     """A nameserver that belongs to no group. Implements ``Consistency`` and ``Mode``.
 
-    A request here waits only for files to be written, and for earlier work on the table. So :meth:`execute`
-    mostly ends in its first step.
+    A request waits only for two things: files to be written, and earlier work on the table. So
+    :meth:`execute` mostly ends in its first step.
     """
 
-    operations = None  # there is no group
+    operations = None  # this mode has no group
 
     def __init__(
         self,
@@ -60,13 +61,14 @@ class Independent(Local):
         boot_id: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make a nameserver with the KV configuration of its file; call :meth:`start` on the loop.
+        """Create a nameserver with the KV configuration in its file. Then call :meth:`start` on the loop.
 
         Args:
-            clock: Returns seconds; it dates messages of brokers, and ends the slices of work on the table.
+            clock: Function that returns seconds. It dates brokers' messages and ends slices of work on the
+                table.
 
         Raises:
-            FileError: If the KV file cannot be used, or its owner has to decide.
+            FileError: If the KV file cannot be used, or an operator must decide what to do with the file.
         """
         super().__init__(settings, effects, boot_id=boot_id, keeps_routes=False)
         self._kv_path = Path(settings.current.kv_path)
@@ -74,7 +76,7 @@ class Independent(Local):
         self._kept_files.append(self._kv_file)
         self._clock = clock
         self._repeats = Repeats(os.urandom(SECRET_SIZE))
-        # All changes of the table wait in one line.
+        # This scheduler runs all changes of the table, one after another.
         self._line = Line(clock=clock, call_soon=lambda call: asyncio.get_running_loop().call_soon(call))
         self._timer: asyncio.TimerHandle | None = None
         self._scan_at: float = FIRST_SCAN_S
@@ -82,18 +84,18 @@ class Independent(Local):
             self._table.apply(ImportKv(table=kv))
 
     def start(self) -> None:
-        """Move the clock and scan for silent brokers when it is time, from now on, on the running loop."""
+        """Begin to call :meth:`tick` periodically on the running loop."""
         loop = asyncio.get_running_loop()
-        # schedule the next tick even if this one fails
+        # Schedule the next tick first: if this tick fails, later ticks must still run.
         self._timer = loop.call_later(CLOCK_PERIOD_S, self.start)
         self.tick(self._clock())
 
     def tick(self, now: float) -> None:
-        """Advance the liveness clock to ``now`` (in s, as ``clock`` counts) and scan when it is time."""
+        """Advance the liveness clock to ``now`` (s of ``clock``). Scan for silent brokers at intervals."""
         self._liveness.advance(now)
         clock = self._liveness.clock
         interval_s = self.settings.current.scan_interval_ms / 1000
-        # The interval can be changed at run time; a shorter one counts from now on.
+        # The setting can change at run time: a shorter interval takes effect at once.
         self._scan_at = min(self._scan_at, clock + interval_s)
         if clock >= self._scan_at:
             self._scan_at = clock + interval_s
@@ -123,7 +125,7 @@ class Independent(Local):
         host: str = "",
         turn_of: str = "",
     ) -> Answer | None:
-        if not self._line.waiting:  # Wait: else earlier work in the line may change the record first.
+        if not self._line.waiting:  # Work that waits in the line may change the record first.
             repeat = self._repeats.find(request, origin, self._table, self.settings.current)
             if repeat is not None:
                 broker = repeat.renewal.record.broker
@@ -138,6 +140,7 @@ class Independent(Local):
             sender=origin,
             host=turn_of or host,
             otherwise=GONE,
+            failed=refusal_of_failure,
         )
 
     def _registering(self, request: Request, origin: ConnectionId, *, host: str) -> Steps[Answer]:
@@ -145,8 +148,8 @@ class Independent(Local):
         decoded = yield from decoding_registration(request)
         if isinstance(decoded, Answer):
             return decoded
-        # A message is dated by its arrival. The clock's last step may be 0.25 s old, and the broker would be
-        # evicted before its lease has run out.
+        # Set the clock to the message's arrival. Without this call the clock may be 0.25 s late, and the
+        # broker could be evicted before its lease has run out.
         self._liveness.advance(self._clock())
         self._liveness.registering(decoded.broker, origin, lease_s=decoded.lease_ms / 1000)
         decision = yield from decide_received(
@@ -160,7 +163,7 @@ class Independent(Local):
             verdict = table.apply_at_once(decision) or (yield from table.applying(decision))
             self._follow(decision, verdict)
             answer = answer_for(decision, verdict, settings)
-            if isinstance(verdict, Rejected):  # a listed broker keeps its record and its lease
+            if isinstance(verdict, Rejected):  # A record that exists stays: renew its lease.
                 revision = table.present("record", decoded.broker)
             else:
                 assert isinstance(verdict, _Done), "the table has not changed since the decision"
@@ -179,11 +182,13 @@ class Independent(Local):
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         self._line.leave(origin)
-        # Each has a turn of its own in a round: as one host's, closings would wait for one registration each.
+        # Hosts take turns in the line. So use each closed connection as a host of its own: if all closed
+        # connections shared one host, each would wait for a registration of every other host.
         self._line.run(self._closing(origin, by_us=by_us), _no_matter, sender=origin, host=origin)
 
     def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:
-        self._repeats.forget(origin)  # not before: a registration of the connection may be under way
+        # Do this in this task and not earlier: a registration that is still running could store itself again.
+        self._repeats.forget(origin)
         revision_of = partial(self._table.present, "record")
         for broker in self._liveness.closed(origin, by_us=by_us, revision_of=revision_of):
             yield from self._evicting(broker, LeaveReason.CONNECTION_CLOSED)
@@ -210,7 +215,7 @@ class Independent(Local):
             self._timer.cancel()
         self._waiters.end()
         self._line.clear()
-        # close both at the same time, because each may wait for the disk
+        # Close both files at the same time, because each close may wait for the disk.
         async with asyncio.TaskGroup() as group:
             group.create_task(self._kv_file.close())
             group.create_task(self._settings_file.close())
@@ -232,7 +237,8 @@ class Independent(Local):
         if isinstance(command, PutKv | DeleteKv):
             if isinstance(verdict, Applied):
                 self._kv_file.changed()
-            # Write even if nothing has changed: the settings in force may not be in the file yet.
+            # Wait for the file even if this command changed nothing: after a failed write, the file may lack
+            # earlier changes.
             failure = await self._kv_file.keep()
             if failure is not None:
                 return Rejected(code=ResponseCode.SYSTEM_ERROR, remark=failure)
@@ -252,18 +258,19 @@ class Independent(Local):
     # -- inside -------------------------------------------------------------------------------------------
 
     async def _in_line(self, steps: Steps[_T], *, sender: ConnectionId | None = None) -> _T:
-        """Run a task when its turn comes; return its result."""
+        """Run a task after the earlier tasks in the line; return its result."""
         ended: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        result = self._line.run(steps, partial(resolve, ended), sender=sender)
+        outcome = partial(resolve, ended)
+        result = self._line.run(steps, outcome, sender=sender, failed=_itself)
         return await ended if result is None else result
 
     def _expired(self, broker: BrokerKey) -> Steps[bool]:
-        if broker in self._liveness.silent():  # A message of the broker may have come while this task waited.
+        if broker in self._liveness.silent():  # Check again: a message may have arrived meanwhile.
             yield from self._evicting(broker, LeaveReason.LEASE_EXPIRED)
         return True
 
     def _evicting(self, broker: BrokerKey, reason: LeaveReason) -> Steps[None]:
-        """Evict a broker; if its lease ran out, close the connections over which it registered."""
+        """Evict a broker. If its lease ran out, also close the connections over which it registered."""
         revision = self._table.present("record", broker)
         origins: tuple[ConnectionId, ...] = ()
         if revision is not None:
@@ -280,10 +287,10 @@ class Independent(Local):
         return verdict
 
     def _follow(self, command: Command, verdict: Verdict) -> None:
-        """Perform the actions of an applied command outside the table."""
+        """Perform the effects of an applied command outside the table."""
         if not isinstance(verdict, Applied):
             return
-        if not isinstance(command, Update):  # a change that adds and removes no broker
+        if not isinstance(command, Update):  # An Update adds and removes no broker.
             note_change(self._history, command, verdict)
             for gone in verdict.left:
                 if self._table.view.record(gone.broker) is None:
@@ -292,6 +299,10 @@ class Independent(Local):
                 for change in verdict.min_changes:
                     self._effects.notify_min_broker(change)
         self._waiters.wake_affected(verdict)
+
+
+def _itself(error: Exception) -> Any:
+    return error
 
 
 def _no_matter(_: object) -> None:

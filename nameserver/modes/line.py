@@ -1,4 +1,4 @@
-"""A process's work on its table: one task after the other, in slices over turns of the event loop."""
+"""Work on a process's table: one task after another, in slices between other work of the event loop."""
 
 from __future__ import annotations
 
@@ -16,29 +16,39 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T", bound=object)
 
 SLICE_S: Final = 0.003
-"""Length of a slice in seconds: then the event loop's other work has its turn."""
+"""Length of a slice in seconds. After a slice, other work of the event loop has its turn."""
 UNCHECKED_S: Final = 0.000_5
-"""Seconds of tasks that ended at once after which the next turn of the loop is noted by a callback. A
-callback for each shorter task would cost too much: every lone registration would need one.
+"""Seconds of work in one turn of the loop, by tasks that end at once, before the line requests a callback.
+
+The callback runs in the next turn. It shows the line that a new turn of the loop has begun. A callback after
+each shorter task would cost too much, because every registration is such a task.
 """
 
 
 class _Task(Generic[_T]):
-    """A task that waits or is under way.
+    """A task that waits or runs.
 
     Attributes:
-        steps: None once it needs no work any more.
-        otherwise: Its result if it is dropped before it begins; None if it must run.
+        steps: The task's work; None after the task has ended or was dropped.
+        otherwise: Result of the task if it is dropped before it begins; None if it must run.
+        failed: Function that returns the result of a task that raised; None if nobody waits for the result.
     """
 
-    __slots__ = ("begun", "done", "otherwise", "steps")
+    __slots__ = ("begun", "done", "failed", "otherwise", "steps")
 
     def __init__(
-        self, steps: Steps[_T], done: Callable[[_T], None], otherwise: _T | None, *, begun: bool
+        self,
+        steps: Steps[_T],
+        done: Callable[[_T], None],
+        otherwise: _T | None,
+        failed: Callable[[Exception], _T] | None,
+        *,
+        begun: bool,
     ) -> None:
         self.steps: Steps[_T] | None = steps
         self.done = done
         self.otherwise = otherwise
+        self.failed = failed
         self.begun = begun
 
     @property
@@ -46,31 +56,34 @@ class _Task(Generic[_T]):
         return self.otherwise is not None and not self.begun and self.steps is not None
 
     def end(self, result: _T | None) -> None:
-        """Pass on the result, None if there is none, and forget everything that the task refers to."""
-        done, self.steps = self.done, None
+        """Call ``done`` with the result, unless it is None. Release all objects that the task refers to."""
+        done, self.steps, self.failed = self.done, None, None
         del self.done
         if result is not None:
             done(result)
 
 
 class Line:
-    """Runs tasks: in order for each sender; hosts take turns, and within a host its senders do.
+    """Scheduler that runs one task after another.
 
-    So a sender of many large registrations does not delay all others until these are done, and a host with
-    many connections does not delay other hosts. A task ends before the next one begins. A task that comes
-    while no other is under way begins at once, and mostly ends at once. In each turn of the loop this works
-    for :data:`SLICE_S`, and then until the present step ends.
+    A sender's tasks run in order. Hosts take turns, and in a host's turn its senders take turns. So if one
+    sender has many large registrations, other senders need not wait for all of them. A host with many
+    connections does not delay other hosts.
 
-    A task with another result for that case is dropped if its sender leaves, or its time is over, before it
-    begins. So nothing waits here for a closed connection.
+    A task ends before the next one begins. A task that arrives while no other task waits or runs begins at
+    once, and mostly ends at once. In each turn of the event loop, the line works for :data:`SLICE_S` seconds
+    and then finishes the current step.
+
+    A task with a result in ``otherwise`` is dropped if it has not begun when its sender leaves or its time is
+    over. So requests of closed connections do not fill the line.
 
     Args:
-        clock: Seconds.
-        call_soon: Calls a function in the next turn of the loop.
+        clock: Function that returns seconds.
+        call_soon: Function that calls its argument in the next turn of the loop.
 
     Attributes:
-        waiting: Tasks by host and sender, in the order of their turns. Other modules may read it. The first
-            task of the first sender of the first host may be under way.
+        waiting: Unfinished tasks by host and sender, in the order of their turns. Other modules may read it.
+            The first task of the first sender of the first host may have begun already.
     """
 
     def __init__(
@@ -82,18 +95,18 @@ class Line:
         self._clock = clock
         self._call_soon = call_soon
         self._until = 0.0
-        # seconds spent on tasks that ended at once, at least since this turn of the loop began
+        # Seconds of work by tasks that ended at once, since the last call of _go_on.
         self._worked_s = 0.0
         self._called = False
         self.waiting: dict[Hashable, dict[Hashable, deque[_Task[Any]]]] = {}
-        self._host_of: dict[Hashable, Hashable] = {}  # of senders with unfinished tasks
-        self._dropped: deque[_Task[Any]] = deque()  # their results are not passed on yet
-        # A heap of the times at which tasks are dropped. The numbers only make entries comparable.
+        self._host_of: dict[Hashable, Hashable] = {}  # host of each sender that has unfinished tasks
+        self._dropped: deque[_Task[Any]] = deque()  # dropped tasks whose ``done`` was not called yet
+        # Heap of the times at which tasks are dropped. The numbers make entries with equal times comparable.
         self._ends: list[tuple[float, int, _Task[Any]]] = []
         self._count = 0
 
     def __len__(self) -> int:
-        """Return how many senders have unfinished tasks."""
+        """Return the number of senders that have unfinished tasks."""
         return len(self._host_of)
 
     def run(
@@ -104,18 +117,23 @@ class Line:
         sender: Hashable = None,
         host: Hashable = None,
         otherwise: _T | None = None,
+        failed: Callable[[Exception], _T] | None = None,
         until: float = math.inf,
     ) -> _T | None:
-        """Add a task; return its result if it ends at once.
+        """Add a task. Return its result if it ends at once, else None.
+
+        If the task raises an error during this call, the caller gets this error.
 
         Args:
-            steps: The task; its result must not be None.
-            done: Called with the result if the task ends later, or is dropped.
+            steps: The task's work. Its result must not be None.
+            done: Function called with the result if the task ends later or is dropped.
             sender: Origin of the task, such as a connection.
-            host: Host of the sender; None for this process's own work. All unfinished tasks of a sender
-                count for the host of the first one.
-            otherwise: Result of the task if it is dropped before it begins. Without it the task must run.
-            until: Time at which the task is dropped if it has not begun.
+            host: Host of the sender; None for this process's own work. All unfinished tasks of a sender count
+                for the host that its first task named.
+            otherwise: Result of the task if it is dropped before it begins. Without it, the task must run.
+            failed: Function that returns the result of a task that raises later. Without it, ``done`` is not
+                called then.
+            until: Time of ``clock`` at which the task is dropped if it has not begun.
         """
         begun = False
         if not self.waiting:
@@ -131,7 +149,7 @@ class Line:
                         self._come_round()
                     return result
                 begun = True
-        task = _Task(steps, done, otherwise, begun=begun)
+        task = _Task(steps, done, otherwise, failed, begun=begun)
         host = self._host_of.setdefault(sender, host)
         self.waiting.setdefault(host, {}).setdefault(sender, deque()).append(task)
         if until != math.inf and task.may_be_dropped:
@@ -141,9 +159,9 @@ class Line:
         return None
 
     def leave(self, sender: Hashable) -> None:
-        """Drop the tasks of a sender that have not begun and may be dropped, because it is gone.
+        """Drop a departed sender's tasks that have not begun and may be dropped.
 
-        Their results are passed on in the next turns of the loop.
+        In the next turns of the loop, their ``done`` functions get the results in ``otherwise``.
         """
         host = self._host_of.get(sender)
         senders = self.waiting.get(host)
@@ -160,7 +178,7 @@ class Line:
             self._forget(host, sender)
 
     def clear(self) -> None:
-        """Drop all unfinished tasks."""
+        """Discard all unfinished tasks; their ``done`` functions are not called."""
         self.waiting.clear()
         self._host_of.clear()
         self._dropped.clear()
@@ -172,7 +190,7 @@ class Line:
             self._call_soon(self._go_on)
 
     def _work(self, steps: Steps[_T]) -> _T | None:
-        """Run steps until the slice is over; return the result if the task ended."""
+        """Run steps until the slice is over. Return the result if the task ended, else None."""
         try:
             while True:
                 next(steps)
@@ -195,7 +213,8 @@ class Line:
             task = heapq.heappop(self._ends)[2]
             if task.may_be_dropped:
                 self._drop(task)
-        # These come first: each takes far less time than its request took to arrive.
+        # End dropped tasks first. This delays other tasks little: ending a dropped task takes far less time
+        # than receiving its request.
         while self._dropped:
             task = self._dropped.popleft()
             task.end(task.otherwise)
@@ -205,7 +224,7 @@ class Line:
             host, senders = next(iter(self.waiting.items()))
             sender, tasks = next(iter(senders.items()))
             task, result = tasks[0], None
-            if task.steps is None:  # it was dropped: the next one of its sender has its turn
+            if task.steps is None:  # This task was dropped: the sender's next task takes the turn.
                 tasks.popleft()
                 if not tasks:
                     self._forget(host, sender)
@@ -213,8 +232,10 @@ class Line:
             task.begun = True
             try:
                 result = self._work(task.steps)
-            except Exception:  # This is the boundary of one task: the next one goes on.
+            except Exception as error:  # An error in one task must not stop the other tasks.
                 logger.exception("a piece of work failed")
+                if task.failed is not None:
+                    result = task.failed(error)
             else:
                 if result is None:
                     return
@@ -229,8 +250,10 @@ class Line:
         self._come_round()
 
     def _next_turn(self, host: Hashable, sender: Hashable, tasks: deque[_Task[Any]]) -> None:
-        """Remove the finished task. Its sender's next one waits until each other sender of the host had a
-        turn, and its host until each other host had one.
+        """Remove the finished task, and move its sender and host to the end of their queues.
+
+        The sender's next task waits until every other sender of the host had a turn. The host waits until
+        every other host had a turn.
         """
         tasks.popleft()
         senders = self.waiting.pop(host)
@@ -243,7 +266,7 @@ class Line:
             self.waiting[host] = senders
 
     def _forget(self, host: Hashable, sender: Hashable) -> None:
-        """Forget a sender that has no tasks any more."""
+        """Remove a sender that has no tasks left, and its host if no sender of the host is left."""
         senders = self.waiting[host]
         del senders[sender], self._host_of[sender]
         if not senders:

@@ -1,4 +1,7 @@
-"""The loop that all modes share: decide a request, propose, decide again while the table has moved."""
+"""The loop that all modes share: decide a request, propose a command, and decide again if it has *moved*.
+
+A command has *moved* if the table's items from which it was computed have changed since then.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +48,13 @@ class Mode(Protocol):
     """Interface of a mode for :func:`serve`, the loop that all modes share."""
 
     settings: LiveSettings
-    """The settings in force."""
+    """The settings that are in force now."""
 
     async def readable(self, request: Request, *, deadline: float) -> RouteView:
-        """Return the view to decide a request on, with the freshness that its code needs.
+        """Return a view from which to decide a request. The view is as fresh as the request's code requires.
 
         Raises:
-            NoQuorum: If this freshness cannot be given in time.
+            NoQuorum: If the mode cannot give this freshness in time.
         """
 
     @property
@@ -59,35 +62,35 @@ class Mode(Protocol):
         """Seconds since this process started to serve."""
 
     def ownership(self, broker: BrokerKey, origin: ConnectionId) -> Ownership:
-        """Return whether a connection belongs to a broker."""
+        """Return the relation of a connection to a broker."""
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
-        """Renew a lease; return the answer if this process may renew it, else the action to take."""
+        """Renew a lease. Return the answer if this process may renew it, else the action to take instead."""
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
-        """Propose a command; return its verdict once it is applied here.
+        """Propose a command; return its result once this process has applied it.
 
         Raises:
-            NoQuorum: If it was certainly not applied.
-            OutcomeUnknown: If the deadline passed first.
-            CommandTooLarge: If it is above the limit of the log.
-            CommandFormatError: If its log form cannot be read back: a defect of this program.
+            NoQuorum: If the command was certainly not applied.
+            OutcomeUnknown: If the deadline passed before the outcome was known.
+            CommandTooLarge: If the command is larger than the log allows.
+            CommandFormatError: If the command cannot be read back, which is a defect of this program.
         """
 
     async def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
-        """Note that a broker unregistered over its own connection: evidence that it is gone, like a close."""
+        """Record that a broker unregistered over its own connection, as evidence that the broker is gone."""
 
     async def change_settings(self, change: SettingsChange) -> Answer:
-        """Put settings in force and write them to a file."""
+        """Apply changed settings and write them to a file."""
 
 
 async def serve(
     mode: Mode, request: Request, origin: ConnectionId, *, deadline: float, host: str = ""
 ) -> Answer:
-    """Answer a request: decide on the view, propose, and decide again while it has moved.
+    """Answer a request: decide on the view, propose a command, and decide again while the result is *moved*.
 
-    Every mode's :meth:`Consistency.execute` calls it, except for registrations: these do not wait for a view,
-    and modes answer them by :meth:`Consistency.register`.
+    Every mode's :meth:`Consistency.execute` calls this function. Modes answer registrations in
+    :meth:`Consistency.register` instead, because a registration does not have to wait for a view.
     """
     try:
         while True:
@@ -100,10 +103,10 @@ async def serve(
                 return decision
             if isinstance(decision, UnregisterBroker):
                 match mode.ownership(decision.broker, origin):
-                    case Ownership.OWNER:  # the unregistration is evidence, as a close is
+                    case Ownership.OWNER:  # This is evidence that the broker is gone.
                         await mode.withdrawn(decision.broker, origin)
                         return DONE
-                    case Ownership.OLDER:  # an unregistration that a former process sent
+                    case Ownership.OLDER:  # The broker's former process sent the request: ignore it.
                         note_late_unregister(decision.broker, origin)
                         return DONE
             if isinstance(decision, SettingsChange):
@@ -127,17 +130,16 @@ def decide_received(
     differences: bool,
     host: str = "",
 ) -> Steps[Renewal | RegisterBroker | Update]:
-    """Decide a registration on the table as it is, and on what this process knows of its connection.
+    """Decide a registration by the current table and by this process's facts about its connection.
 
-    It is decided anew if its broker changed between two steps.
-
-    It is the same in all modes. A registration whose verdict is *moved* is decided here again; by then it may
-    be a late copy.
+    If the registration's broker changes between two steps, the function decides again. The decision is the
+    same in all modes. A caller whose result is *moved* calls this function again; the registration may be a
+    late copy by then.
 
     Args:
-        origin: The connection over which it came, as known to the liveness.
-        differences: The registration may be shortened to its difference from the table.
-        host: Host of its sender, see :func:`table_limits`.
+        origin: The connection over which the registration came. ``liveness`` must know it.
+        differences: True allows the shorter command Update, which contains only differences from the table.
+        host: Host of the sender; see :func:`table_limits`.
     """
     broker, version = decoded.broker, decoded.data_version
 
@@ -166,8 +168,13 @@ def decide_received(
             return decision
 
 
+def refusal_of_failure(error: Exception) -> Answer:
+    """Return the answer to a request whose handling raised an error that nobody foresaw."""
+    return refusal(f"{type(error).__name__}: {error}")
+
+
 def refusal_of(request: Request, error: ConsistencyError | CommandTooLarge | CommandFormatError) -> Answer:
-    """Answer a request that was not applied, or whose outcome is unknown."""
+    """Return the answer to a request that was not applied, or whose outcome is unknown."""
     if isinstance(error, NoQuorum):
         return refusal(f"{NO_QUORUM_TAG} {error}")
     if isinstance(error, OutcomeUnknown):

@@ -1,9 +1,9 @@
-"""The proposer: a registration or another change of this process, from its decision to its answer.
+"""The proposer: takes a registration or another change of this process from the decision to the answer.
 
-Registrations without changes are answered without the log where that is allowed. All other changes enter the
-:class:`.proposals.ProposalBook`, which decides when they are sent again. This process learns an outcome when
-it applies the entry. One timer ends all requests without an outcome in time. The leader's work is in
-:mod:`.leader`.
+A registration that changes nothing is answered without the log, if this process may confirm the broker's
+record alone. All other changes enter the :class:`.proposals.ProposalBook`, which decides when a change is
+sent to the leader again. This process learns an outcome when it applies the entry. One timer answers all
+requests whose outcome does not come in time. The leader's work is in :mod:`.leader`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from routekeeper.nameserver.modes.interface import (
     OutcomeUnknown,
 )
 from routekeeper.nameserver.modes.repeats import SECRET_SIZE, Repeats
-from routekeeper.nameserver.modes.serving import decide_received, refusal_of
+from routekeeper.nameserver.modes.serving import decide_received, refusal_of, refusal_of_failure
 from routekeeper.nameserver.modes.waiters import resolve
 from routekeeper.nameserver.registration import Registration, decoding_registration
 from routekeeper.nameserver.routes.registrations import excess_of_registration
@@ -63,30 +63,35 @@ from .surroundings import Component, Surroundings
 logger = logging.getLogger(__name__)
 
 PROPOSED: Final = Answer()
-"""Stands for an answer that comes later."""
+"""Placeholder for an answer that comes later, with the outcome of the proposal."""
 
 NOT_BEGUN: Final = refusal(
     f"{NO_QUORUM_TAG} not applied: its turn did not come in time, or its connection has closed"
 )
-"""Answer to a registration that was not decided, let alone proposed."""
+"""Answer to a registration that was neither decided nor proposed."""
 
 PROPOSE_BYTES: Final = 1024 * 1024
-"""Commands are sent to the leader in messages of about this many bytes; one command is never split."""
+"""Largest size in bytes of the commands in one message to the leader.
+
+A larger command is not split; it is sent in a message of its own.
+"""
 
 LATE_MAX: Final = 10_000
-"""Bound of the registrations that were answered "unknown", and whose outcome may still come."""
+"""Largest number of remembered registrations that were answered "unknown", but may still be applied."""
 
 
 @dataclass(slots=True)
 class _Registering:
-    """A registration under way: decided, proposed, and decided again if the record has moved. It has no task.
+    """A registration in progress: decided, proposed, and decided again if the record has changed meanwhile.
+
+    Callbacks move the registration forward; there is no asyncio task for it.
 
     Attributes:
-        answered: Called once with the answer, unless the answer was known at once.
-        host: The host that is charged for it.
-        turn_of: The host whose turn the work takes.
-        renewal: The decision by which it was answered without the log; None if it was not.
-        broker: Its sender, once the request is decoded.
+        answered: Called once with the answer, unless ``register`` returned the answer at once.
+        host: The host whose limits bound this broker's entries in the table.
+        turn_of: The host to which the queue of long work (:class:`Line`) counts this registration.
+        renewal: The decision by which the registration was answered without the log; else None.
+        broker: The registering broker, once the request is decoded.
     """
 
     request: Request
@@ -106,7 +111,7 @@ class Proposer(Component):
         book: Proposals of this process without an outcome.
         refused: Number of changes answered "not applied".
         unknown: Number of changes answered "may apply yet".
-        commit_times: Time from the entry of a change into the book to its outcome, applied here.
+        commit_times: Seconds from the time when a change was put into the book until this process applied it.
     """
 
     def __init__(
@@ -127,13 +132,13 @@ class Proposer(Component):
         self._reports = reports
         self._reporter = reports.reporter
         self._reader = reader
-        self._registering: Counter[Registrant] = Counter()  # registrations without an answer yet
+        self._registering: Counter[Registrant] = Counter()  # registrations that have no answer yet
         self._repeats = Repeats(os.urandom(SECRET_SIZE))
         self._timer: asyncio.Handle | None = None
-        self._timer_at = math.inf  # kept here, because some of uvloop's handles do not know their time
+        self._timer_at = math.inf  # loop time of the timer; some timer handles of uvloop do not return it
         self._settled: list[tuple[OnOutcome, Verdict]] = []  # outcomes of the entry that is being applied
-        # Proposals with unknown outcome: if one is applied later after all, it still dates the broker's
-        # evidence.
+        # Registrations with an unknown outcome, by sequence. If the command is applied after all, the
+        # record's revision is still noted with the broker's evidence.
         self._late: OrderedDict[int, Registrant] = OrderedDict()
 
     # -- registrations ------------------------------------------------------------------------------------
@@ -164,12 +169,13 @@ class Proposer(Component):
             sender=origin,
             host=turn_of,
             otherwise=NOT_BEGUN,
+            failed=refusal_of_failure,
             until=deadline - ANSWER_MARGIN_S,
         )
         return None if answer is None or answer is PROPOSED else self._counted(answer)
 
     def _decided(self, on: _Registering, answer: Answer) -> None:
-        """Answer a registration that waited for its turn, unless it now waits for an outcome."""
+        """Answer a registration that waited in the queue, unless its command was proposed."""
         if answer is not PROPOSED:
             on.answered(self._counted(answer))
 
@@ -178,7 +184,7 @@ class Proposer(Component):
         return answer
 
     def _begin(self, on: _Registering) -> Steps[Answer]:
-        """Decode and decide; return :data:`PROPOSED` if the answer comes later."""
+        """Decode and decide a registration; return :data:`PROPOSED` if the answer comes later."""
         if self._loop.time() >= on.deadline:
             return NOT_BEGUN
         decoded = yield from decoding_registration(on.request)
@@ -201,10 +207,14 @@ class Proposer(Component):
     def renew(
         self, renewal: Renewal, origin: ConnectionId, *, registration: bool = False
     ) -> Answer | Command:
-        """Answer a request that changes nothing, if this process may vouch for the record (rule 3).
+        """Answer a request that changes nothing, if this process may confirm the record alone (rule 3).
 
         Args:
-            registration: It is a registration, not a heartbeat or a question.
+            registration: True for a registration; False for a heartbeat or for QUERY_DATA_VERSION.
+
+        Returns:
+            The answer. If this process may not confirm the record without the leader: the decision that
+            ``renewal`` holds for this case (``renewal.otherwise``).
         """
         broker, lease_s = renewal.record.broker, renewal.record.lease_ms / 1000
         in_contact = self._member.in_contact()
@@ -220,19 +230,20 @@ class Proposer(Component):
         return renewal.answer
 
     def is_answering(self, broker: BrokerKey, origin: ConnectionId) -> bool:
-        """Return whether a registration of this broker over this connection has no answer yet."""
+        """Return True if a registration of this broker over this connection has no answer yet."""
         return (broker, origin) in self._registering
 
     def closed(self, origin: ConnectionId) -> None:
-        """Forget a closed connection."""
+        """Forget the last registration of a closed connection; it was kept to recognize an equal one."""
         self._repeats.forget(origin)
 
     def _decide(self, on: _Registering, decoded: Registration) -> Steps[Answer]:
-        """Decide on the present table; return :data:`PROPOSED` if a command is proposed."""
+        """Decide a registration by the present table; return :data:`PROPOSED` if a command is proposed."""
         settings = self._settings.current
         try:
-            # The table may be stale: then the registration is decided again. Nearly all commands are
-            # differences, once every member understands differences.
+            # This process's table may be out of date. The command then has the outcome Moved, and the
+            # registration is decided again. As soon as every member understands differences from the table
+            # (:class:`Update`), nearly all registrations become such a difference.
             decision = yield from decide_received(
                 self._table,
                 self._liveness,
@@ -262,10 +273,10 @@ class Proposer(Component):
         return PROPOSED
 
     def _no_room(self, decoded: Registration, host: str) -> Steps[Answer | None]:
-        """Refuse a broker that is not listed and has no room in the table, as far as this member can tell.
+        """Refuse a broker that has no record if the table has no space for it, as far as this member knows.
 
-        Such a broker is neither recorded nor proposed. A stranger can register any number of names, and
-        members remember for minutes which brokers registered.
+        The member then neither notes the broker as seen nor proposes the registration. Otherwise a stranger
+        could fill the memory of all members: they keep the names of registered brokers for minutes.
         """
         settings = self._settings.current
         limits = table_limits(settings, host)
@@ -277,7 +288,7 @@ class Proposer(Component):
         return None if rejected is None else answer_for(command, rejected, settings)
 
     def _conclude(self, on: _Registering, command: Command, outcome: Verdict | ConsistencyError) -> None:
-        """Answer a registration by the outcome of its command, or decide it again."""
+        """Answer a registration by its command's outcome, or decide the registration again after Moved."""
         if isinstance(outcome, Moved):
             done = partial(self._answer, on)
             answer = self._line.run(
@@ -286,6 +297,7 @@ class Proposer(Component):
                 sender=on.origin,
                 host=on.turn_of,
                 otherwise=NOT_BEGUN,
+                failed=refusal_of_failure,
                 until=on.deadline - ANSWER_MARGIN_S,
             )
             if answer is not None:
@@ -296,22 +308,23 @@ class Proposer(Component):
                 answer = refusal_of(on.request, outcome)
             else:
                 answer = answer_for(command, outcome, self._settings.current)
-        except Exception as error:  # one request's failure must not stop the others
+        except Exception as error:  # the failure of one request must not stop other requests
             answer = self._failed(on, error)
         self._answer(on, answer)
 
     def _decide_again(self, on: _Registering) -> Steps[Answer]:
         try:
-            # Decode it again: a hundred large registrations that wait for outcomes must not be kept decoded.
+            # Decode the request again. A hundred large registrations may wait for outcomes, and keeping them
+            # decoded would take too much memory.
             decoded = yield from decoding_registration(on.request)
             assert isinstance(decoded, Registration), "it was decoded before"
             return (yield from self._decide(on, decoded))
-        except Exception as error:  # one request's failure must not stop the others
+        except Exception as error:  # the failure of one request must not stop other requests
             return self._failed(on, error)
 
     def _failed(self, on: _Registering, error: Exception) -> Answer:
         logger.exception("registration failed broker=%s", on.broker)
-        return refusal(f"{type(error).__name__}: {error}")
+        return refusal_of_failure(error)
 
     def _answer(self, on: _Registering, answer: Answer) -> None:
         """Answer a registration, unless it was proposed again."""
@@ -330,7 +343,7 @@ class Proposer(Component):
         """Propose a command and wait for its outcome.
 
         Raises:
-            NoQuorum, OutcomeUnknown, CommandTooLarge, CommandFormatError: As :meth:`Mode.propose`.
+            NoQuorum, OutcomeUnknown, CommandTooLarge, CommandFormatError: See :meth:`Mode.propose`.
         """
         waiter: asyncio.Future[Verdict] = self._loop.create_future()
         steps = self._entering(command, deadline=deadline, on_outcome=partial(resolve, waiter))
@@ -348,13 +361,13 @@ class Proposer(Component):
         on_outcome: OnOutcome,
         registrant: Registrant | None = None,
     ) -> Steps[int]:
-        """Enter a command in the book; ``on_outcome`` is called later, and must not wait.
+        """Enter a command in the book. ``on_outcome`` is called later and must not block.
 
         Args:
             registrant: The broker and connection that register by this command.
 
         Returns:
-            The proposal's sequence.
+            The proposal's sequence number.
 
         Raises:
             NoQuorum, NoRoom, CommandTooLarge, CommandFormatError: Nothing was proposed.
@@ -364,7 +377,8 @@ class Proposer(Component):
             and isinstance(command, Limited)
             and command.limits is not None
         ):
-            # No member may apply a command that another rejects, so this one checks it before it proposes.
+            # Some member does not know limits in commands, and all members must decide alike. So this process
+            # checks the limits now, and proposes the command without them.
             rejected = self._table.excess(command)
             if rejected is not None:
                 raise NoRoom(rejected.remark)
@@ -416,13 +430,13 @@ class Proposer(Component):
                 self.book.handed(pending, route, now=now, may_reach_log=True)
 
     def take_deferrals(self, message: Deferred) -> None:
-        """Handle a leader's answer to proposals of this process."""
+        """Record that a leader deferred proposals of this process."""
         for deferral in message.deferrals:
             self.book.defer(deferral, term=message.term)
         self._work_soon()
 
     def decide_deferred(self) -> None:
-        """Decide again proposals that a leader deferred, and differences that some member does not know."""
+        """Decide again proposals that a leader deferred, and proposals that some member cannot understand."""
         if self.book.deferred:
             for sequence in self.book.released(applied_index=self._member.applied_index):
                 self._end(sequence, Moved(revision=self._table.revision))
@@ -431,23 +445,28 @@ class Proposer(Component):
                 self._end(sequence, Moved(revision=self._table.revision))
 
     def table_replaced(self, *, term: int) -> None:
-        """End proposals that can have no outcome any more, because a snapshot replaced the entries.
+        """End proposals whose outcome cannot be learned, because a snapshot replaced their entries.
 
         Args:
-            term: Term of the last leader that the snapshot knows.
+            term: Term of the last leader before the snapshot.
         """
-        # All callbacks run later, because this is called during the engine's work.
+        # The callbacks run in a later loop iteration, because the engine calls this method during its work.
         for pending in [pending for pending in self.book if pending.in_doubt]:
             unknown_yet = OutcomeUnknown("a state image came meanwhile, which holds the change or not")
             self._end(pending.proposal.sequence, unknown_yet, later=True)
-        # Differences are decided again: revisions of another table may be equal by chance.
+        # Decide again each proposal that is a difference from the table (:class:`Update`). A difference is
+        # valid only for the table from which it was computed, but the new table may have the same revision
+        # by chance.
         for sequence in self.book.beyond(FIRST_FORMAT):
             self._end(sequence, Moved(revision=self._table.revision), later=True)
         self.book.applied(term)
-        self._repeats.clear()  # the new table may have the same revision
+        self._repeats.clear()  # valid for the old table only, but the new table may have the same revision
 
     def settle(self, sequence: int, verdict: Verdict) -> None:
-        """Record the outcome of a proposal of this process; :meth:`answer_settled` follows."""
+        """Record the outcome of a proposal of this process.
+
+        :meth:`answer_settled` answers the request later, after the whole entry is applied.
+        """
         pending = self.book.remove(sequence)
         if pending is not None:
             self.commit_times.observe(self._loop.time() - pending.entered)
@@ -460,7 +479,7 @@ class Proposer(Component):
             self._settled.append((pending.on_outcome, verdict))
 
     def answer_settled(self, *, index: int) -> None:
-        """Pass on the outcomes of the entry that was just applied."""
+        """Pass the outcomes of the entry that was just applied to the waiting requests."""
         settled, self._settled = self._settled, []
         for on_outcome, verdict in settled:
             try:
@@ -469,7 +488,7 @@ class Proposer(Component):
                 logger.exception("a change was not answered index=%d", index)
 
     def end(self) -> None:
-        """Answer all waiting requests."""
+        """Answer all waiting requests, because this process ends."""
         for pending in list(self.book):
             self._give_up(pending)
 
@@ -477,7 +496,8 @@ class Proposer(Component):
         """Forget a proposal; return the callback that waits for its outcome.
 
         Args:
-            late: The proposal may still be applied. If False, remove it from this leader's queue, too.
+            late: True if the proposal may still be applied. If False, remove it from this leader's queue,
+                too.
         """
         self._leader.forget_proposal(sequence, withdraw=not late)
         pending = self.book.remove(sequence)
@@ -490,7 +510,10 @@ class Proposer(Component):
         return pending.on_outcome
 
     def _give_up_at(self, until: float) -> None:
-        """Set the one timer for all waiting proposals; nearly all have their outcome long before it fires."""
+        """Set the one timer for all waiting proposals.
+
+        Nearly all proposals have their outcome long before the timer fires.
+        """
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._timer_at = self._loop.call_at(until, self._give_up_late), until
@@ -506,8 +529,9 @@ class Proposer(Component):
             self._give_up_at(min(pending.deadline for pending in self.book) - ANSWER_MARGIN_S)
 
     def _give_up(self, pending: PendingProposal) -> None:
-        """End a proposal without an outcome in time: not applied if it never left this process, else
-        unknown.
+        """End a proposal that has no outcome in time.
+
+        The outcome is "not applied" if no log can hold the proposal, else unknown.
         """
         why = self._reader.why_not()
         outcome: ConsistencyError = NoQuorum(f"not applied: {why}")
@@ -516,7 +540,7 @@ class Proposer(Component):
         self._end(pending.proposal.sequence, outcome)
 
     def _end(self, sequence: int, outcome: Moved | ConsistencyError, *, later: bool = False) -> None:
-        """Forget a proposal that was not applied, and pass on another outcome instead."""
+        """End a proposal before its entry is applied: forget it, and pass ``outcome`` to its request."""
         unknown = isinstance(outcome, OutcomeUnknown)
         on_outcome = self._forget(sequence, late=unknown)
         self.unknown += unknown
