@@ -1,4 +1,4 @@
-"""Large frames of many connections at once: read in turns, and nobody is cut off."""
+"""Tests of many large frames at once: the server reads a few at a time, and closes no connection."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
-
-import pytest
-import uvloop
 
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.transport import split_address
 from routekeeper.remoting.transport.server import Connection, RemotingServer, ServerLimits
+from tests.remoting.loops import Run
 from tests.waiting import until
 
 MIB = 1024 * 1024
@@ -44,7 +42,7 @@ async def serving(**limits: Any) -> AsyncIterator[tuple[RemotingServer, str]]:
 
 
 class Peer:
-    """A connection from a host of its choice."""
+    """A connection to the server from a host that the test chooses."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -69,21 +67,6 @@ class Peer:
             return decode_command(found)
 
 
-Run = Callable[[Callable[[], Awaitable[None]]], None]
-
-
-@pytest.fixture(params=["uvloop", "asyncio"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Run a body on both loops."""
-
-    def on_loop(body: Callable[[], Awaitable[None]]) -> None:
-        factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(body())  # type: ignore[arg-type]  # it is a coroutine
-
-    return on_loop
-
-
 def test_brokers_that_send_more_than_may_be_held_are_all_answered(run: Run) -> None:
     async def main() -> None:
         async with serving(**BOUNDS) as (server, addr), contextlib.AsyncExitStack() as stack:
@@ -103,7 +86,10 @@ def test_brokers_that_send_more_than_may_be_held_are_all_answered(run: Run) -> N
 
 
 def test_strangers_that_never_finish_their_frames_hold_up_no_broker_for_long(run: Run) -> None:
-    """These connections hold every place and the whole budget for large frames, and send nothing more."""
+    """The strangers' unfinished frames use all the bytes for large frames, and then nothing more arrives.
+
+    Brokers must still be served.
+    """
 
     async def main() -> None:
         async with serving(**BOUNDS) as (server, addr), contextlib.AsyncExitStack() as stack:
@@ -131,7 +117,8 @@ def test_connection_that_waits_for_its_turn_to_be_read_is_not_idle(run: Run) -> 
                 await until(lambda: server.received.total > 100_004)
                 async with Peer.dial(addr):
                     await until(lambda: len(server.connections) == 3)
-                    # until the server closes the third one because it is idle
+                    # The third connection is idle, so the server closes it. Meanwhile the stranger sends
+                    # single bytes, so its connection is not idle.
                     while len(server.connections) == 3:
                         stranger.send(bytes(1))
                         await asyncio.sleep(0.005)

@@ -1,11 +1,10 @@
-"""Connections that gave up their place for a large frame: nothing is read from them meanwhile."""
+"""Test of a connection that must wait in the middle of a large frame: the server does not read it."""
 
 from __future__ import annotations
 
-from tests.remoting.test_large_frames import MIB, Peer, Run, frame, run, serving
+from tests.remoting.loops import Run
+from tests.remoting.test_large_frames import MIB, Peer, frame, serving
 from tests.waiting import until
-
-__all__ = ["run"]  # a fixture
 
 
 def test_connection_that_has_given_way_to_another_is_not_read_until_its_turn(run: Run) -> None:
@@ -18,10 +17,10 @@ def test_connection_that_has_given_way_to_another_is_not_read_until_its_turn(run
             async with Peer.dial(addr) as second:
                 second.send(frame(2, MIB)[:100_000])
                 await until(lambda: server.received.total == 200_000)
-                server._look_at_intake()  # as every 60 s
+                server._look_at_intake()  # the server does this every 60 s
                 first.send(whole[100_000:101_000])
                 await until(lambda: server.received.total == 201_000)
-                # the connection was slow and another one waited, so that one has the place now
+                # The first connection sent too slowly while the second waited, so now the second may send.
                 server._look_at_intake()
                 first.send(whole[101_000:])
                 slow, other = server.connections.values()

@@ -1,4 +1,7 @@
-"""Bounds of the requests that a dialled peer, which may be a stranger, sends over our connection."""
+"""Limits on the requests that a peer sends over a connection which our client opened.
+
+The peer may be hostile.
+"""
 
 from __future__ import annotations
 
@@ -6,39 +9,25 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
-import uvloop
 
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.errors import ConnectionLost
 from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.transport.aio import RemotingClient
+from tests.remoting.loops import Run
 from tests.waiting import WITHIN_S, until
 
 MIB = 1024 * 1024
 NOTICE = 40
-#: A request of an unknown code, ten bytes long; it wants an answer.
+#: A request of ten bytes with an unknown code; its sender expects an answer.
 SMALLEST = b"\x00\x00\x00\x06\x00\x00\x00\x02{}"
-
-Run = Callable[[Callable[[], Awaitable[None]]], None]
-
-
-@pytest.fixture(params=["uvloop", "asyncio"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Run a body on both loops: they differ in the bytes that they read and write at once."""
-
-    def on_loop(body: Callable[[], Awaitable[None]]) -> None:
-        factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(body())  # type: ignore[arg-type]  # it is a coroutine
-
-    return on_loop
 
 
 class Peer:
-    """The dialled side of one connection; it reads only when it is asked to."""
+    """Accepting side of one connection; it reads only when the test calls :meth:`read`."""
 
     def __init__(self, accepted: socket.socket) -> None:
         self.socket = accepted
@@ -58,10 +47,10 @@ class Peer:
 
 @contextlib.asynccontextmanager
 async def dialled(client: RemotingClient) -> AsyncIterator[Peer]:
-    """Yield a peer whose answer to one request the client has received."""
+    """Yield a peer to which the client has a connection; the client has received the peer's first answer."""
     loop = asyncio.get_running_loop()
     with socket.socket() as listener:
-        # Small, so that bytes which nobody reads show soon.
+        # Small socket buffers, so that unread bytes soon block the sender.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
         listener.bind(("127.0.0.1", 0))

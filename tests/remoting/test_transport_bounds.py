@@ -1,4 +1,4 @@
-"""Bounds of the bytes, log lines and waits that peers can cause at a server: over real sockets."""
+"""Limits on the memory, log lines and waiting times that peers can cause at a server, over real sockets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import uvloop
 
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
@@ -27,6 +26,7 @@ from routekeeper.remoting.transport.server import (
     ServerLimits,
 )
 from routekeeper.remoting.transport.turns import TURN_S
+from tests.remoting.loops import Run
 from tests.waiting import until
 
 MIB = 1024 * 1024
@@ -64,7 +64,7 @@ async def serving(
 
 
 class Peer:
-    """The other side of one connection; reads only when it is asked to."""
+    """Client side of one connection; it reads only when a test waits for answers or for the close."""
 
     def __init__(self, addr: str, *, host: str = "127.0.0.1") -> None:
         self.socket = socket.socket()
@@ -92,7 +92,7 @@ class Peer:
         return found
 
     async def closed(self) -> bool:
-        """Read to the end of the connection."""
+        """Read to the end of the connection; return True."""
         async with asyncio.timeout(CONDITION_S):
             try:
                 while True:
@@ -106,26 +106,16 @@ class Peer:
         self.found += map(decode_command, self._decoder.feed(data))
 
 
-@pytest.fixture(params=["uvloop", "asyncio"])
-def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None]]], None]:
-    """Run a body on both loops: they differ in what they write at once and in when they say so."""
-
-    def on_loop(body: Callable[[], Awaitable[None]]) -> None:
-        factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(body())  # type: ignore[arg-type]  # it is a coroutine
-
-    return on_loop
-
-
-Run = Callable[[Callable[[], Awaitable[None]]], None]
-
-
-# Requests under way ------------------------------------------------------------------------------
+# Unanswered requests -----------------------------------------------------------------------------
 
 
 class Answering:
-    """A handler whose answers come when the test says so; with a task for each request, or without."""
+    """A handler whose answers are sent when the test calls :meth:`answer`.
+
+    Args:
+        tasks: True: return a future, which the server awaits in a task. False: return a
+            :class:`DeferredReply`.
+    """
 
     def __init__(self, *, tasks: bool) -> None:
         self._tasks = tasks
@@ -180,10 +170,11 @@ def test_requests_under_way_of_one_connection_are_bounded_by_their_bytes(
                 largest = 0
                 while len(handler.came) < count:
                     before = len(handler.came)
-                    await other.send(frame(2, 1))  # other connections are served meanwhile
+                    await other.send(frame(2, 1))  # other connections must be served at the same time
                     assert [answer.opaque for answer in await other.answers(1)] == [1]
                     largest = max(largest, handler.unanswered)
-                    # Half of the bytes must be answered before others are handled, so this makes progress.
+                    # The server handles no further requests while too many bytes of unanswered requests
+                    # wait. It continues as soon as half of these bytes are answered. So answer all requests.
                     handler.answer(handler.unanswered)
                     await until(lambda before=before: len(handler.came) > before)  # type: ignore[misc]
                 handler.answer(handler.unanswered)
@@ -203,7 +194,11 @@ class _Fields(msgspec.Struct):
 
 
 def test_request_counts_the_same_before_and_after_its_texts_were_used(run: Run) -> None:
-    """A text keeps its UTF-8 form once used, so a measured size grows while the request is served."""
+    """When a request ends, the server must subtract the same size that it added when the request arrived.
+
+    Between these two events, the request's strings may grow in memory: a Python string keeps its UTF-8 form
+    from the first use of this form on.
+    """
 
     async def parse(connection: Connection, command: RemotingCommand) -> RemotingCommand:
         msgspec.convert(command.ext_fields, _Fields)
@@ -243,7 +238,7 @@ def test_connection_waits_until_half_of_its_bytes_are_answered(run: Run) -> None
 
 
 class Known:
-    """A fast path that knows one request."""
+    """A fast path that knows the answer to one request."""
 
     starts: tuple[bytes, ...] = (b'{"code":105,',)
 
@@ -295,7 +290,7 @@ def test_known_request_waits_behind_others_while_too_many_bytes_are_under_way(ru
 
 
 def test_bytes_under_way_count_with_the_received_ones_of_all_connections(run: Run) -> None:
-    """A connection that is cut off counts no more, even while its requests are unanswered."""
+    """When the server has cut off a connection, the connection's unanswered requests no longer count."""
 
     async def main() -> None:
         handler = Answering(tasks=False)
@@ -324,7 +319,7 @@ def test_bytes_under_way_count_with_the_received_ones_of_all_connections(run: Ru
     run(main)
 
 
-# Turns -------------------------------------------------------------------------------------------
+# Fair turns of connections -----------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -418,7 +413,7 @@ def test_flood_behind_requests_that_wait_for_their_turn_is_not_read(run: Run) ->
     run(main)
 
 
-# Bytes held --------------------------------------------------------------------------------------
+# Bytes in memory ---------------------------------------------------------------------------------
 
 
 def closings() -> tuple[list[tuple[int, bool]], Callable[..., None]]:
@@ -431,7 +426,10 @@ def closings() -> tuple[list[tuple[int, bool]], Callable[..., None]]:
 
 
 def test_unfinished_frames_cost_the_address_that_holds_most_and_are_no_evidence(run: Run) -> None:
-    """A broker whose registration arrives in pieces keeps its connection, however much strangers send."""
+    """A broker whose registration arrives in pieces keeps its connection while another host sends far more.
+
+    The server closes connections of the other host, and reports them as closed by the server itself.
+    """
     closed, note = closings()
 
     async def main() -> None:
@@ -493,7 +491,7 @@ def test_peer_that_leaves_more_unread_than_one_may_is_cut_off_by_us(run: Run) ->
             with Peer(addr) as deaf:
                 await deaf.send(frame(1, 1))
                 await until(lambda: bool(kept))
-                for _ in range(100):  # what handlers send late, as to a parked pull, knows no pause
+                for _ in range(100):  # like late answers, for example to pull requests that waited
                     kept[0].send_bytes(bytes(MIB))
                     await asyncio.sleep(0)
                 await until(lambda: bool(closed))

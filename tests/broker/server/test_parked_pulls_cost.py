@@ -1,4 +1,4 @@
-"""The cost of waiting pulls, for any number of a stranger's pulls with any content."""
+"""Waiting pulls have a bounded cost, for any number of a stranger's pulls with any content."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from routekeeper.broker.tables.state import BrokerState, Call
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.message import Host
 from routekeeper.remoting.route import TopicConfig
+from tests.broker.server.test_pull_shares import FIELDS
 from tests.broker.states import HOST, NOW, state_in
 from tests.cost import least_cpu_s
 
@@ -49,16 +50,6 @@ def test_many_pulls_of_one_queue_leave_quickly_with_their_connection() -> None:
     assert least_cpu_s(full, below=1.0) < 1.0
 
 
-FIELDS = {
-    "consumerGroup": "G",
-    "topic": "T",
-    "queueId": "0",
-    "queueOffset": "0",
-    "maxMsgNums": "32",
-    "sysFlag": "6",
-    "suspendTimeoutMillis": "10000",
-    "subscription": "*",
-}
 COUNT = 3 * LOOKS_MAX + 1
 
 
@@ -72,7 +63,7 @@ def park_all(state: BrokerState, waiting: WaitingPulls, *, deadline: float) -> N
 
 
 async def answered_by_turn(answered: list[int]) -> list[int]:
-    """Return how many pulls were answered after each turn of the loop."""
+    """Return the total of answered pulls after each iteration of the event loop."""
     turns = [0]
     while turns[-1] < COUNT and len(turns) < 1000:
         await asyncio.sleep(0)
@@ -85,7 +76,7 @@ def largest_step(turns: list[int]) -> int:
 
 
 def waiting_in(state: BrokerState, answered: list[int]) -> WaitingPulls:
-    delay = cast(DelayService, None)  # not of the schedule topic
+    delay = cast(DelayService, None)  # unused: no pull is for the schedule topic
     return WaitingPulls(state, delay=delay, send=lambda _, answer: answered.append(answer.opaque))
 
 

@@ -1,0 +1,25 @@
+"""Fixture for tests of the transport on both kinds of event loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import uvloop
+
+from tests.remoting.loops import Body, Run
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Return a function that runs a test's body on uvloop or asyncio; a test gets both, one after the other.
+
+    The two loops read and write different numbers of bytes at once.
+    """
+
+    def on_loop(body: Body) -> None:
+        factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(body())
+
+    return on_loop

@@ -1,0 +1,9 @@
+"""Types of the fixture ``run``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+Body = Callable[[], Coroutine[Any, Any, None]]
+Run = Callable[[Body], None]
