@@ -6,11 +6,11 @@ from routekeeper.remoting.interrupt import end_quietly_when_interrupted, ending_
 from routekeeper.remoting.terminal import print_any_text
 from routekeeper.remoting.wall_clock import bear_far_clocks
 
-# These lines run before the other modules are loaded, because loading takes a while.
+# Run these lines before the other modules are loaded: loading is slow, and the user may interrupt it.
 end_quietly_when_interrupted()
 bear_far_clocks()
 print_any_text()
-# Check before the other modules are loaded: a missing package would end in a traceback.
+# Check for missing packages before the other modules are loaded: their imports would end in a traceback.
 end_without_extra("mqbench")
 # ruff: noqa: E402
 
@@ -50,25 +50,30 @@ from routekeeper.remoting.output import set_up_logging
 
 DEFAULT_PROFILE: Final = "compare"
 ATTACHED: Final = "attached"
-"""The profile for a cluster that runs already: load only."""
+"""Name of the profile that measures a cluster that already runs; the harness brings only the load."""
 
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _USUAL: Final = ("WARNING: Using incubator", "Using Spark's default", "Setting ", "To adjust ", "Picked up ")
-"""Beginnings of lines that Spark prints whenever it starts."""
+"""Beginnings of lines that Spark prints at every start; such a line never states why Spark failed."""
 _INTERRUPT_S: Final = 5.0
-"""How long the report may take to end Spark after an interrupt, s."""
+"""Seconds for which ``mqbench`` waits, after an interrupt, until the report's process has ended Spark."""
 
 
 def is_here(folders: Sequence[str], out: str, master: str | None) -> bool:
-    """Return whether the report uses the Spark of our own PySpark, and not one from the environment."""
+    """Return True if the report uses the Spark that the installed PySpark contains.
+
+    For paths that are URIs, or with a ``master``, the report needs the Spark that environment variables
+    such as ``SPARK_HOME`` name.
+    """
     return master is None and not any(_URI.match(each) for each in (*folders, out))
 
 
 def make_report(folders: Sequence[str], out: str, master: str | None = None) -> int:
-    """Run the report's job in a process of its own; its last line is the path of the report.
+    """Run the report's job in a separate process; the last line that the job prints is the report's path.
 
     Args:
-        folders: Paths, or URIs that Spark understands; ``out`` likewise.
+        folders: Paths of runs' folders, or URIs that Spark understands.
+        out: Path of the report's folder, or a URI that Spark understands.
     """
     command = [sys.executable, "-m", "routekeeper.bench.report", *folders, "--out", out]
     if master is not None:
@@ -83,7 +88,7 @@ def make_report(folders: Sequence[str], out: str, master: str | None = None) -> 
 
 
 def spark_problem() -> str | None:
-    """Start Spark and end it; return the reason why it does not start, in one line, or None."""
+    """Start Spark and end it; return None if Spark starts, else the reason of its failure in one line."""
     child = subprocess.Popen(
         [sys.executable, "-m", "routekeeper.bench.report.start"],
         env=own_spark(os.environ),
@@ -106,7 +111,7 @@ def check_out(out: Path) -> None:
     """Make the folder for results, unless it exists.
 
     Raises:
-        PlanError: If the folder cannot be made, or files cannot be written there.
+        PlanError: If the folder cannot be made, or files cannot be written in the folder.
     """
     if out.exists() and not out.is_dir():
         raise PlanError(f"--out {out}: this is a file; name a folder")
@@ -119,9 +124,10 @@ def check_out(out: Path) -> None:
 
 
 def _await_interrupted(child: subprocess.Popen[bytes]) -> None:
-    """Give a process time to end its children.
+    """Wait until an interrupted process has ended its children and has exited.
 
-    A terminal has interrupted it already; other callers have not.
+    If the process still runs after 5 s, interrupt it; after 10 s, kill it. Ctrl-C in a terminal has already
+    interrupted the process. A signal that another program sends to ``mqbench`` has not.
     """
     try:
         child.wait(_INTERRUPT_S)
@@ -135,10 +141,10 @@ def _await_interrupted(child: subprocess.Popen[bytes]) -> None:
 
 
 def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Path, Comparison]:
-    """Return a new folder and its comparison, or those to resume.
+    """Return the folder and the settings of a new comparison, or of the comparison that ``--resume`` names.
 
     Raises:
-        PlanError: If the request cannot be fulfilled.
+        PlanError: If the arguments contradict each other, or if this machine lacks a needed program.
     """
     if arguments.resume is not None:
         check_alone(arguments)
@@ -186,10 +192,10 @@ def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Pa
 
 
 def check_alone(arguments: argparse.Namespace) -> None:
-    """Check that no flag beside ``--resume`` contradicts the folder's comparison.
+    """Check that the command line has no flag that changes the comparison which ``--resume`` names.
 
     Raises:
-        PlanError: If something is.
+        PlanError: If the command line has a flag that sets a property of the comparison.
     """
     beside = {
         "--profile": arguments.profile,
@@ -211,10 +217,11 @@ def check_alone(arguments: argparse.Namespace) -> None:
 
 
 def check_links(comparison: Comparison) -> None:
-    """Check that links can be cut in the requested way.
+    """Check that this machine can cut network links as ``--links`` asks.
 
     Raises:
-        PlanError: If the kernel is to cut them and cannot, or if somebody else runs the cluster.
+        PlanError: If ``--links kernel`` is set, but this machine lacks a program for it, or the profile never
+            cuts links.
     """
     if comparison.plan.links != "kernel":
         return
@@ -225,7 +232,7 @@ def check_links(comparison: Comparison) -> None:
 
 
 def make_runs(out: Path, comparison: Comparison) -> list[Path]:
-    """Make the missing runs; after an interrupt, say how to go on."""
+    """Make the missing runs; after an interrupt, print the command that resumes the comparison."""
     if not interpreter.about()["optimised"]:
         print(f"mqbench: warning: {interpreter.WARNING}", file=sys.stderr)
     try:
@@ -236,7 +243,7 @@ def make_runs(out: Path, comparison: Comparison) -> list[Path]:
 
 
 def report_roots(out: Path) -> list[str]:
-    """Return the folders of a comparison's runs and of its void attempts: its page shows both."""
+    """Return the folders of a comparison's runs and of its void attempts, because the report shows both."""
     return [str(out / name) for name in ("runs", "void") if name == "runs" or (out / name).is_dir()]
 
 
@@ -274,7 +281,8 @@ def run(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    # Check local files before a JVM is started; only Spark can reach the others.
+    # Check local folders now: starting Spark's JVM takes long. Folders that URIs name can only be checked by
+    # Spark.
     missing = [each for each in arguments.folders if not _URI.match(each) and not Path(each).is_dir()]
     if missing:
         print(f"mqbench: no such folder: {missing[0]}", file=sys.stderr)
@@ -287,7 +295,8 @@ def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    # import it only here, because its load programs take a while to load
+    # Import here: this module loads the load generators, which takes long, and other commands do not need
+    # them.
     from routekeeper.bench.scale.command import ScaleError
     from routekeeper.bench.scale.command import scale as measure_or_report
 
@@ -299,7 +308,7 @@ def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 def costs(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     try:
-        # These programs are not installed with the package.
+        # Import here: these modules exist only in a checkout, and are not installed with the package.
         from routekeeper.bench.costs.run import Failure, measure
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("routekeeper.bench.micro"):
@@ -408,7 +417,7 @@ def play(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def pixels(low: int, high: int) -> Callable[[str], int]:
-    """Return the function that reads a number of pixels."""
+    """Return a function that reads a number of pixels from ``low`` to ``high``."""
 
     def read(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and low <= int(text) <= high):
@@ -442,7 +451,7 @@ def designs(text: str) -> list[Design]:
 
 
 def number(low: float, high: float, *, whole: bool = False) -> Callable[[str], float]:
-    """Return the function that reads a number from ``low`` to ``high``."""
+    """Return a function that reads a number from ``low`` to ``high``."""
 
     def read(text: str) -> float:
         kind = "a whole number" if whole else "a number"
@@ -457,7 +466,8 @@ def number(low: float, high: float, *, whole: bool = False) -> Callable[[str], f
     return read
 
 
-#: Numbers of an installation for ``advise``: how each is read, and its help text.
+#: Arguments of ``advise`` that describe an installation. Each argument has a function that reads its value,
+#: and a help text.
 NUMBERS: Final = {
     "brokers": (number(1, 100_000, whole=True), "brokers, masters and slaves"),
     "topics": (number(1, 10_000_000, whole=True), "topics; advise assumes that each broker has all of them"),
@@ -687,7 +697,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _interrupt(*_: object) -> NoReturn:
-    """Let signals end a run with its servers, even without a terminal, so that no process is left behind."""
+    """End a run and its servers when a signal arrives; otherwise its processes would outlive ``mqbench``."""
     raise KeyboardInterrupt
 
 

@@ -1,4 +1,4 @@
-"""Due instants of an open-loop load's operations, given to callers in turn (pure)."""
+"""Instants at which the operations of an open-loop load are due, in order of time (no I/O, no clock)."""
 
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 
 class Arrivals(Generic[T]):
-    """Returns due instants at a fixed rate, each with its drawn values, even to a late caller.
+    """A schedule of operations at a fixed rate; the due instants do not depend on when callers take them.
 
-    Operation ``i`` is due at ``start_ns + (i + phase) / rate``: a stalled system does not slow the schedule
-    down, so its queueing shows as latency. The ``i``-th operation has the same drawn values in every arm. All
-    users of one kind in a process share the schedule.
+    Operation ``i`` is due at ``start_ns + (i + phase) / rate``. A system that stalls does not slow the
+    schedule down, so the wait of its operations counts as latency. The ``i``-th operation has the same drawn
+    values in every compared design. All users of one kind in a process share the schedule.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class Arrivals(Generic[T]):
         chance: "Random",
         phase: float | None = None,
     ) -> None:
-        """Begin at ``start_ns``. With a rate of 0, no operation is ever due. ``phase`` is drawn if absent."""
+        """Begin at ``start_ns``. Draw ``phase`` if it is None. With a rate of 0, no operation is ever due."""
         if rate_per_s < 0:
             raise ValueError(f"rate_per_s={rate_per_s} must not be negative")
         self._start_ns = start_ns
@@ -34,20 +34,20 @@ class Arrivals(Generic[T]):
         self._rate_per_s = rate_per_s
         self._choices = choices
         self._chance = chance
-        # Draw the phase, so that streams of one rate do not coincide.
+        # Draw the phase (offset within a period) at random, so that streams of the same rate do not coincide.
         self._phase = chance.random() if phase is None else phase
         self._taken = 0
 
     def end(self, end_ns: int) -> None:
-        """End the schedule at an instant, which is known only shortly before."""
+        """End the schedule at ``end_ns``. The harness knows the end of a load only shortly before."""
         self._end_ns = end_ns
 
     def is_over(self, due_ns: int) -> bool:
-        """Return whether the end of the schedule cancels an operation that was due at an instant."""
+        """Return True if the schedule ends at ``due_ns`` or earlier."""
         return self._end_ns is not None and due_ns >= self._end_ns
 
     def take(self) -> tuple[int, int, T] | None:
-        """Return (number from 0, due instant in ns, drawn values); None when the schedule is over."""
+        """Return the next operation: number from 0, due instant in ns, drawn values; None after the end."""
         if self._rate_per_s == 0:
             return None
         number = self._taken

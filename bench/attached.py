@@ -1,4 +1,4 @@
-"""A cluster that somebody else runs, given by its addresses; load and observer are ours."""
+"""A cluster that other people run, named by its addresses. The harness adds only the load and an observer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from routekeeper.client.config import ClientConfig
 from routekeeper.remoting.codes import MASTER_ID
 from routekeeper.remoting.errors import RemotingError
 
-#: Longest wait in s until a given cluster is ready.
+#: Longest wait in s until the servers of a given cluster are ready.
 READY_S: Final = 15.0
 
 
@@ -80,7 +80,7 @@ class AttachedCluster(Cluster):
         ]
 
     def observe(self, *, reading: bool) -> None:
-        """Do not stop the observer, because the cost of a given cluster is not measured."""
+        """Leave the observer running, because nobody measures the processor time of a given cluster."""
 
     def broker_indexes(self) -> list[int]:
         return self._indexes

@@ -1,7 +1,8 @@
-"""Registering a broker with one given nameserver, as operations without IO.
+"""Registration of a broker with one given nameserver, as operations without I/O.
 
-For tools and load generators; our broker has its own schedule. The connection is the lease: when it closes,
-the nameserver drops the brokers that registered over it. So each broker needs a client of its own.
+Tools and load generators use this module; our broker has a schedule of its own. When the connection closes,
+the nameserver drops all brokers that registered over this connection. So each simulated broker needs a client
+with connections of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from routekeeper.remoting.fields import (
 from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig
 
-#: Starts of a nameserver's remarks that name the outcome of a write. Source: docs/raft-rules.md, rule 2.
+#: Beginning of the remark in a nameserver's answer, if the nameserver cannot know whether a proposal was
+#: applied. Source: docs/raft-rules.md, rule 2.
 UNKNOWN_MARK = "[OUTCOME_UNKNOWN]"
 
 
@@ -33,9 +35,9 @@ class Registration:
     """A broker's announcement.
 
     Attributes:
-        topics: Must not be exactly one topic, as with real brokers: the nameserver would take that for an
-            increment.
-        data_version: Version of ``topics``; a nameserver with this version does not read them.
+        topics: The broker's topics. Their number must not be 1: the nameserver would take the announcement
+            for an incremental one. Real brokers never announce exactly one topic either.
+        data_version: Version of ``topics``; a nameserver that has this version does not read the topics.
         heartbeat_timeout_ms: Lease to request; None for the nameserver's default (120 s).
     """
 
@@ -67,7 +69,7 @@ class Registered:
 
 
 def encode_registration(registration: Registration) -> RemotingCommand:
-    """Return the request; a caller may keep it to register the same again."""
+    """Return the request for a registration. The same request may be sent several times."""
     body = encode_register_body(
         RegisterBody(
             data_version=registration.data_version,
@@ -114,7 +116,8 @@ def unregister(nameserver: str, registration: Registration, *, timeout_s: float 
     """Unregister a broker from one nameserver, over the connection of its registration.
 
     Raises:
-        NotApplied, OutcomeUnknown: As :func:`register`.
+        NotApplied: If the nameserver refused, or the request was never sent.
+        OutcomeUnknown: If the request may have been applied.
     """
     fields = UnregisterBrokerFields(
         broker_name=registration.broker_name,
@@ -127,7 +130,7 @@ def unregister(nameserver: str, registration: Registration, *, timeout_s: float 
 
 
 def classify_write(code: int, remark: str | None) -> Outcome:
-    """Return the outcome of a change from a nameserver's answer."""
+    """Return the outcome of a change that a nameserver answered with this code and remark."""
     if code == ResponseCode.SUCCESS:
         return Outcome.APPLIED
     return Outcome.UNKNOWN if (remark or "").startswith(UNKNOWN_MARK) else Outcome.NOT_APPLIED

@@ -1,4 +1,7 @@
-"""The scenarios of one run of a cluster: their times, and the reasons why its arm has lost some (pure)."""
+"""The scenarios of one run of a cluster: their times, and reasons for scenarios that ended early.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from routekeeper.bench.split import Slot
 
 
 class Chronicle:
-    """The scenarios of a run so far.
+    """The scenarios of a run so far. A scenario is lost if the servers of the design fail during it.
 
     Attributes:
-        scenario: The scenario under way; the warm-up belongs to the first one.
-        slots: Times of finished scenarios, in order; a lost one has a slot, too.
-        lost: Scenario to the reason why its arm has lost it.
+        scenario: Name of the present scenario; the warm-up belongs to the first scenario.
+        slots: Times of the scenarios that have ended, in order; a lost scenario has an entry, too.
+        lost: Reason for each lost scenario, by the scenario's name.
     """
 
     def __init__(self, given: SessionPlan) -> None:
@@ -27,7 +30,7 @@ class Chronicle:
         self.lost: dict[str, str] = {}
 
     def begins(self, scenario: str) -> None:
-        """Note that another scenario has begun."""
+        """Note that ``scenario`` has begun."""
         self.scenario = scenario
 
     def ends(self, begin_ns: int, end_ns: int) -> None:
@@ -35,11 +38,14 @@ class Chronicle:
         self._add(self.scenario, begin_ns, end_ns)
 
     def loses(self, reason: str) -> None:
-        """Note that the arm has lost the present scenario; the first reason counts."""
+        """Note that the servers failed during the present scenario; keep only the first reason."""
         self.lost.setdefault(self.scenario, reason)
 
     def loses_rest(self, begin_ns: int, now_ns: int, reason: str) -> None:
-        """Note that the arm has lost the scenario that began at an instant, and all later ones."""
+        """Note that the servers failed during the scenario that began at ``begin_ns``.
+
+        All later scenarios are lost, too, with the same reason.
+        """
         over = {slot.scenario for slot in self.slots}
         for scenario in self.scenarios:
             if scenario in over:
@@ -54,18 +60,18 @@ class Chronicle:
         self.slots.append(Slot(scenario=scenario, folder=folder, begin_ns=begin_ns, end_ns=end_ns))
 
     def loss(self, error: Exception, ends: Iterable[str]) -> str | None:
-        """Return the reason for which the arm has lost, if one of its servers stopped the harness.
+        """Return the failure of the measured servers that stopped the harness; None if no server failed.
 
         Args:
-            error: Why the harness cannot go on.
-            ends: How servers ended that were not stopped.
+            error: The error that stopped the harness.
+            ends: For each server that ended by itself, a text on how the server ended.
         """
         if isinstance(error, ArmLost):
             return reason_of(error)
-        ended = list(ends)  # look at all of them, because each look records an end
+        ended = list(ends)  # read the whole iterator: reading an item also records the end of one server
         return self.lost.get(self.scenario) or (ended[0] if ended else None)
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an error in one line."""
+    """Return the first line of an error's text, or the name of its class if it has no text."""
     return str(error).partition("\n")[0] or type(error).__name__

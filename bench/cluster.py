@@ -1,7 +1,7 @@
-"""All processes of one run: the servers of an arm, brokers, users and the observer.
+"""All processes of one run: the servers of a compared design, brokers, users and the observer.
 
-This module builds, starts, supervises and stops them, and tells them when the load begins and ends. It does
-not know about measurements and faults: :mod:`routekeeper.bench.director` does.
+This module builds, starts, supervises and stops the processes, and announces the begin and the end of the
+load to the users. Measurements and faults are in :mod:`routekeeper.bench.director`.
 """
 
 from __future__ import annotations
@@ -48,32 +48,35 @@ from routekeeper.client.config import ClientConfig
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.route import TopicConfig
 
-#: Time in s from "everything is ready" until the warm-up begins; users are made meanwhile.
+#: Time in s between the instant at which all processes are ready and the begin of the warm-up. Locust creates
+#: its users in this time.
 LEAD_S: Final = 0.4
-#: Longest time in s until the observer starts or stops reading.
+#: Longest time in s until the observer confirms a command to start or to stop reading.
 OBSERVER_MAX_S: Final = 30.0
-#: Number of times that a server is asked for its written bytes until it answers.
+#: Number of times that the harness asks a server for its written bytes, because a busy server may not answer
+#: in time. After the last time the harness continues without the number.
 WRITTEN_TRIES: Final = 3
-#: Longest time in s from the start of a server until it serves; if it takes longer, its arm is lost.
+#: Longest time in s from the start of a server until it serves. If a server needs longer, the scenario is
+#: lost.
 RESTART_MAX_S: Final = 60.0
 
 _NO_NEW_TOPICS: Final = "autoCreateTopicEnable=false"
 _NEW_TOPICS: Final = "autoCreateTopicEnable=true"
-#: The error of a server whose port is in use: then the harness chose a wrong port.
+#: Text in the log of a server whose port is in use: the harness had chosen a port that was not free.
 _PORT_TAKEN: Final = "Address already in use"
 
 Record = Callable[[Event], None]
 
 
 class Cluster:
-    """All processes of one run of one arm.
+    """All processes of one run of one design.
 
     Attributes:
         first_step: Text to show while the cluster starts.
         side_names: Names of the groups of users.
         servers: The servers, for queries over the network; set by :meth:`build`.
-        started: The same servers, if the harness started their processes.
-        server_processes: Processes of the servers; empty if somebody else runs them.
+        started: The same object as ``servers``, if the harness started the servers' processes.
+        server_processes: Processes of the servers; empty if other people run them.
         sides: Addresses to which each group of users connects.
     """
 
@@ -96,13 +99,13 @@ class Cluster:
         self._carriers: list[Process] = []
         self._helpers: list[Process] = []
 
-    # -- parts -------------------------------------------------------------------------------------------
+    # -- building the processes --------------------------------------------------------------------------
 
     def build(self) -> None:
         """Choose hosts, ports and command lines, without starting a process."""
         names = [f"broker-{index}" for index in range(self.plan.brokers)]
         if self.plan.links == "kernel":
-            from routekeeper.bench.kernel import KernelNetwork  # only root has this tool
+            from routekeeper.bench.kernel import KernelNetwork  # imported here: only root can use it
 
             self.network = KernelNetwork([*server_names(self.plan.servers), *names])
         network = self.network
@@ -157,11 +160,11 @@ class Cluster:
 
     @property
     def _generator_load(self) -> Load:
-        """Return the generator's part of the plan's load."""
+        """Return the load that the generator makes; a subclass may leave a part to other programs."""
         return self.plan.load
 
     def _load_processes(self) -> list[Process]:
-        """Make observer and generator, without starting them."""
+        """Make the processes of the observer and the generator, without starting them."""
         observing = [sys.executable, "-m", "routekeeper.bench.observer", str(self.config_path("observer"))]
         self.observer = self._process("observer", "prober", observing)
         locustfile = Path(__file__).with_name("generator.py")
@@ -175,7 +178,7 @@ class Cluster:
         return [self.observer, self.generator]
 
     def config_path(self, name: str) -> Path:
-        """Return the file with the configuration of one of our programs."""
+        """Return the path of the configuration file of our program ``name``."""
         return self.given.work / f"{name}.json"
 
     def _process(
@@ -216,7 +219,7 @@ class Cluster:
 
     @property
     def links(self) -> Links | Literal["none"]:
-        """Return the means that cuts links between processes."""
+        """Return the tool that cuts links between processes: the proxy or the kernel."""
         return self.plan.links
 
     @property
@@ -233,11 +236,11 @@ class Cluster:
     # -- start and end ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start everything; returns when every server lists every broker and the load can begin.
+        """Start everything; return when every server lists every broker and the load can begin.
 
         Raises:
-            ArmLost: If a server ends or does not come to serve.
-            ClusterError: If something else fails.
+            ArmLost: If a server ends or never serves.
+            ClusterError: If another process fails.
         """
         for process in self._carriers:
             process.launch()
@@ -245,7 +248,7 @@ class Cluster:
         for process in self._carriers:
             process.wait_ready()
         self._launch_brokers()
-        # Start slow-loading processes last, after those for which others wait.
+        # Start the generator and the observer last: they load slowly, and no other process waits for them.
         self.generator.launch()
         self._launch_observer()
         wait_until(
@@ -261,10 +264,10 @@ class Cluster:
         self._start_topics()
 
     def _launch_brokers(self) -> None:
-        """Start the brokers at random instants of a period, so that their reports do not coincide.
+        """Start the brokers at random instants of a period, so that their heartbeats do not coincide.
 
-        Brokers of an installation were not started together. Their spread decides how soon the last one
-        reports to a nameserver that restarted empty.
+        Brokers of a real installation do not start together, either. The spread of their starts decides how
+        soon a nameserver that restarted with empty tables has received a heartbeat from every broker.
         """
         period_s = DOCUMENTED_MS["registerNameServerPeriod"] / 1000 / self.series.timers.divisor
         chance = stream(self.given.seed, "phases of brokers")
@@ -292,10 +295,10 @@ class Cluster:
         self.observer.launch()
 
     def observe(self, *, reading: bool) -> None:
-        """Start or stop the observer's reading; return when it has done so.
+        """Start or stop the observer's reading; return when the observer has confirmed this command.
 
         Raises:
-            ClusterError: If the observer does not confirm this in time.
+            ClusterError: If the observer does not confirm in time.
         """
         self.observer.signal(signal.SIGUSR2 if reading else signal.SIGUSR1)
         deadline = time.monotonic() + OBSERVER_MAX_S
@@ -312,7 +315,7 @@ class Cluster:
     def create_topics(self, topics: Sequence[str]) -> None:
         """Create topics at each broker, as an administrator does.
 
-        It waits at most as long as a start may take.
+        The time limit of each call is 60 s, the longest time that a server may take to start.
         """
         client = Client(ClientConfig(nameservers=tuple(self.servers.clients), call_timeout_s=RESTART_MAX_S))
         try:
@@ -329,7 +332,8 @@ class Cluster:
         """Wait until every server lists every broker for each of these topics.
 
         Args:
-            watched: Processes whose end ends the wait; the run's supervisor restarts servers.
+            watched: Processes whose end stops the wait with an error. During a run the list has no servers,
+                because another part of the harness restarts them.
         """
         arm = _threaded_arm(self._arm_config())
         everybody = self.broker_indexes()
@@ -349,7 +353,7 @@ class Cluster:
                 session.close()
 
     def await_brokers(self) -> None:
-        """Wait until every server lists every broker, including the generator's."""
+        """Wait until every server lists every broker, including those that the generator simulates."""
         wanted = len(self.broker_indexes()) + self.plan.load.sim_brokers
         servers = self.servers
         wait_until(
@@ -359,7 +363,7 @@ class Cluster:
         )
 
     def begin(self) -> int:
-        """Start the load; return the instant of its beginning."""
+        """Start the load; return the instant at which it begins, in ns of the monotonic clock."""
         self.generator.wait_ready()
         self.observer.wait_ready()
         start_ns = time.monotonic_ns() + round(LEAD_S * 1e9)
@@ -380,12 +384,12 @@ class Cluster:
         write_at_once(self.config_path("generator"), [msgspec.json.encode(config)])
 
     def say_topic(self, topic: str, beginning: Beginning) -> None:
-        """Tell producers the instant at which a new topic is created."""
+        """Write a file that announces to producers the instant at which a new topic is created."""
         path = begin_path(self.config_path("generator"), topic)
         write_at_once(path, [msgspec.json.encode(beginning)])
 
     def say_end(self, end_ns: int) -> None:
-        """Tell users when the load ends."""
+        """Write a file that announces to users the instant at which the load ends."""
         say_end(self.config_path("generator"), end_ns)
 
     def users_are_gone(self) -> bool:
@@ -395,7 +399,7 @@ class Cluster:
         """Check that users have ended without an error.
 
         Raises:
-            ClusterError: If users still run, or failed.
+            ClusterError: If users still run, or have failed.
         """
         if self.generator.alive:
             raise ClusterError(f"the generator did not end\n{self.generator.log_tail()}")
@@ -403,7 +407,7 @@ class Cluster:
             raise ClusterError(f"the generator ended with {self.generator.code}\n{self.generator.log_tail()}")
 
     def stop(self) -> None:
-        """Stop everything, brokers first as an operator would."""
+        """Stop all processes in the order: observer, brokers, servers, processes that carry links."""
         groups = [[self.observer], self.brokers, self.server_processes, self._carriers]
         for group in groups:
             for process in group:
@@ -412,7 +416,7 @@ class Cluster:
                 process.join()
 
     def take_rows(self) -> None:
-        """Convert lines of foreign programs into events; our programs write events themselves."""
+        """Do nothing: our programs write events. A subclass converts other programs' output here."""
 
     def kill(self) -> None:
         """End all processes that still run."""
@@ -427,7 +431,7 @@ class Cluster:
         return [*self.server_processes, *self.brokers]
 
     def truth(self, broker: int, what: Fact, t_ns: int | None = None) -> None:
-        """Record a change of a broker's state, by default now."""
+        """Record a change of a broker's state at ``t_ns``; by default, the change happens now."""
         t_ns = time.monotonic_ns() if t_ns is None else t_ns
         self.record(Truth(subject="broker", broker=broker, what=what, t_ns=t_ns))
 
@@ -437,9 +441,9 @@ class Cluster:
             process.sample()
 
     def measure_disk(self, t_ns: int) -> None:
-        """Record the bytes that each server and the device have written up to now."""
+        """Record the written bytes of each server and the written sectors of the device, up to now."""
         for process in self.server_processes:
-            # Ask again, because a busy server may not answer in time.
+            # Ask several times, because a busy server may not answer in time.
             tries = (self.started.written(process.index) for _ in range(WRITTEN_TRIES))
             written = next((found for found in tries if found is not None), None)
             if written is not None:
@@ -457,7 +461,7 @@ class Cluster:
             self.record(DiskSample(role="machine", index=0, t_ns=t_ns, sectors=sectors))
 
     def count(self) -> None:
-        """Record how many bytes have passed each link."""
+        """Record the number of bytes that have passed each link since the start of the run."""
         t_ns = time.monotonic_ns()
         for count in self.network.counts():
             self.record(
@@ -471,21 +475,21 @@ class Cluster:
             )
 
     def revive_servers(self) -> Iterator[str]:
-        """Restart every server that has ended by itself; yield, before its restart, how it ended."""
+        """Restart every server that ended by itself; before each restart, yield how the server ended."""
         for process in self.server_processes:
             end = process.revive()
             if end is not None:
                 yield end
 
     def server_ends(self) -> Iterator[str]:
-        """Yield, for each server that ended by itself and is down, how it ended."""
+        """Yield a text for each server that ended by itself and is down: how it ended."""
         return (end for process in self.server_processes if (end := process.died()) is not None)
 
     def check_others(self, *, load_is_over: bool) -> None:
-        """Check that all processes other than servers run.
+        """Check that all processes except the servers run.
 
         Raises:
-            ClusterError: If a process has ended; only the users may end, after the load.
+            ClusterError: If such a process has ended. Users may end after the load.
         """
         for process in [*self.brokers, self.observer, *self._carriers]:
             end = process.died()
@@ -499,12 +503,12 @@ class Cluster:
             raise ClusterError(f"the generator ended early, with {code}\n{self.generator.log_tail()}")
 
     def lacks_port(self) -> bool:
-        """Return whether a server found its port in use by another process."""
+        """Return whether a server could not start because another process used its port."""
         return any(_PORT_TAKEN in process.log_text() for process in self.server_processes)
 
 
 def making_topics(command: Sequence[str]) -> list[str]:
-    """Return a broker's command line with automatic creation of topics, RocketMQ's default."""
+    """Return a broker's command line that lets the broker create missing topics (RocketMQ's default)."""
     return [word.replace(_NO_NEW_TOPICS, _NEW_TOPICS) for word in command]
 
 
@@ -512,14 +516,15 @@ def say_end(config: Path, end_ns: int) -> None:
     """Write the end of the load into the file for which users wait.
 
     Args:
-        config: Configuration whose :func:`end_path` they watch.
+        config: Path of the users' configuration; :func:`end_path` derives the file from it.
     """
     write_at_once(end_path(config), [str(end_ns).encode()])
 
 
 def _threaded_arm(config: ArmConfig) -> Arm:
     if config.kind == "zookeeper":
-        from routekeeper.bench.arms.zookeeper import ZooKeeperArm  # kazoo is loaded for this arm only
+        # Imported here: only the design ZooKeeper needs kazoo.
+        from routekeeper.bench.arms.zookeeper import ZooKeeperArm
 
         return ZooKeeperArm(config)
     from routekeeper.bench.arms.remoting import RemotingArm

@@ -1,4 +1,4 @@
-"""Make a comparison round by round, with all arms in random order; continue an interrupted one."""
+"""Make a comparison round by round, with all designs in random order; resume an interrupted comparison."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FILE_NAME: Final = "comparison.json"
 
 
 class Teller:
-    """Reports progress on stderr: on a terminal in one updated line, else in one line for each step."""
+    """Reports progress on stderr: one changing line on a terminal, else one line for each step."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -44,7 +44,7 @@ class Teller:
         self._last = ""
 
     def begin(self, number: int, what: str, left_s: float) -> None:
-        """Note that another run begins; the whole comparison takes about ``left_s`` from now."""
+        """Note that another run begins, and that it and all later runs will take about ``left_s`` seconds."""
         self._number = number
         self._what = what
         self._end = f"{datetime.now() + timedelta(seconds=left_s):%H:%M}"
@@ -69,16 +69,16 @@ class Teller:
 
 
 def begin(out: Path, comparison: Comparison) -> None:
-    """Make a comparison's folder."""
+    """Make a comparison's folder, with a file of its settings."""
     out.mkdir(parents=True)
     (out / FILE_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(comparison), indent=2) + b"\n")
 
 
 def load(out: Path) -> Comparison:
-    """Read the order of the comparison in a folder.
+    """Read the settings of the comparison in a folder.
 
     Raises:
-        PlanError: If the folder has no order that this program can read.
+        PlanError: If the folder has no settings that this program can read.
     """
     try:
         return msgspec.json.decode((out / FILE_NAME).read_bytes(), type=Comparison)
@@ -89,7 +89,7 @@ def load(out: Path) -> Comparison:
 
 
 def is_made(out: Path, comparison: Comparison, turn: Turn) -> bool:
-    """Return whether every run in an arm's turn is complete and not void."""
+    """Return True if all runs of one design in one round ("turn") are complete and not void."""
     series = {one.name: one for one in comparison.plan.series}
     for scenario in scenarios_of(comparison.plan, series[turn.series]):
         folder = run_folder(out, series=turn.series, scenario=scenario.name, block=turn.block, arm=turn.arm)
@@ -103,16 +103,16 @@ def is_made(out: Path, comparison: Comparison, turn: Turn) -> bool:
 
 
 def missing_turns(out: Path, comparison: Comparison) -> list[Turn]:
-    """Return the turns of a comparison that are still to be made, in their order."""
+    """Return the turns (runs of one design in one round) that are not complete, in the comparison's order."""
     every = [turn for block in blocks_of(comparison.plan, comparison.seed) for turn in block]
     return [turn for turn in every if not is_made(out, comparison, turn)]
 
 
 def make_runs(out: Path, comparison: Comparison) -> list[Path]:
-    """Make every run that is missing; return the folders of those that were made.
+    """Make every run that is missing; return the folders of the runs that were made.
 
-    Finished runs of an interrupted round are kept: the round's seed gives its arms the same load and faults,
-    whenever they run. A run that became void while it ended is made again.
+    Finished runs of an interrupted round are kept: all designs of a round get the same load and faults from
+    the round's seed, and may run at different times. A run is repeated if stopping its cluster failed.
     """
     folders: list[Path] = []
     for round_ in range(ATTEMPTS_MAX):
@@ -124,7 +124,7 @@ def make_runs(out: Path, comparison: Comparison) -> list[Path]:
 
 
 def _make_missing(out: Path, comparison: Comparison, *, attempt_min: int) -> Ending:
-    """Make every missing run once; number the attempts from the given number on."""
+    """Make every missing run once; number the attempts from ``attempt_min`` on."""
     plan = comparison.plan
     number = sum(map(len, blocks_of(plan, comparison.seed)))
     turns = missing_turns(out, comparison)
@@ -168,12 +168,15 @@ def _make_missing(out: Path, comparison: Comparison, *, attempt_min: int) -> End
 
 
 class Ending:
-    """Ends one run's cluster while the next one starts, because only measurements need a quiet machine."""
+    """Stops one run's cluster in a second thread, while the next run's cluster starts.
+
+    These two steps may overlap, because only the measurement itself needs a quiet machine.
+    """
 
     def __init__(self, teller: Teller) -> None:
         self.folders: list[Path] = []
         self.void = False
-        """True if a run failed to end."""
+        """True if the cluster of a run could not be stopped properly."""
         self._teller = teller
         self._pool = ThreadPoolExecutor(1)
         self._running: Future[list[Path]] | None = None
@@ -187,13 +190,13 @@ class Ending:
             self.wait()
 
     def begin(self, end: Callable[[], list[Path]], what: str) -> None:
-        """Let a run end by itself; ``end`` returns its folders."""
+        """Call ``end`` in another thread; ``end`` must stop a run's cluster and return the run's folders."""
         self.wait()
         self._what = what
         self._running = self._pool.submit(end)
 
     def wait(self) -> None:
-        """Wait until no cluster is ending any more; runs whose cluster failed to end are void."""
+        """Wait until the last cluster has stopped; mark its run as void if stopping failed."""
         if self._running is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Targets of a fault, and the links and directions that it cuts (pure)."""
+"""The targets of a fault, and the links and directions that the fault cuts (no I/O, no clock)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,26 @@ from routekeeper.bench.links import Direction, between_groups, both_ways
 from routekeeper.bench.plan import Kind
 
 SIDES: Final = ("side-a", "side-b")
-"""Groups of clients; in a partition the first sits with the server that is alone."""
+"""Names of the two groups of clients. In a partition, ``side-a`` is on the isolated server's side."""
 
 _Side = TypeVar("_Side")
 
 
 def side_of(number: int, sides: Sequence[_Side]) -> _Side:
-    """Return the side of the client or simulated broker of this number; sides alternate."""
+    """Return the group ("side") of the client or simulated broker with this number.
+
+    The number modulo the number of groups is the index of the group.
+    """
     return sides[number % len(sides)]
 
 
 def struck_server(scenario: str, case: str, *, count: int, drawn: int, leader: int | None) -> int:
     """Return the index of the one server that a fault hits.
 
-    It is the leader if the case is about the leader and there is one. A restart and the cases of followers
-    hit another server; a partition separates the drawn one.
+    - Restart, and cases of followers: the server ``drawn``, or the server after it if ``drawn`` is the
+      leader.
+    - Partition: the server ``drawn``, unless the case is about the leader.
+    - All other cases: the leader, or the server ``drawn`` if there is no leader.
 
     Args:
         count: Number of servers.
@@ -40,12 +45,13 @@ def struck_server(scenario: str, case: str, *, count: int, drawn: int, leader: i
 def directions(
     kind: Kind, case: str, *, servers: Sequence[str], target: int, brokers: Sequence[str], broker: int | None
 ) -> list[Direction]:
-    """Return the directions that a fault cuts; none for a fault that cuts no link.
+    """Return the directions (from one process to another) that a fault cuts; empty if the fault cuts no link.
 
     Args:
-        servers, brokers: Names by index.
-        target: The server that the fault hits.
-        broker: The broker that the fault hits; None if it hits servers.
+        servers: Names of the servers, by index.
+        target: Index of the server that the fault hits.
+        brokers: Names of the brokers, by index.
+        broker: Index of the broker that the fault hits; None if the fault hits only servers.
     """
     me = servers[target]
     match kind:

@@ -1,7 +1,7 @@
-"""HTTP to servers of a run, without a proxy from the environment."""
+"""HTTP requests to the servers of a run, which ignore an HTTP proxy in the environment's variables."""
 
 import urllib.request
 from typing import Final
 
 OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Opens a URL as ``urllib.request.urlopen`` does, from the server itself."""
+"""Opener that works like ``urllib.request.urlopen``, but always connects directly, without an HTTP proxy."""

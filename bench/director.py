@@ -1,7 +1,7 @@
 """Executes the timetable of one run: scenario by scenario, fault by fault, at exact instants.
 
-:mod:`routekeeper.bench.plan` and :mod:`routekeeper.bench.cuts` decide the targets of faults. This module
-makes the faults at their times.
+:mod:`routekeeper.bench.plan` decides the times of faults, and :mod:`routekeeper.bench.cuts` decides their
+targets. This module causes the faults.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ from routekeeper.bench.plan import (
 from routekeeper.bench.processes import ArmLost, ClusterError, Process
 from routekeeper.remoting.codes import DEFAULT_TOPIC
 
-#: Time in ns before the creation of a new topic at which its producers learn its name.
+#: Time in ns between the announcement of a new topic's name to producers and the topic's creation.
 SIGNAL_NS: Final = 200_000_000
 
-#: Time for which a group may elect a leader, or servers may be too busy to say who leads, s.
+#: Longest time in s for which the harness waits until every server reports its role and there is a leader.
 ROLES_MAX_S: Final = 15.0
 
-#: Time in ns from when every server lists every broker until idle servers are measured.
+#: Pause in ns before the harness measures idle servers. The pause begins when every server lists every
+#: broker.
 SETTLE_NS: Final = 3_000_000_000
 
 Progress = Callable[[str], None]
@@ -55,7 +56,8 @@ class Director:
     """Executes one run's timetable in a thread of its own; another thread supervises the processes.
 
     Attributes:
-        failure: Why the harness could not go on; None if the timetable was executed, or the arm lost.
+        failure: The error that stopped the harness. None if the timetable was executed, or if the servers of
+            the measured design failed.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class Director:
 
         Args:
             start_ns: Instant at which the load begins.
-            over: Another thread sets it to stop this one.
+            over: Another thread sets this event to stop this thread.
         """
         self.given = cluster.given
         self.plan, self.series = cluster.plan, cluster.series
@@ -100,15 +102,16 @@ class Director:
             self._sleep_until(self._start_ns + round(self.plan.warmup_s * 1e9))
             for place, scenario in enumerate(scenarios_of(self.plan, self.series)):
                 if scenario.name == REST:
-                    break  # it begins when the load is over
+                    break  # this scenario is the last one; another part of the harness runs it after the load
                 self._chronicle.begins(scenario.name)
                 if place == 0:
-                    # A generator without enough CPU registers its brokers late, which would count as lost
-                    # routes.
+                    # Wait for the simulated brokers: a generator without enough CPU registers them late, and
+                    # the report would count the missing routes as faults of the servers.
                     self._cluster.await_brokers()
                     if scenario.name in DEVICE:
                         self._sleep_until(time.monotonic_ns() + SETTLE_NS)
-                # To read each server 50 times a second costs the servers more than idle brokers do.
+                # Stop the observer while costs are measured: its 50 queries per second and server would cost
+                # the servers more than idle brokers do.
                 of_costs = scenario.name in COSTS
                 self._cluster.observe(reading=not of_costs)
                 if of_costs:
@@ -119,7 +122,8 @@ class Director:
                     at_ns += round(scenario.quiet_s * self.series.stretch * 1e9)
                     self._sleep_until(at_ns)
                 if of_costs:
-                    self._cluster.measure_disk(at_ns - 1)  # the last instant of the scenario
+                    # Give the sample a time 1 ns before the end, so that it belongs to this scenario.
+                    self._cluster.measure_disk(at_ns - 1)
                 for n, fault in enumerate(scenario.faults):
                     self._progress(f"{scenario.name}: {fault.case}")
                     strike = self._bring_topic if scenario.name == NEW_TOPIC else self._strike
@@ -131,11 +135,12 @@ class Director:
                 self.failure = error
             else:
                 self._chronicle.loses_rest(begin_ns, time.monotonic_ns(), reason)
-        except Exception as error:  # This is the boundary of the thread: the main thread makes the run void.
+        # Keep the error for the main thread, which voids the run: this thread ends here.
+        except Exception as error:
             self.failure = error
 
     def _sleep_until(self, at_ns: int) -> None:
-        """Sleep until an instant, or until the run is over.
+        """Sleep until an instant.
 
         Raises:
             ClusterError: If the run is over before that instant.
@@ -146,7 +151,7 @@ class Director:
     # -- new topics ---------------------------------------------------------------------------------------
 
     def _bring_topic(self, scenario: str, n: int, fault: PlannedFault, from_ns: int) -> int:
-        """Create a topic while producers try to send to it; return the end of its window."""
+        """Create a topic while producers try to send to it; return the end of the observed time in ns."""
         kind = CASES[scenario][fault.case]
         if kind == "first-send":
             self._let_brokers_make_topics()
@@ -175,7 +180,7 @@ class Director:
         return until_ns
 
     def _let_brokers_make_topics(self) -> None:
-        """Restart the brokers with automatic creation of topics."""
+        """Restart the brokers one by one, so that they create a topic when a producer first sends to it."""
         brokers = self._cluster.brokers
         for process in brokers:
             process.command = making_topics(process.command)
@@ -189,10 +194,11 @@ class Director:
     # -- faults -------------------------------------------------------------------------------------------
 
     def _strike(self, scenario: str, n: int, fault: PlannedFault, from_ns: int) -> int:
-        """Make one fault: choose its target, wait, break, wait, repair, wait for restarted servers.
+        """Cause one fault: choose its target, wait, break, wait, repair, wait for restarted servers.
 
         Returns:
-            The end of its window, which goes on after everything works again, however long a restart took.
+            The end of the fault's window (the time in which its effects are measured) in ns. From the
+            complete repair to this end, the time is fixed; it does not depend on the duration of a restart.
         """
         cluster = self._cluster
         kind = CASES[scenario][fault.case]
@@ -253,9 +259,10 @@ class Director:
         return [everybody[struck]]
 
     def _roles(self) -> list[str]:
-        """Return every server's role, once all say it and one leads where one is to.
+        """Return every server's role, once all servers report a role and a group of servers has a leader.
 
-        On a busy machine a group may elect its leader anew just then: a fault of the leader would strike any.
+        On a busy machine a group may just be electing a leader. Without this wait, a fault that must hit the
+        leader would hit some other server. After 15 s return the roles as they are.
         """
         servers = self._cluster.servers
         deadline = time.monotonic() + ROLES_MAX_S
@@ -282,14 +289,14 @@ class Director:
             case "cable" | "oneway" | "partition":
                 self._cluster.network.cut(cut)
             case "rolling":
-                return  # they come back one by one
+                return  # _come_back restarts the servers one by one
             case "update-topic" | "first-send":
                 raise AssertionError("these strike nobody")
         for broker in brokers:
             self._cluster.truth(broker, "cut" if cut else "down", begin_ns)
 
     def _come_back(self, kind: Kind, processes: list[Process], cut: list[Direction]) -> int:
-        """Repair a fault; return the instant at which that was complete."""
+        """Repair a fault; return the instant at which the repair was complete."""
         cluster = self._cluster
         if cut:
             done_ns = cluster.network.heal()
@@ -309,8 +316,8 @@ class Director:
                 process.join()
                 process.launch()
                 self._await_service(process)
-                # Like an operator, go on only when all servers serve: otherwise two would be down at the same
-                # time.
+                # Continue only when all servers serve, as an operator would do. Otherwise two servers would
+                # be down at the same time.
                 self._await_server(cluster.servers.ready, f"{process.name} was not ready")
             return time.monotonic_ns()
         for process in processes:
@@ -332,9 +339,9 @@ class Director:
             self._await_server(lambda: started.serves(process), f"{process.name} did not serve")
 
     def _await_server(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a restarted server; if it ends meanwhile, start it once more.
+        """Wait until ``condition`` holds or the run is over. The supervising thread restarts ended servers.
 
         Raises:
-            ArmLost: If that takes too long.
+            ArmLost: If ``condition`` does not hold within RESTART_MAX_S (60 s).
         """
         wait_until(lambda: self._over.is_set() or condition(), what, [], RESTART_MAX_S, late=ArmLost)

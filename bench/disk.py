@@ -1,7 +1,7 @@
-"""Bytes and syncs of servers' files, and of the device below them.
+"""Bytes and syncs of servers' files, and sectors that the files' disk has written.
 
-The kernel's count for a process (``/proc/PID/io``) counts a whole large folio for each small write, so it
-cannot be used. Instead each server reports its own bytes, or its files are measured.
+The kernel's count for a process (``/proc/PID/io``) is useless: it adds the size of a whole large folio for
+each small write. Instead each server reports its own bytes, or this module measures the server's files.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 _ENTRY: Final = struct.Struct(">qi")
-"""Checksum and length before each entry of a transaction log. Source: ZooKeeper 3.9, Util.readTxnBytes."""
+"""Header of each entry of a transaction log: checksum, length. Source: ZooKeeper 3.9, Util.readTxnBytes."""
 _LOG_HEADER_SIZE: Final = 16
-"""Magic, version, database id. Source: ZooKeeper 3.9, FileHeader."""
+"""Size in bytes of a log's header: magic, version, database id. Source: ZooKeeper 3.9, FileHeader."""
 _ENTRY_END_SIZE: Final = 1
 _SECTORS_WRITTEN: Final = 6
-"""Place in ``/sys/dev/block/*/stat``. Source: Documentation/block/stat.rst of Linux."""
+"""Index of the written sectors in ``/sys/dev/block/*/stat``. Source: Linux, Documentation/block/stat.rst."""
 
 
 class Written(NamedTuple):
-    """Bytes that one server has written to its files, and its syncs; use only differences."""
+    """Bytes that one server has written to its files, and its syncs. Use only differences of two readings."""
 
     written_bytes: int
     syncs: int
 
 
 def end_of_log(data: bytes | mmap.mmap) -> int:
-    """Return the bytes of a ZooKeeper transaction log that hold entries; the rest is preallocated."""
+    """Return the length of the entries of a ZooKeeper transaction log; zeros fill the rest of the file."""
     place = min(_LOG_HEADER_SIZE, len(data))
     while place + _ENTRY.size <= len(data):
         _, size = _ENTRY.unpack_from(data, place)
@@ -42,7 +42,7 @@ def end_of_log(data: bytes | mmap.mmap) -> int:
 
 
 def bytes_of_zookeeper(folder: Path) -> int:
-    """Return the bytes of all entries and snapshots below a data directory of ZooKeeper's."""
+    """Return the bytes of all log entries and snapshots below a ZooKeeper data directory."""
     logs = sum(map(_end_of, folder.glob("version-2/log.*")))
     return logs + sum(path.stat().st_size for path in folder.glob("version-2/snapshot.*"))
 
@@ -51,19 +51,20 @@ def _end_of(log: Path) -> int:
     with log.open("rb") as file:
         if not file.seek(0, os.SEEK_END):
             return 0
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:  # 64 MiB, nearly all of it empty
+        # Map the file instead of reading it: the file is 64 MiB long, but nearly all of it is zeros.
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return end_of_log(data)
 
 
 def size_of(folder: Path) -> int:
-    """Return the size of all files below a folder; 0 if there is none."""
+    """Return the size of all files below a folder in bytes; 0 if the folder does not exist."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def figures(lines: Iterable[str]) -> dict[str, float]:
-    """Return the figures of lines ``NAME VALUE``, as ``mntr`` and ``/metrics`` print them.
+    """Return the values of lines ``NAME VALUE``, as ``mntr`` and ``/metrics`` print them.
 
-    Other lines are left out, and names with labels.
+    Omit lines whose text after the first blank is not a number.
     """
     found = {}
     for line in lines:

@@ -3,12 +3,13 @@
 Rules that hold for every event:
 
 - Instants are integers of nanoseconds on ``CLOCK_MONOTONIC`` (``time.monotonic_ns()``), which all processes
-  of one host share. They are compared only within a run.
-- Constants of a run are not repeated in events: they are in the path and in the manifest, see
+  of one host share. Compare instants only within a run.
+- Events do not repeat the constants of a run: these are in the run's path and in its manifest, see
   :mod:`routekeeper.bench.runfolder`.
-- An absent value is left out or ``null``, never 0 or "".
-- One JSON object per line, one file per process and kind. A file is written by one process only.
-- Events contain no judgement: a lookup with any answer is ``ok``. The truth is in ``truth``.
+- An absent value is omitted or ``null``, never 0 or "".
+- A file has one JSON object per line. Each process writes one file for each kind of event.
+- Events do not say if an answer is right: a lookup with any route is ``ok``. The report finds wrong answers
+  by means of the events :class:`Truth`.
 
 This module reads no clock: the caller passes instants, so a test can set them.
 """
@@ -19,69 +20,78 @@ from typing import Final, Literal
 import msgspec
 
 Op = Literal["lookup", "newcomer", "announce", "send", "send_once", "first_send"]
-"""``lookup``: a client asks for a route over a connection that it keeps, and tries the next server itself;
-``newcomer``: a client that has just come asks one server, once; ``announce``: a broker's registration at one
-server; ``send``: a message by a producer with RocketMQ's two retries; ``send_once``: the same without;
-``first_send``: a producer tries to send to a new topic, until it has succeeded once."""
+"""Kinds of operations.
+
+- ``lookup``: a client asks for a route over a connection that stays open. If the server does not answer, the
+  client itself tries the next server.
+- ``newcomer``: a client that has just started asks one server, once.
+- ``announce``: a broker registers at one server.
+- ``send``: a producer sends a message, with RocketMQ's two retries.
+- ``send_once``: a producer sends a message, without retries.
+- ``first_send``: a producer sends to a new topic, again and again until the broker has accepted one message.
+"""
 
 Outcome = Literal["ok", "absent", "refused", "error", "unknown"]
-"""How an operation ended, as its caller sees it:
+"""Result of an operation as its caller sees it.
 
-- ``ok``: answered with success, whether or not what it says is true;
-- ``absent``: answered that there is no such route;
-- ``refused``: the server said that it did not do it (``[NO_QUORUM]``, busy);
-- ``error``: certainly not done for another reason: nothing could be sent, or an error code;
-- ``unknown``: something was sent and no verdict came by the deadline. A write may have been applied or not.
+- ``ok``: the server answered with success; the answer may still be wrong.
+- ``absent``: the server answered that there is no such route.
+- ``refused``: the server said that it did not do the operation (``[NO_QUORUM]``, busy).
+- ``error``: the operation was certainly not done, for another reason: the caller could send nothing, or the
+  answer has an error code.
+- ``unknown``: the caller sent a request and got no answer by the deadline. A write may have been applied or
+  not.
 """
 
 Role = Literal["nameserver", "broker", "generator", "prober", "proxy", "harness", "machine"]
-"""``machine``: all that its processors did for any program since it was started."""
+"""Kind of process. Samples of ``machine`` count the processor time of all programs since the machine started.
+"""
 Fact = Literal["up", "down", "cut", "healed", "changing", "changed"]
 Observer = Literal["nameserver", "client"]
 ViewState = Literal["routed", "absent", "refused", "silent", "end"]
 
 SIMULATED_FROM: Final = 100
-"""Brokers that the generator plays are numbered from here; real ones from 0."""
+"""Lowest number of a broker that the generator simulates; the numbers of real brokers begin at 0."""
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One operation of the load; errors and unknown outcomes are rows too."""
+    """One operation of the load; operations with errors and unknown outcomes are recorded, too."""
 
     op: Op
     user: int
-    """Simulated user, unique within the run."""
+    """Number of the simulated user, unique within the run."""
     target: int | None = None
-    """Index of the server asked last; for sends of the broker."""
+    """Index of the server that was asked last; for a message, index of the broker."""
     due_ns: int
     """Instant at which the open-loop schedule planned the operation. Latency counts from here."""
     sent_ns: int
-    """Instant at which the operation really began, connecting included. ``due_ns <= sent_ns``."""
+    """Instant at which the operation really began, before it connected. ``due_ns <= sent_ns``."""
     done_ns: int
     """Instant at which the outcome was known."""
     outcome: Outcome
     queued: bool = False
-    """True if no user was free at the due instant, so the operation waited: the load was at its limit."""
+    """True if no user was free at the due instant, so that the operation had to wait."""
     code: int | None = None
     remark: str | None = None
     topic: str | None = None
     brokers: list[int] | None = None
     """Brokers that the answer lists for the topic, ascending; null without an answer."""
     version: int | None = None
-    """Version of a changing topic: shown (lookups) or carried (announcements)."""
+    """Version of a topic whose route changes: from a lookup's answer or a broker's announcement."""
     change: int | None = None
-    """The change that an announcement carried; null for a heartbeat that changes nothing."""
+    """Number of the route change that an announcement carried; null for a heartbeat without a change."""
     attempts: int = 1
     message: int | None = None
-    """Sends: which message, unique within the run."""
+    """For a send, number of the message, unique within the run."""
     client_side: str | None = None
-    """Side of a partition on which the user sits; null if it reaches everybody."""
+    """Group of clients to which the user belongs in a partition; null if the user reaches all processes."""
 
 
 class Truth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One fact that the harness caused, and therefore knows.
+    """One fact that the harness knows for certain, because the harness caused it.
 
-    A broker is dead from ``down`` until the next ``up``, unreachable from ``cut`` until ``healed``. The clock
-    of a topic's change starts with ``changing``.
+    A broker is dead from ``down`` until the next ``up``, and unreachable from ``cut`` until ``healed``. The
+    delay of a topic's change counts from ``changing``.
     """
 
     subject: Literal["broker", "topic"]
@@ -94,10 +104,10 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One observer's view of a topic from some instant on: only changes of its readings.
+    """The route of a topic as one client or server shows it from some instant on; one row for each change.
 
-    The true instant lies in ``(unseen_ns, seen_ns]``. The view is valid until the next row of the same
-    observer, index and topic. The state ``end`` only marks the end of the observation.
+    The change happened in the interval ``(unseen_ns, seen_ns]``. The route is valid until the next row of the
+    same observer, index and topic. The state ``end`` only marks the end of the observation.
     """
 
     observer: Observer
@@ -107,44 +117,49 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     brokers: list[int] | None = None
     version: int | None = None
     unseen_ns: int | None = None
-    """Instant at which the last reading that showed the former view was sent; null for the first view."""
+    """Instant at which the observer sent the last query whose answer still showed the earlier route.
+
+    It is null for the first row.
+    """
     seen_ns: int
-    """Instant at which the first answer with this view had been read."""
+    """Instant at which the observer had received the first answer with this route."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One fault that the harness caused. Its window is ``[begin_ns, until_ns)``."""
+    """One fault that the harness caused; its effects are measured in ``[begin_ns, until_ns)``."""
 
     n: int
     kind: str
     case: str
     targets: list[str]
-    """Processes by name: ``nameserver-0``, ``broker-2``."""
+    """Names of the processes that the fault hits: ``nameserver-0``, ``broker-2``."""
     role: str | None = None
     """Role of the first target before the fault: ``leader``, ``follower``, ``independent`` or ``broker``."""
     cut: list[list[str]] | None = None
-    """Directions ``[from, to]`` that let nothing through."""
+    """Directions ``[from, to]`` between two processes, on which no bytes pass during the fault."""
     from_ns: int
-    """Begin of the quiet time ``[from_ns, begin_ns)``, with which the window is compared."""
+    """Begin of the quiet time ``[from_ns, begin_ns)``; the report compares the fault with this time."""
     begin_ns: int
-    """Just before the first signal or cut."""
+    """Instant just before the first signal or cut."""
     healed_ns: int | None = None
-    """Instant at which the fault was taken back: links healed, process continued, or its restart begun."""
+    """Instant at which the harness ended the fault: it healed the links, continued the process, or began to
+    restart it."""
     end_ns: int | None = None
-    """Instant of the last restarted process's ready line; ``healed_ns`` if no process restarts."""
+    """Instant at which the last restarted process was ready; ``healed_ns`` if no process restarts."""
     until_ns: int
 
 
 class ProcessSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Resources that one process had used at one instant.
 
-    The CPU of a span is the sum over pids of the difference between last and first row, where ``start`` is
-    0 and ``exit`` is exact, so that processes that come and go are counted in full.
+    The CPU time of a role (such as ``broker``) in an interval is a sum over pids: CPU in the last row minus
+    CPU in the first row. In a row ``start`` the CPU is 0, and in a row ``exit`` it is exact. So processes
+    that start or end in the interval are counted in full.
     """
 
     role: Role
     index: int
-    """Survives a restart; the pid does not."""
+    """Number of the process within its role. A restart changes the pid, but not this number."""
     pid: int
     t_ns: int
     event: Literal["start", "sample", "exit"] = "sample"
@@ -152,42 +167,43 @@ class ProcessSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     rss_bytes: int
     threads: int | None = None
     code: int | None = None
-    """``exit``: exit code, negative for a signal."""
+    """Exit code in a row ``exit``; negative if a signal ended the process."""
     wanted: bool | None = None
-    """``exit``: whether the harness ended it."""
+    """In a row ``exit``, true if the harness ended the process on purpose."""
 
 
 class DiskSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Bytes that one server, or the device of all servers, had written at one instant.
 
-    Use only differences between two samples of one server.
+    Use only the difference between two samples of the same server.
     """
 
     role: Role
     index: int
-    """Of a server; 0 for the ``machine``."""
+    """Index of the server; 0 for the ``machine``."""
     t_ns: int
-    """Begin or end of what is measured; it is read just outside, so that reading it costs nothing there."""
+    """Begin or end of a measured interval. The harness asks for the counts outside this interval, so that its
+    requests cost nothing within the interval."""
     written_bytes: int | None = None
-    """To its files, as it says itself or as its files show."""
+    """Bytes that the server has written to its files, from its own counter or from the sizes of the files."""
     syncs: int | None = None
     sectors: int | None = None
-    """``machine``: sectors of 512 bytes that the device has written, for whomever."""
+    """For the ``machine``, sectors of 512 bytes that the device has written for any program."""
 
 
 class LinkSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Bytes that passed one link of the proxy from the run's beginning to an instant."""
+    """Bytes that one link of the proxy has transferred from the run's beginning until an instant."""
 
     dialler: str
     acceptor: str
     t_ns: int
     forward_bytes: int
-    """Bytes from the dialler to the acceptor."""
+    """Bytes from the process that connected (dialler) to the process that accepted (acceptor)."""
     back_bytes: int
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One delivery of a message to a consumer; repeated deliveries are rows of their own."""
+    """One delivery of a message to a consumer; if a message is delivered twice, there are two rows."""
 
     message: int
     user: int
@@ -206,11 +222,11 @@ FILE_PREFIX: Final[dict[type[Event], str]] = {
     LinkSample: "links",
     Delivery: "deliveries",
 }
-"""Event kind to the beginning of its files' names: ``ops-PROCESS.jsonl``."""
+"""Maps the kind of an event to the beginning of its files' names: ``ops`` in ``ops-PROCESS.jsonl``."""
 
 
 def instant_of(event: Event) -> int:
-    """Return the instant that decides to which slot an event belongs."""
+    """Return the instant that decides in which scenario's time an event lies."""
     match event:
         case Operation():
             return event.due_ns
@@ -223,10 +239,10 @@ def instant_of(event: Event) -> int:
 
 
 def event_file(folder: Path, kind: type[Event], process: str) -> Path:
-    """Return the path for events of ``kind`` by ``process``: ``FOLDER/ops-PROCESS.jsonl``."""
+    """Return the path of the file for events of ``kind`` by ``process``: ``FOLDER/ops-PROCESS.jsonl``."""
     return folder / f"{FILE_PREFIX[kind]}-{process}.jsonl"
 
 
 def event_files(folder: Path, kind: type[Event]) -> list[Path]:
-    """Return the files of one kind in a run folder, sorted; empty if there are none."""
+    """Return the files in a run folder with events of ``kind``, sorted; an empty list if there are none."""
     return sorted(folder.glob(f"{FILE_PREFIX[kind]}-*.jsonl"))

@@ -1,4 +1,4 @@
-"""The packages of the extra ``bench``, which an installation of ``routekeeper`` alone does not contain."""
+"""The packages of the extra ``bench``, which ``pip install routekeeper`` alone does not install."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def end_without_extra(program: str) -> None:
-    """End the program with a line and exit code 2 if a package of the extra is not installed."""
+    """End the program with exit code 2 and one line of text if a package of the extra is not installed."""
     if missing := lacking():
         print(
             f"{program}: not installed: {', '.join(missing)}; run pip install 'routekeeper[bench]'",

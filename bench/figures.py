@@ -1,4 +1,4 @@
-"""From raw latencies to the lines of the result; pure."""
+"""Statistics of raw latencies, and lines of text for the results (no I/O, no clock)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from collections.abc import Sequence
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least ``share`` of all values do not exceed; ``ordered`` ascends."""
+    """Return a percentile: the smallest value v such that at least ``share`` of all values are <= v.
+
+    Args:
+        ordered: All values, ascending.
+        share: Number from 0 to 1; 0.99 for the 99th percentile.
+    """
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
@@ -17,7 +22,11 @@ def middle(values: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float], form: str) -> str:
-    """Return the median, smallest and largest in brackets, each written by the format ``form``."""
+    """Return text with the median, and the smallest and largest value in brackets.
+
+    Args:
+        form: Format of every value, for example ``.2f``.
+    """
     if not values:
         return "-"
     if len(values) == 1:
@@ -26,13 +35,19 @@ def spread(values: Sequence[float], form: str) -> str:
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Return the median of the ratios round by round, because influences on a whole round cancel."""
+    """Return the median of ``ours / theirs`` over all rounds; None if there are no rounds.
+
+    A disturbance that lasts for a whole round changes both values alike, so the ratio stays the same.
+    """
     pairs = [a / b for a, b in zip(ours, theirs, strict=False) if b]
     return statistics.median(pairs) if pairs else None
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the order statistics between which the median lies with 95 %, for 6 values and more."""
+    """Return the 95 % confidence interval of the median; its ends are two of the values.
+
+    The result is right for 6 values and more.
+    """
     ordered = sorted(values)
     apart = int(0.98 * len(ordered) ** 0.5) + 1
     half = len(ordered) // 2
@@ -40,7 +55,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table: first column left, the others right."""
+    """Return the lines of a table; the first column is aligned left, all other columns right."""
     widths = [max(len(line[column]) for line in (heads, *rows)) for column in range(len(heads))]
     return [
         "  ".join(

@@ -1,11 +1,11 @@
-"""Files for which another process waits, or which it reads while they are written."""
+"""Writing of files that another process waits for, or reads at any time."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 
 def write_at_once(path: Path, parts: Iterable[bytes]) -> None:
-    """Write or replace a file: a reader finds the complete new content, or the complete old one."""
+    """Write or replace a file in one step: a reader finds the whole old or the whole new content."""
     new = path.with_name(f"{path.name}.new")
     with new.open("wb") as file:
         file.writelines(parts)

@@ -1,9 +1,9 @@
-"""The load of the comparison: Locust users for every arm; each operation is recorded.
+"""The load of the comparison: Locust users for every compared design; each operation is recorded.
 
-Started by :mod:`routekeeper.bench.cluster` as ``locust --headless -f bench/generator.py --bench-config
+:mod:`routekeeper.bench.cluster` starts this file as ``locust --headless -f bench/generator.py --bench-config
 FILE``. All users of a kind share one open-loop schedule: a free user takes the next due operation. Latency
-counts from the due instant, so a stalled server causes latency and not fewer requests. Users, with their
-connections and sessions, stay until some time after the last scenario.
+counts from the due instant, so a stalled server causes latency and not fewer requests. Users keep their
+connections and sessions until some time after the last scenario.
 """
 
 from __future__ import annotations
@@ -72,18 +72,22 @@ from routekeeper.client.queue_reader import ReceivedMessage
 from routekeeper.remoting.errors import RemotingError, ResponseError
 from routekeeper.remoting.route import TopicRouteData
 
-#: Interval in s between checks for the configuration.
+#: Interval in s between two checks if a file that the harness writes, such as the configuration, exists.
 AWAIT_S: Final = 0.01
-#: Interval in s between a producer's tries to send to a new topic; producers take turns within it.
+#: Interval in s between a producer's attempts to send to a new topic. The producers' first attempts are
+#: spread evenly over this interval.
 FIRST_SEND_EVERY_S: Final = 0.1
-#: Source of the numbers of messages to new topics.
+#: First number of the messages to new topics; lower numbers are for messages to other topics.
 FIRST_MESSAGES_FROM: Final = 1_000_000_000
-#: User property that distinguishes messages of this run from others.
+#: Name of the message property that holds a message's number.
 MESSAGE_NUMBER: Final = "benchNumber"
 
 
 def arm_of(config: ArmConfig) -> Arm:
-    """Return the users' side of an arm, which waits by gevent."""
+    """Return the part of a design that simulated clients and brokers use.
+
+    It waits by gevent, so that other greenlets run in the meantime.
+    """
     if config.kind == "zookeeper":
         return ZooKeeperArm(config, Waits(SequentialGeventHandler, (gevent.Timeout,)))
     return RemotingArm(config, at_once)
@@ -135,7 +139,7 @@ class Generator:
         return made
 
     def await_end(self, path: Path) -> None:
-        """Wait until the harness names the end of the load; then let users end."""
+        """Wait until the harness announces the end of the load; then stop all users after a fixed time."""
         while not path.exists():
             gevent.sleep(AWAIT_S)
         end_ns = int(path.read_text())
@@ -145,10 +149,10 @@ class Generator:
         self.leaving.set()
 
     def await_due(self, due_ns: int) -> bool:
-        """Wait until an operation is due, or until the load ends, which cancels later operations.
+        """Wait until an operation is due, or until all users may end.
 
         Returns:
-            Whether all users may end.
+            True if all users may end.
         """
         ahead_ns = due_ns - time.monotonic_ns()
         if ahead_ns > 0:
@@ -157,7 +161,7 @@ class Generator:
         return gone
 
     def await_beginnings(self, path: Path) -> None:
-        """Wait for each new topic and have every producer try to send to it."""
+        """Wait for the announcement of each new topic, then make every producer try to send to it."""
         for topic in self.config.new_topics:
             signal = begin_path(path, topic)
             while not signal.exists():
@@ -172,7 +176,7 @@ class Generator:
         return side_of(number, self.config.arm.sides)
 
     def number(self, kind: str) -> int:
-        """Return the next number of a kind of users, from 0."""
+        """Return the next number for a user of this kind, from 0."""
         return next(self.counters.setdefault(kind, itertools.count()))
 
     def record(self, operation: Operation) -> None:
@@ -192,7 +196,7 @@ class Generator:
             self.log.flush()
 
     def leave(self) -> None:
-        """Remove one user; the last one closes the shared state and ends the process."""
+        """Remove one user; after the last user, end all observations, close the log, end the process."""
         self.active -= 1
         if self.active == 0:
             for clients in self.producers.values():
@@ -205,7 +209,7 @@ class Generator:
 
 
 class ObservedClient:
-    """A client whose route cache is observed."""
+    """A client of the load; each change in its cache of routes is recorded."""
 
     def __init__(self, generator: Generator, op: str, number: int) -> None:
         self.side = generator.side(number)
@@ -218,7 +222,7 @@ class ObservedClient:
         )
         self.broker_addrs = dict(
             zip(self.side.brokers.values(), generator.config.brokers, strict=True)
-        )  # address to index
+        )  # maps a broker's address to its number
         self._log = generator.log
         self._observed = observed_topics(load)
         self._shown: dict[str, tuple[ViewState, list[int] | None, int | None]] = {}
@@ -234,11 +238,11 @@ class ObservedClient:
         begun.link_exception(lambda failed: void_run(failed.exception))
 
     def begin(self, after_s: float) -> None:
-        """Ask for the routes, then again once each period.
+        """Ask for the routes after ``after_s`` seconds, and then once in each period.
 
-        Clients that were started together would ask together for ever, unlike those of an installation. The
-        delay until the last one knows a change would then be a single random draw from the period, for any
-        number of clients.
+        ``after_s`` is random, as in a real installation. Clients that start together would otherwise always
+        poll together. Then the time until the last client knows a change would be one random draw from the
+        period, for any number of clients.
         """
         gevent.sleep(after_s)
         if self._ended:
@@ -249,7 +253,7 @@ class ObservedClient:
         self.client.start()
 
     def look(self) -> None:
-        """Record the present content of the cache."""
+        """Record the cached routes that have changed since the last call."""
         now_ns = time.monotonic_ns()
         for topic in self._observed:
             route = self.client.core.directory.routes.route(topic)
@@ -284,14 +288,14 @@ class ObservedClient:
         )
 
     def end(self) -> None:
-        """Record until when the cache was observed."""
+        """Record the instant at which the observation of the cache ended."""
         self._ended = True
         for topic in self._shown:
             self._record(topic, "end", None, None, seen_ns=time.monotonic_ns(), unseen_ns=None)
 
 
 class ProducingClient(ObservedClient):
-    """A producer's client."""
+    """A producer and the client with which it sends."""
 
     def __init__(self, generator: Generator, op: Op, number: int) -> None:
         super().__init__(generator, op, number)
@@ -307,7 +311,7 @@ class ProducingClient(ObservedClient):
         self._user = generator.number("user")
 
     def try_to_send(self, topic: str, begin_ns: int, until_ns: int) -> None:
-        """Try to send to a topic, each try at its due instant, until one succeeds."""
+        """Send a message to a topic at fixed intervals from ``begin_ns`` on, until one message succeeds."""
         due_ns = begin_ns
         while due_ns < until_ns:
             sleep_until(due_ns)
@@ -371,7 +375,7 @@ class ReadingClient(ObservedClient):
         self.join()
 
     def join(self) -> None:
-        """Join the group once routes can be read: a session with ZooKeeper takes a moment."""
+        """Join the group once routes can be read, because a new ZooKeeper session is not usable at once."""
         directory = self.client.core.directory
         for topic in self.known:
             while not self._ended:
@@ -385,7 +389,7 @@ class ReadingClient(ObservedClient):
             self.consumer = self.client.consume(config, self.topics, self.read)
 
     def read(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Record that these messages were delivered; each delivery is a row."""
+        """Record the delivery of these messages, one row for each delivery."""
         now_ns = time.monotonic_ns()
         for message in messages:
             number = int(message.properties[MESSAGE_NUMBER])
@@ -398,7 +402,7 @@ class ReadingClient(ObservedClient):
 
 
 def view_of(topic: str, route: TopicRouteData | None) -> tuple[ViewState, list[int] | None, int | None]:
-    """Return state, brokers and version of a route."""
+    """Return the state, the brokers and the version that a route shows."""
     if route is None:
         return "absent", None, None
     shown = looked_at(route, target=None)
@@ -406,7 +410,7 @@ def view_of(topic: str, route: TopicRouteData | None) -> tuple[ViewState, list[i
 
 
 class Shared:
-    """Holds the generator for the users: Locust makes them itself, so they get no argument."""
+    """Holds the generator that all users share. Locust creates the users, so they get no argument from us."""
 
     generator: Generator
 
@@ -420,7 +424,9 @@ def add_arguments(parser: Any) -> None:
 def open_log(environment: Any, **_: Any) -> None:
     path = Path(environment.parsed_options.bench_config)
     print("generator ready", flush=True)
-    while not path.exists():  # everything is loaded; the harness now names the instant of the beginning
+    # Print "ready" only now, when all modules are loaded: the harness then writes the configuration, and in
+    # it the instant at which the load begins.
+    while not path.exists():
         gevent.sleep(AWAIT_S)
     config = msgspec.json.decode(path.read_bytes(), type=GeneratorConfig)
     load = config.load
@@ -447,7 +453,7 @@ def sleep_until(instant_ns: int) -> None:
 
 
 class Staying(User):
-    """A user of the shared generator that stays until all users may end."""
+    """A user that has access to the generator, and does not end before the generator ends all users."""
 
     abstract = True
     wait_time = constant(0)
@@ -461,28 +467,28 @@ class Staying(User):
         self.prepare()
 
     def prepare(self) -> None:
-        """Make this user's objects, inside its greenlet."""
+        """Create this user's objects; called inside the user's own greenlet."""
 
     def stay(self) -> NoReturn:
-        """Wait until all users may end, then end."""
+        """Wait until all users may end, then end this user."""
         self.generator.leaving.wait()
         self.generator.leave()
         raise StopUser
 
 
 class Paced(Staying):
-    """Makes due operations of one kind until the schedule is over."""
+    """A user that does the due operations of one kind until their schedule has ended."""
 
     abstract = True
 
     @property
     @abstractmethod
     def arrivals(self) -> Arrivals[Any]:
-        """The schedule of this kind."""
+        """Schedule of the operations that users of this class do."""
 
     @abstractmethod
     def operate(self, number: int, due_ns: int, chosen: Any) -> Operation:
-        """Make one operation now and return its row; the caller sets ``queued``."""
+        """Do one operation now and return its row; the caller sets the row's field ``queued``."""
 
     @task
     def go_on(self) -> None:
@@ -519,7 +525,7 @@ class Paced(Staying):
 
 
 class Lookup(Paced):
-    """Asks for routes over kept connections, without a cache."""
+    """A user that asks for routes over connections that stay open, without a cache."""
 
     op = "lookup"
 
@@ -536,7 +542,7 @@ class Lookup(Paced):
 
 
 class Newcomer(Paced):
-    """Connects as a new client to one server; the servers take turns, so that each gets many."""
+    """A user that connects to one server as a new client; it goes through the servers round robin."""
 
     op = "newcomer"
 
@@ -551,7 +557,7 @@ class Newcomer(Paced):
 
 
 class Sender(Paced):
-    """Sends messages through the brokers that its client's routes name."""
+    """A user that sends messages through the brokers that its client's routes name, with retries."""
 
     op: Op = "send"
 
@@ -569,7 +575,7 @@ class Sender(Paced):
 
 
 class SenderOnce(Sender):
-    """Sends messages through the brokers of its client's routes, without retries."""
+    """A user that sends messages through the brokers that its client's routes name, without retries."""
 
     op = "send_once"
 
@@ -577,7 +583,8 @@ class SenderOnce(Sender):
 class SimulatedBroker(Staying):
     """A broker that registers each period, and also when a change of one of its topics is due.
 
-    No registration waits for an earlier one, so a nameserver that does not answer does not delay the others.
+    A registration does not wait for the answer to an earlier one. So a nameserver that does not answer does
+    not delay the broker's registrations with other nameservers.
     """
 
     op = "announce"
@@ -585,7 +592,8 @@ class SimulatedBroker(Staying):
     def prepare(self) -> None:
         config = self.config
         self.index = SIMULATED_FROM + self.place
-        # The brokers take turns, so that changes come at even intervals, and one falls into a short outage.
+        # Give the brokers different phases, so that all brokers together make changes at even intervals. Then
+        # at least one change falls into a short outage.
         self.own = self.generator.arrivals(
             f"change {self.index}",
             config.load.change_per_s / config.load.sim_brokers,
@@ -595,7 +603,9 @@ class SimulatedBroker(Staying):
         self.side = self.generator.side(self.place)
         self.session: BrokerSession = self.generator.arm.broker(self.side)
         self.version = 1
-        # DataVersions are compared by equality: the stamp tells this run's broker from another's.
+        # A nameserver does not read the topics of a registration if it already has their DataVersion. The
+        # time stamp is a part of the DataVersion: a broker of an earlier run may have had the same name and
+        # version.
         self.stamp = time.time_ns() // 1_000_000
         self.steady = {
             f"sim-{self.index}-{number}": 4 for number in range(config.load.topics_per_sim_broker - 1)
@@ -632,7 +642,7 @@ class SimulatedBroker(Staying):
             due_ns += period_ns
 
     def announced(self, due_ns: int, change: int | None) -> None:
-        """Announce to all servers concurrently and record each answer."""
+        """Announce the topics to all servers concurrently and record each answer."""
         listing = self.listing()
         begun_ns = time.monotonic_ns()
         facts = {

@@ -1,4 +1,4 @@
-"""Configuration of the load generator, which the harness writes (pure)."""
+"""Configuration of the load generator, which the harness writes (no I/O, no clock)."""
 
 from pathlib import Path
 from typing import Final
@@ -10,45 +10,48 @@ from routekeeper.bench.events import SIMULATED_FROM, Op
 from routekeeper.bench.plan import NEW_TOPIC, Load, Plan, SeriesPlan, scenarios_of
 
 RETRIES: Final = 2
-"""Of producers that retry: RocketMQ's default of ``retryTimesWhenSendFailed``."""
+"""Number of retries of a producer that retries: RocketMQ's default of ``retryTimesWhenSendFailed``."""
 
 
 class GeneratorConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration; the harness writes it into a JSON file for which the generator waits."""
+    """Configuration of the load generator.
+
+    The harness writes the configuration into a file as JSON; the generator waits for this file.
+    """
 
     folder: str
-    """Where events go."""
+    """Folder into which the generator writes its events."""
     arm: ArmConfig
     load: Load
     brokers: list[int]
-    """Numbers of the real brokers, in the order in which sides name them."""
+    """Numbers of the real brokers, in the order of :attr:`Side.brokers`."""
     seed: int
     start_ns: int
     new_topics: list[str]
-    """Topics that come to be; :func:`begin_path` says when."""
+    """Topics that are created during the run, each at the instant in the file at :func:`begin_path`."""
     linger_ns: int
-    """How long users stay after the load's end, which :func:`end_path` names once it is known."""
+    """Time in ns for which users stay after the end of the load, which is in the file at :func:`end_path`."""
 
 
 def end_path(config: Path) -> Path:
-    """Return the file, beside the configuration, into which the harness writes the end of the load in ns."""
+    """Return the path of the file into which the harness writes the end of the load in ns."""
     return config.with_suffix(".end")
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
-    """The instant of a new topic's creation or first send, and how long producers try to send to it."""
+    """Instant at which a new topic is created or first used, and the end of the producers' attempts."""
 
     begin_ns: int
     until_ns: int
 
 
 def begin_path(config: Path, topic: str) -> Path:
-    """Return the file into which the harness writes the :class:`Beginning` of a new topic."""
+    """Return the path of the file into which the harness writes the :class:`Beginning` of a new topic."""
     return config.with_suffix(f".{topic}")
 
 
 def new_topics(plan: Plan, series: SeriesPlan) -> list[str]:
-    """Return the new topics of a run, in order."""
+    """Return the topics that are created during a run, in the order of their creation."""
     return [
         new_topic(fault.case)
         for scenario in scenarios_of(plan, series)
@@ -58,27 +61,27 @@ def new_topics(plan: Plan, series: SeriesPlan) -> list[str]:
 
 
 def new_topic(case: str) -> str:
-    """Return the topic of a case of the scenario ``new-topic``."""
+    """Return the name of the topic for a case of the scenario ``new-topic``."""
     return f"new-by-{case}"
 
 
 def topic_name(number: int) -> str:
-    """Return one of the topics that the real brokers hold."""
+    """Return the name of one of the topics that the real brokers have."""
     return f"bench-{number}"
 
 
 def changing_topic(sim: int) -> str:
-    """Return the topic of a simulated broker that changes."""
+    """Return the name of the topic whose route the simulated broker with this number changes."""
     return f"sim-{sim}-changing"
 
 
 def observed_topics(load: Load) -> list[str]:
-    """Return the topics whose views are recorded."""
+    """Return the topics for which the harness records each change of a client's or server's route."""
     return [topic_name(0), *(changing_topic(SIMULATED_FROM + number) for number in range(load.observed_sims))]
 
 
 def paced(load: Load) -> dict[Op, tuple[float, list[str]]]:
-    """Return the rates and topics of the operations of clients that stay."""
+    """Map each kind of operation over lasting connections to its rate per second and its topics."""
     topics = [topic_name(number) for number in range(load.topics)]
     return {
         "lookup": (load.lookup_per_s, [*topics, *observed_topics(load)]),
@@ -88,7 +91,7 @@ def paced(load: Load) -> dict[Op, tuple[float, list[str]]]:
 
 
 def is_versioned(topic: str) -> bool:
-    """Return whether the topic's queues count its changes."""
+    """Return True if the topic's number of queues is also its version, the number of its changes."""
     return topic.startswith("sim-")
 
 

@@ -1,4 +1,4 @@
-"""A cluster that somebody else runs, given by its addresses (pure)."""
+"""A cluster that other people run, named by its addresses (no I/O, no clock)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ SERVERS_MAX: Final = 9
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """Addresses of a given cluster, and the arm that it stands for."""
+    """Addresses of a cluster that other people run, and the design (``arm``) of this cluster."""
 
     arm: Arm
     servers: list[str]
-    """``host:port`` of each nameserver, over the wire."""
+    """Address ``host:port`` of each nameserver for RocketMQ's protocol."""
     http: list[str] = []
-    """The same over HTTP, in the same order; empty if nobody is to ask there."""
+    """HTTP address of each nameserver, in the order of ``servers``; empty if HTTP must not be used."""
 
 
 def given_cluster(arm: str | None, servers: Sequence[str], http: Sequence[str]) -> Given:
-    """Check a command line's description of a cluster.
+    """Check the flags that describe a cluster, and return the cluster.
 
     Raises:
-        PlanError: If something is missing or is no address; the message names it.
+        PlanError: If a flag is missing or has a wrong value; the message names the flag.
     """
     kind = next((known for known in ARMS if known == arm), None)
     if kind is None:
@@ -48,10 +48,10 @@ def given_cluster(arm: str | None, servers: Sequence[str], http: Sequence[str]) 
 
 
 def plan_for(plan: Plan, given: Given) -> Plan:
-    """Return a plan for a given cluster.
+    """Return the plan with the design and the number of servers of a cluster that other people run.
 
     Raises:
-        PlanError: If it has faults: the harness must not break a cluster that somebody else runs.
+        PlanError: If the plan has faults: the harness must not damage such a cluster.
     """
     for scenario in plan.scenarios:
         if scenario.faults:

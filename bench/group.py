@@ -1,4 +1,4 @@
-"""Servers of one design for load programs, and the resources that they have used."""
+"""Servers of one design, for benchmarks that start them directly, and the resources that they have used."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Missing(Exception):
 
 
 class Unhealthy(Exception):
-    """A group of servers is not in the state that a measurement needs."""
+    """A group of servers, or its load, has failed, so a measurement is not possible."""
 
 
 class Group(Protocol):
-    """Servers of one design, started and ended together.
+    """Servers of one design, which start and stop together.
 
     Attributes:
-        kind: The protocol of its clients.
-        jvm: Each server is a Java process.
+        kind: The protocol of the clients.
+        jvm: True if each server is a Java process.
     """
 
     name: str
@@ -40,17 +40,17 @@ class Group(Protocol):
 
     @property
     def clients(self) -> list[str]:
-        """Return ``host:port`` for clients, by index."""
+        """Return the addresses ``host:port`` for clients, one for each server."""
         ...
 
     @property
     def pids(self) -> list[int]:
-        """Return the processes that run, by index."""
+        """Return the pids of the running server processes, by index."""
         ...
 
     @property
     def watched(self) -> list[str]:
-        """Return ``host:port`` where clients watch for changes, by index."""
+        """Return the addresses ``host:port`` at which clients watch for changes, one for each server."""
         ...
 
     def start(self) -> None: ...
@@ -64,21 +64,23 @@ class Group(Protocol):
         ...
 
     def epoch(self) -> int | None:
-        """Return the number of the newest term or epoch; None for servers without elections or answers.
+        """Return the number of the newest term or epoch; None without elections or without an answer.
 
-        Each leader begins a new one, so the difference of two numbers is the number of changes of leader.
+        Each leader begins a new term, so the difference of two results is the number of changes of leader.
         """
         ...
 
     def kill_and_restart(self) -> None:
-        """Kill all servers and start them again with their folders; return without waiting for them."""
+        """Kill all servers and restart them with the same folders; return before they serve."""
         ...
 
     def log_tail(self, index: int) -> str: ...
 
 
 def cpu_s(pid: int) -> float:
-    """Return user and system time of all threads of a process so far, in seconds, to the nanosecond.
+    """Return the user and system time that a process has used since its start, in seconds.
+
+    The time includes all threads, and is exact to the nanosecond.
 
     Source: clock_getcpuclockid(3), as glibc computes the id; Linux only. /proc counts in ticks of 10 ms.
     """
@@ -90,7 +92,7 @@ def log_tails(group: Group) -> str:
 
 
 def largest_memory_mb(group: Group) -> list[float]:
-    """Return the peak memory of each server's process so far, by the kernel's count (VmHWM)."""
+    """Return the peak memory in MB of each server's process since its start (the kernel's VmHWM)."""
     found = []
     for pid in group.pids:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -100,7 +102,10 @@ def largest_memory_mb(group: Group) -> list[float]:
 
 
 def usages(group: Group) -> list[dict[str, Any] | None]:
-    """Return the CPU of each server's process so far, and its memory now; None for an ended process."""
+    """Return CPU time and memory of each server's process: CPU time since the process began, memory now.
+
+    The list has None for a process that has ended.
+    """
     found: list[dict[str, Any] | None] = []
     for pid in group.pids:
         try:
@@ -113,30 +118,31 @@ def usages(group: Group) -> list[dict[str, Any] | None]:
 
 
 def heap_kept(group: Group) -> dict[str, float]:
-    """Return the largest heap of the servers' JVMs after a full collection, in MB.
+    """Return the largest heap of the servers' JVMs after a garbage collection, in MB.
 
-    The result is empty if the servers are no JVMs, or if the heap cannot be read.
+    The result is empty if the servers are not JVMs, or if the heap cannot be read.
     """
     if not group.jvm or shutil.which("jcmd") is None:
         return {}
     try:
         kept = [live_bytes(class_histogram(pid)) for pid in group.pids]
     except (subprocess.SubprocessError, ValueError):
-        return {}  # the row then has no figure
+        # Return no figure instead of an error: the other figures of the measurement are still useful.
+        return {}
     return {"heap_kept_mb": max(kept) / _MB}
 
 
 def class_histogram(pid: int) -> str:
-    """Make a JVM collect garbage, and return its objects by class."""
+    """Make a JVM collect garbage, and return the number and size of its objects by class, as text."""
     command = ["jcmd", str(pid), "GC.class_histogram"]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_JCMD_S).stdout
 
 
 def live_bytes(histogram: str) -> int:
-    """Return the sum at the end of a JVM's class histogram, which is taken after a full collection (pure).
+    """Return the total bytes of a class histogram; a JVM collects its garbage before it makes the histogram.
 
     Raises:
-        ValueError: If the histogram has no sum.
+        ValueError: If the histogram has no total.
     """
     found = re.search(r"^Total +\d+ +(\d+) *$", histogram, re.M)
     if found is None:

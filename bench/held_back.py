@@ -1,8 +1,8 @@
 """Program that delays packets of a TUN device: ``python -m routekeeper.bench.held_back``.
 
-It runs in a network namespace whose routes send packets into the device. It drops some, and writes the others
-into the device again when their time has come. The namespace's rules then send these to their interface.
-Needs root.
+It runs in a network namespace whose routes send packets into the device. It drops a share of the packets, and
+writes all remaining packets into the device again after the delay. The namespace's rules then send these
+packets to the namespace's interface. Needs root.
 
 It waits by ``select``, because Python's ``epoll`` and ``poll`` round to whole milliseconds.
 """
@@ -19,23 +19,24 @@ import time
 from collections import deque
 from typing import Final
 
-#: Bound of the held packets; further ones are dropped, as by a router whose queue is full.
+#: Largest number of packets that wait for the end of their delay. The program drops further packets, as a
+#: router with a full queue does.
 HELD_MAX: Final = 10_000
 _PACKET_MAX: Final = 65_536
-#: Source: linux/if_tun.h.
+#: Request TUNSETIFF of ioctl, and the flags IFF_TUN and IFF_NO_PI. Source: linux/if_tun.h.
 _SET_INTERFACE: Final = 0x400454CA
 _TUN_WITHOUT_HEADER: Final = 0x1001
 
 
 def open_device(name: str) -> int:
-    """Make a TUN device and return its file; closing the file removes the device."""
+    """Create a TUN device and return its file descriptor; closing the descriptor removes the device."""
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, _SET_INTERFACE, struct.pack("16sH22x", name.encode(), _TUN_WITHOUT_HEADER))
     return device
 
 
 def hold_back(device: int, *, delay_s: float, loss: float, chance: random.Random) -> None:
-    """Pass packets on after a delay, in order, except for a share that is dropped; never return."""
+    """Forward packets in order, each after ``delay_s``; drop a random share ``loss`` of the packets."""
     held: deque[tuple[float, bytes]] = deque()
     while True:
         left_s = max(0.0, held[0][0] - time.monotonic()) if held else None
@@ -49,7 +50,7 @@ def hold_back(device: int, *, delay_s: float, loss: float, chance: random.Random
             try:
                 os.write(device, held.popleft()[1])
             except BlockingIOError:
-                pass  # the kernel's queue is full, so the packet is lost
+                pass  # the kernel's queue is full: drop the packet, as a router does
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
 """Build of a Python, and the choice among a machine's interpreters.
 
-    python3 -I bench/interpreter.py            print the path of the python3.11 that the Makefile takes
-    python3 -I bench/interpreter.py --about    print path, version, compiler and build of this one as JSON
+    python3 -I bench/interpreter.py            print the path of the python3.11 that the Makefile uses
+    python3 -I bench/interpreter.py --about    print path, version, compiler and build of this Python as JSON
 
-The file runs under any Python 3 and needs the standard library only, because no environment exists yet when
-the Makefile asks.
+The file runs under any Python 3 and needs the standard library only: the Makefile runs it before it creates
+an environment.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import sysconfig
 from collections.abc import Iterator
 from typing import Any
 
-#: Time in s within which an interpreter must answer; otherwise it is skipped.
+#: Time in s within which an interpreter must answer; otherwise :func:`choose` does not use it.
 ANSWER_S = 20.0
-#: Text in the line of an interpreter that is on no list.
+#: Text for an interpreter if nothing shows that its build is optimised.
 NOT_OPTIMISED = "not known to be optimised"
-#: Text beside every figure from such an interpreter.
+#: Text that the benchmarks print with their figures if nothing shows that this Python's build is optimised.
 WARNING = (
     "this Python is not known to be built with profile-guided and link-time optimisation; one that is, as "
     "Debian's python3.11, needs about a fifth less CPU time"
@@ -33,13 +33,14 @@ _USUAL = "/usr/bin"
 
 
 def optimised_by(config_args: str, prefix: str, *, debian: bool) -> str | None:
-    """Return why a build is known to have profile-guided and link-time optimisation; None if it is not known.
+    """Return the evidence for a build with profile-guided and link-time optimisation; None without evidence.
 
-    Two kinds of builds are on the list:
+    Two kinds of builds are known to have both optimisations:
 
-    - CPython that was configured with both flags, as python.org's images, Fedora, Homebrew, conda and uv do;
-    - the packages of Debian and Ubuntu: their rules pass the flags of both to make, so ``CONFIG_ARGS`` has
-      neither. Beside a build without them Debian's 3.11.2 needs 0.82 of the CPU time for a lone write.
+    - CPython that was configured with both flags, as python.org's images, Fedora, Homebrew, conda and uv do.
+    - The packages of Debian and Ubuntu. Their rules pass the flags of both optimisations to make, so
+      ``CONFIG_ARGS`` has neither flag. Measured: for one write at a time, Debian's 3.11.2 needs 0.82 of the
+      CPU time of a build without optimisations.
     """
     if "--enable-optimizations" in config_args and "--with-lto" in config_args:
         return "configured with --enable-optimizations and --with-lto"
@@ -49,7 +50,7 @@ def optimised_by(config_args: str, prefix: str, *, debian: bool) -> str | None:
 
 
 def about() -> dict[str, Any]:
-    """Return path, version, compiler and build of this Python, and whether it can make an environment."""
+    """Return path, version, compiler and build of this Python, and if it can make a virtual environment."""
     reason = optimised_by(
         sysconfig.get_config_var("CONFIG_ARGS") or "",
         sys.base_prefix,
@@ -71,13 +72,13 @@ def describe(found: dict[str, Any]) -> str:
 
 
 def said() -> str:
-    """Return the line for the head of a table, and the warning if this Python is not optimised."""
+    """Return a line that describes this Python, with a warning if it is not known to be optimised."""
     found = about()
     return f"Python {describe(found)}" + ("" if found["optimised"] else f"\nWARNING: {WARNING}")
 
 
 def candidates(name: str, path: str) -> Iterator[str]:
-    """Yield each program of this name on a search path, and in /usr/bin."""
+    """Yield the path of each executable ``name`` in the folders of ``path`` (like PATH) and in /usr/bin."""
     for folder in [*path.split(os.pathsep), _USUAL]:
         place = os.path.join(folder or ".", name)
         if os.access(place, os.X_OK):
@@ -85,7 +86,10 @@ def candidates(name: str, path: str) -> Iterator[str]:
 
 
 def ask(place: str) -> dict[str, Any] | None:
-    """Return an interpreter's facts about itself; None if it does not run or cannot make an environment."""
+    """Return the facts that an interpreter reports about itself; None if the interpreter is unusable.
+
+    An interpreter is unusable if it does not run, is older than 3.11, or cannot make a virtual environment.
+    """
     command = [place, "-I", os.path.abspath(__file__), "--about"]
     try:
         answer = subprocess.run(
@@ -99,7 +103,11 @@ def ask(place: str) -> dict[str, Any] | None:
 
 
 def choose(path: str) -> str | None:
-    """Return the first optimised python3.11, else the first python3.11, else the first good python3."""
+    """Return the path of the best interpreter: an optimised python3.11, else any usable python3.11.
+
+    If the machine has no usable python3.11, return an optimised python3, else any usable python3. Return None
+    if it has no usable interpreter.
+    """
     for name in (_NAME, "python3"):
         usable = [found for place in candidates(name, path) if (found := ask(place)) is not None]
         for found in usable:

@@ -1,7 +1,7 @@
 """Network namespaces by iproute2; needs root.
 
-Names of one set of namespaces begin with a tag: ``rkb``, the number of the process that made them, and a
-number of its own. The next process removes namespaces that a killed process has left.
+Names of one set of namespaces begin with a tag: ``rkb``, the pid of the process that made the set, and the
+set's number. If a process is killed, its namespaces remain; the next process removes them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _own: Final[set[str]] = set()
 
 
 def new_tag() -> str:
-    """Return the tag of a new set; :func:`remove` gives it back."""
+    """Return the tag of a new set of namespaces; :func:`remove` releases the tag."""
     _remove(_is_left)
     tag = f"rkb{os.getpid()}-{next(_numbers)}"
     _own.add(tag)
@@ -33,7 +33,9 @@ def new_tag() -> str:
 
 
 def claimed_subnet(tag: str) -> int:
-    """Return a subnet that no other set has, because the kernel has one route to each.
+    """Add a route to a subnet that no other set of namespaces uses, and return the subnet.
+
+    The kernel refuses a second route to the same subnet, so two sets cannot get the same one.
 
     Args:
         tag: Tag of the set, which is also the name of the interface of the route.
@@ -50,13 +52,13 @@ def claimed_subnet(tag: str) -> int:
 
 
 def remove(tag: str) -> None:
-    """Remove a set's namespaces, and with them all interfaces, routes and rules."""
+    """Remove a set's namespaces; the kernel then removes their interfaces, routes and rules."""
     _remove(lambda other, pid: other == tag)
     _own.discard(tag)
 
 
 def _is_left(tag: str, pid: int) -> bool:
-    """Return whether these are left over from a killed process."""
+    """Return True if the process that made the namespaces with this tag has ended without removing them."""
     return tag not in _own if pid == os.getpid() else not psutil.pid_exists(pid)
 
 
@@ -67,19 +69,20 @@ def _remove(chosen: Callable[[str, int], bool]) -> None:
         for name in listed
         if (tag := _TAG.match(name)) is not None and chosen(tag[1], int(tag[2]))
     ]
-    # Remove the interface with the tag's name now: with its other end, it would vanish only later.
+    # Also remove the interface that has the tag as its name. The kernel would remove it only some time after
+    # the interface at its other end.
     lines = [f"link del {tag}" for tag in {tag for _, tag in found}]
     lines += [f"netns del {name}" for name, _ in found]
     run(["ip", "-force", "-batch", "-"], lines, check=False)
 
 
 def inside(space: str, words: Sequence[str]) -> list[str]:
-    """Return the command line that runs a program in a namespace."""
+    """Return the command line that runs the program ``words`` in a namespace."""
     return ["ip", "netns", "exec", space, *words]
 
 
 def ip(*lines: str, space: str | None = None) -> None:
-    """Let ``ip`` execute these lines, in a namespace or in this process's own.
+    """Let ``ip`` execute these lines in the namespace ``space``; by default, in this process's own namespace.
 
     Raises:
         ClusterError: If a line fails.
@@ -89,10 +92,10 @@ def ip(*lines: str, space: str | None = None) -> None:
 
 
 def run(command: Sequence[str], lines: Sequence[str] = (), *, check: bool = True) -> str:
-    """Run a command, and return its output.
+    """Run a command with ``lines`` as its input, and return its output.
 
     Raises:
-        ClusterError: If the command fails; the message is the first line of its output.
+        ClusterError: If the command fails; the message is the first line of its error output.
     """
     given = "".join(f"{line}\n" for line in lines)
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)

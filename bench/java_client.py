@@ -1,7 +1,9 @@
-"""Input of RocketMQ's Java client (``java/Sender.java``), and rows made from its output lines (pure).
+"""Settings for RocketMQ's Java client (``java/Sender.java``), and rows from the lines that it prints.
 
-The Java program judges nothing: it writes its requests and the answers. This module turns them into the same
-rows as those of the usual load, so that a report has only one kind of rows.
+This module does no I/O and reads no clock.
+
+The Java program only writes down requests and answers, and judges no outcome. This module turns its lines
+into rows like those of the Python load generator, so that a report reads only one kind of rows.
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ from routekeeper.bench.plan import Load
 from routekeeper.bench.recorder import short_remark
 from routekeeper.remoting.codes import ResponseCode
 
-#: First user number of the Java client; users of the usual load begin with 0.
+#: First user number of the Java client; the user numbers of the Python load generator begin with 0.
 USERS_FROM: Final = 100_000
-#: Pause in ns between two reads of the clients' route tables; it limits the resolution of views.
+#: Pause in ns between two reads of a client's route table. A route change is noticed at most one pause late.
 WATCH_NS: Final = 5_000_000
-#: With these errors, the caller cannot know whether its message has arrived. If a connection closes during a
-#: request, the client reports that it could not send it.
+#: Errors after which the caller cannot know whether the broker has received its message. Among them is
+#: RemotingSendRequestException: the client also raises it if a connection closes during a request.
 UNKNOWN: Final = frozenset(
     {"RemotingTimeoutException", "RemotingSendRequestException", "RemotingTooMuchRequestException"}
 )
@@ -38,11 +40,17 @@ class LinesError(ValueError):
 
 
 class Did(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="operation"):
-    """One operation. ``errors`` begins with the thrown error; each next error is the cause of the former."""
+    """One operation of the Java client.
+
+    ``errors`` begins with the thrown error; each following error is the cause of the error before it.
+    """
 
     op: Op
     client: int
-    """Number of the client among the clients of its kind; by this number, clients take the sides in turn."""
+    """Number of the client among the clients of its kind.
+
+    The number decides to which group of clients (such as ``side-a``) the client belongs.
+    """
     user: int
     number: int
     due_ns: int
@@ -51,7 +59,7 @@ class Did(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="oper
     queued: bool
     topic: str
     server: str | None = None
-    """Address of the nameserver asked last."""
+    """Address of the nameserver that was asked last."""
     broker: str | None = None
     tries: int = 0
     status: str | None = None
@@ -60,11 +68,11 @@ class Did(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="oper
     errors: list[str] = []
     code: int | None = None
     remark: str | None = None
-    """The message of the last of ``errors``."""
+    """The message of the last error in ``errors``."""
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="view"):
-    """A producer's route table since some instant."""
+    """A route in a producer's route table, from some instant on."""
 
     client: int
     topic: str
@@ -75,7 +83,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="vi
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="end"):
-    """The end of a table's watch."""
+    """The end of the observation of a route table."""
 
     client: int
     topic: str
@@ -86,7 +94,7 @@ _DECODER: Final = msgspec.json.Decoder(Did | Shown | Ended)
 
 
 def without_java(load: Load) -> Load:
-    """Return the part of a load for the usual load generator."""
+    """Return the part of a load that the Java client leaves to the Python load generator."""
     return msgspec.structs.replace(
         load, lookup_per_s=0.0, send_per_s=0.0, send_once_per_s=0.0, send_clients=0
     )
@@ -104,13 +112,13 @@ def settings(
     schedule: Path,
     end: Path,
 ) -> str:
-    """Return the properties file for the Java client.
+    """Return the text of the properties file for the Java client.
 
     Args:
-        retries: Number of retries of producers that retry.
-        output: File for its output lines.
-        schedule: File for which it waits, see :func:`schedule`.
-        end: File with the end of the load, in ns.
+        retries: Number of retries of a producer, for operations with retries.
+        output: File into which the client writes its lines.
+        schedule: File with due operations for which the client waits, see :func:`schedule`.
+        end: File into which the harness writes the end of the load, in ns.
     """
     values: dict[str, object] = {
         "sides": len(sides),
@@ -135,7 +143,7 @@ def settings(
 
 
 def _property(value: str) -> str:
-    """Return a value in the form of Java's properties files: escape backslashes and non-ASCII characters."""
+    """Return a value for a Java properties file, with backslashes and non-ASCII characters escaped."""
     return "".join(
         char
         if 32 <= ord(char) < 127 and char != "\\"
@@ -150,7 +158,12 @@ def _pairs(data: bytes) -> Iterator[bytes]:
 
 
 def schedule(load: Load, seed: int, start_ns: int, horizon_ns: int) -> Iterator[str]:
-    """Yield the due operations, up to ``horizon_ns`` after the start, that the usual load would make."""
+    """Yield the operations that the Python load generator would make, with due instants, as lines of text.
+
+    Args:
+        start_ns: Instant at which the load begins.
+        horizon_ns: Time after ``start_ns`` up to which operations are yielded.
+    """
     for op, (rate_per_s, topics) in paced(load).items():
         arrivals = Arrivals(
             start_ns=start_ns,
@@ -165,10 +178,10 @@ def schedule(load: Load, seed: int, start_ns: int, horizon_ns: int) -> Iterator[
 
 
 def rows(lines: Iterable[bytes], sides: Sequence[Side]) -> Iterator[Operation | View]:
-    """Yield the row of each line.
+    """Yield a row for each line of the Java client.
 
     Raises:
-        LinesError: If a line is not one of the Java client's; the message names it.
+        LinesError: If a line does not come from the Java client; the message has the number of the line.
     """
     for place, line in enumerate(lines, 1):
         try:
@@ -196,7 +209,7 @@ def rows(lines: Iterable[bytes], sides: Sequence[Side]) -> Iterator[Operation | 
 
 
 def operation(did: Did, sides: Sequence[Side]) -> Operation:
-    """Return the row of one operation."""
+    """Return the row of the comparison for one operation of the Java client."""
     side = sides[did.client % len(sides)]
     is_lookup = did.op == "lookup"
     if is_lookup:
@@ -225,14 +238,15 @@ def operation(did: Did, sides: Sequence[Side]) -> Operation:
 
 
 def _status(did: Did) -> str | None:
-    """Return a broker's status for a stored message, unless it is the plain success."""
+    """Return the status that a broker gave a message which it stored; None for ``SEND_OK``."""
     return None if did.status in (None, "SEND_OK") else did.status
 
 
 def outcome(did: Did) -> Outcome:
-    """Return the outcome of an operation for its caller.
+    """Return the outcome of an operation, as its caller sees it.
 
-    A message that the broker has stored but not yet synced or copied counts as sent, as with our client.
+    A message that the broker has stored, but not yet synced or copied, counts as sent. The Python load
+    generator counts such a message as sent, too.
     """
     if not did.errors:
         return "ok"

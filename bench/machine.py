@@ -15,7 +15,7 @@ from routekeeper.bench.runfolder import Machine
 
 
 def cpu_name() -> str:
-    """Return the processor's name from the system."""
+    """Return the processor's name, as the operating system reports it."""
     try:
         found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
     except OSError:
@@ -34,7 +34,7 @@ def this_machine() -> Machine:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of the installed packages that matter."""
+    """Return the versions of Python and of the installed packages that affect figures."""
     found = {"python": describe(about())}
     for name in ("routekeeper", "pysyncobj", "uvloop", "aiohttp", "locust", "kazoo", "pyspark"):
         try:
@@ -51,7 +51,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def commit() -> str:
-    """Return the checkout's commit, with ``+`` if files differ; ``unknown`` outside a checkout."""
+    """Return the checkout's commit, with ``+`` if files were changed; ``unknown`` outside a checkout."""
     root = Path(__file__).resolve().parents[1]
     try:
         head = _git(root, "rev-parse", "--short=12", "HEAD")

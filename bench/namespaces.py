@@ -1,9 +1,16 @@
-"""Namespaces, addresses and rules of a cluster whose links the kernel cuts (pure).
+"""Network namespaces, addresses and routing rules of a cluster whose links the kernel cuts.
 
-Each server, each broker and the clients have a network namespace of their own. A router, which is also a
-namespace, connects them with each other and with the harness, by a pair of interfaces each. It knows a
-packet's sender by the interface, and its receiver by the address. Both groups of clients are one process with
-two interfaces: all others have a second address, which the second group uses.
+This module does no I/O and reads no clock; other code executes the commands that it returns.
+
+Each server and each broker has a network namespace of its own; all clients together have one namespace. A
+router, which is also a namespace, connects all these namespaces with each other and with the harness (the
+program that runs the benchmark). Each connection to the router is a pair of interfaces. The router knows a
+packet's sender by the interface, and its receiver by the address.
+
+The clients form two groups (:data:`routekeeper.bench.cuts.SIDES`), because a network partition puts the
+groups on different sides. One process contains all these clients; it has one network interface for each
+group. Each server and broker has a second address, which only the second group uses. Packets to this address
+leave by the second group's interface.
 """
 
 from __future__ import annotations
@@ -16,18 +23,19 @@ from routekeeper.bench.cuts import SIDES
 from routekeeper.bench.links import Direction
 
 HARNESS: Final = "harness"
-#: A cluster's addresses are 198.19.N.0/23, from the range that RFC 2544 reserves for benchmarks.
+#: Values of N in a cluster's network 198.19.N.0/23. The range is reserved for benchmarks by RFC 2544.
 SUBNETS: Final = range(0, 256, 2)
 HELD: Final = "held"
-"""Network device in a sender's namespace that delays the packets that pass it."""
-#: Priority of our routing rules: before the kernel's rules for its tables main and default.
+"""Name of the device in a sender's namespace that delays packets."""
+#: Priority of our routing rules. The kernel applies rules with this number before its own rules for the
+#: tables main and default.
 _PREFERENCE: Final = 1000
-#: Number of the routing table for packets whose delay is over.
+#: Number of the routing table for packets after their delay; this table sends the packets to the router.
 _ONWARD: Final = 100
 
 
 def network(subnet: int) -> str:
-    """Return all addresses of a cluster."""
+    """Return the network that contains all addresses of a cluster."""
     return f"198.19.{subnet}.0/23"
 
 
@@ -36,8 +44,8 @@ class Namespaces:
     """Network namespaces of a cluster's processes.
 
     Attributes:
-        tag: Makes the names of this cluster unique; it is the name of the harness's interface.
-        names: Servers and brokers.
+        tag: Text that makes the names of this cluster unique; also the name of the harness's interface.
+        names: Names of servers and brokers.
     """
 
     tag: str
@@ -49,39 +57,45 @@ class Namespaces:
         return f"{self.tag}-router"
 
     def inside(self, name: str) -> str:
-        """Return the namespace of a process."""
+        """Return the name of the namespace in which a process runs."""
         return f"{self.tag}-{'clients' if name in SIDES else name}"
 
     def host(self, name: str) -> str:
         return self._address(name, 2)
 
     def dialled(self, dialler: str, acceptor: str) -> str:
-        """Return the host at which one process reaches another."""
+        """Return the address to which a process must connect to reach another process."""
         by_second = dialler == SIDES[1] and acceptor in self.names
         return self._second(acceptor) if by_second else self.host(acceptor)
 
     def rules(self, directions: Sequence[Direction]) -> list[str]:
-        """Return the router's rules that drop packets in these directions."""
+        """Return rules for the router's namespace that drop the packets of these directions."""
         return [
             f"pref {_PREFERENCE} iif {sender} to {self.dialled(sender, receiver)} blackhole"
             for sender, receiver in directions
         ]
 
     def forwarding(self, sender: str) -> str:
-        """Return the shell line that lets a namespace accept its own packets from the device."""
+        """Return a shell command that lets a namespace forward its own packets after their delay."""
         settings = {"ip_forward": "1", f"conf/{HELD}/accept_local": "1"}
         settings |= {f"conf/{each}/rp_filter": "0" for each in ("all", HELD, sender)}
         return " && ".join(f"echo {value} > /proc/sys/net/ipv4/{name}" for name, value in settings.items())
 
     def onward(self, sender: str) -> list[str]:
-        """Return the lines for ``ip`` that forward packets after their delay; needed once."""
+        """Return lines for ``ip`` that route packets onward after their delay.
+
+        The lines must be executed once in each namespace.
+        """
         return [
             f"route add default via {self._gate(sender)} dev {sender} table {_ONWARD}",
             f"rule add pref {_PREFERENCE} iif {HELD} lookup {_ONWARD}",
         ]
 
     def held_back(self, sender: str, receivers: Sequence[str]) -> list[str]:
-        """Return the lines for ``ip`` that send packets through the device, once it exists."""
+        """Return lines for ``ip`` that route packets to the device that delays them.
+
+        The device must exist before these lines are executed.
+        """
         return [
             f"link set {HELD} up",
             *(
@@ -91,9 +105,10 @@ class Namespaces:
         ]
 
     def commands(self) -> Iterator[tuple[str | None, list[str]]]:
-        """Yield lines for ``ip``, each with its namespace.
+        """Yield lines for ``ip`` and the namespace in which to execute them (None: the harness's own).
 
-        The router and the harness's interface exist already, and all addresses are routed to the latter.
+        Before these lines are executed, the router and the harness's interface must exist, and the route to
+        all addresses must lead to this interface.
         """
         ends = [*self.names, *SIDES]
         yield (
@@ -141,7 +156,7 @@ class Namespaces:
         return self._address(name, 2, second=True)
 
     def _gate(self, name: str) -> str:
-        """Return the router's address towards a process."""
+        """Return the router's own address on the link between the router and a process."""
         return self._address(name, 1)
 
     def _interface(self, name: str) -> list[str]:

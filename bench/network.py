@@ -1,4 +1,4 @@
-"""The network of a run, so that a fault can cut connections: a proxy of our own, or the kernel."""
+"""The network of a run, in which faults can cut links, by a proxy of our own or by the kernel."""
 
 from __future__ import annotations
 
@@ -13,69 +13,70 @@ from routekeeper.bench.processes import ClusterError, Process, ProxyProcess, Rec
 
 
 class Network(abc.ABC):
-    """The hosts of processes, and the addresses for their connections; a link is named by its two ends.
+    """Hosts of processes, and addresses for their connections. A link is identified by its two processes.
 
     Cuts do not affect the harness and the observer.
 
     Attributes:
-        bind: The host that servers and brokers bind.
+        bind: The host at which servers and brokers listen.
     """
 
     bind: str
 
     @abc.abstractmethod
     def host(self, name: str) -> str:
-        """Return the host of a server or a broker, for the harness and for processes of its own kind."""
+        """Return the host at which the harness, and other servers or brokers, reach a server or a broker."""
 
     @abc.abstractmethod
     def command(self, name: str, words: Sequence[str]) -> list[str]:
-        """Return the command line that runs a program on its host."""
+        """Return the command line that runs the program ``words`` on the host of the process ``name``."""
 
     @abc.abstractmethod
     def dialled(self, dialler: str, acceptor: str, to: str) -> str:
-        """Return the address for connections from one process to another that listens at ``to``."""
+        """Return the address at which ``dialler`` reaches ``acceptor``, which listens at ``to``."""
 
     def members(self, bound: Mapping[str, str]) -> list[str]:
         """Return the addresses at which raft members connect to each other.
 
         Args:
-            bound: Name to the address at which it listens.
+            bound: Address at which each member listens, by the member's name.
         """
         return list(bound.values())
 
     def between(self, dialler: int, acceptor: int, ports: Sequence[int]) -> str:
-        """Return the host at which one server, by index, reaches ports of another."""
+        """Return the host by which the server ``dialler`` reaches these ports of the server ``acceptor``."""
         return self.host(f"nameserver-{acceptor}")
 
     @abc.abstractmethod
     def carriers(self) -> list[Process]:
-        """Return the processes that links pass, without starting them; no link is added any more."""
+        """Return the processes that carry links, not yet started; after this call no link can be added."""
 
     @abc.abstractmethod
     def cut(self, directions: Sequence[Direction]) -> int:
-        """Cut these directions, each from its first to its second process; return the instant."""
+        """Cut these directions (from a process, to a process); return the instant of the cut in ns."""
 
     @abc.abstractmethod
     def heal(self) -> int:
-        """End all cuts."""
+        """End all cuts; return the instant in ns at which the links were open again."""
 
     def delay(self, directions: Sequence[Direction], delay_ms: float, *, loss: float = 0.0) -> None:
-        """Delay these directions, and lose a share of their packets.
+        """Delay packets in these directions, and drop the share ``loss`` of them.
 
         Raises:
-            ClusterError: If this network cannot.
+            ClusterError: If this network cannot delay or drop packets.
         """
         raise ClusterError("these links are not delayed")
 
     @abc.abstractmethod
     def counts(self) -> list[Count]:
-        """Return the bytes that have passed each link, where they are counted."""
+        """Return the number of bytes that have passed each link; an empty list if links are not counted."""
 
     def look(self, timeout_s: float) -> list[Passes]:
         """Return the state of each link.
 
         Raises:
-            ClusterError: If this network does not report it in time.
+            ClusterError: If this network does not know the states of its links, or does not report the states
+                within ``timeout_s``.
         """
         raise ClusterError("these links are not looked at")
 
@@ -150,4 +151,4 @@ class ProxyNetwork(Network):
         return self._proxy.look(timeout_s)
 
     def close(self) -> None:
-        """Do nothing, because the process has ended already."""
+        """Do nothing, because the proxy's process has ended already."""

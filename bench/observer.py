@@ -1,8 +1,8 @@
-"""Reads the lists of all servers continuously, over links that no fault cuts: ``python -m
+"""Reads the routes of all servers again and again, over links that no fault cuts: ``python -m
 routekeeper.bench.observer``.
 
-It is a process of its own, so that its reads do not wait behind the load's. SIGUSR1 stops its reading,
-SIGUSR2 starts it again, SIGTERM ends it.
+The observer is a process of its own, so that its queries do not wait for the queries of the load. SIGUSR1
+stops its queries, SIGUSR2 starts them again, SIGTERM ends the process.
 """
 
 from __future__ import annotations
@@ -31,30 +31,33 @@ from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.output import set_up_logging
 from routekeeper.remoting.route import decode_route
 
-#: Time in s without an answer after which a server counts as silent.
+#: Time in s after which a server that has not answered a query counts as silent.
 SILENT_S: Final = 0.25
 _CHUNK: Final = 64 * 1024
 
 
 class ObserverConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The servers to read, and the file for events."""
+    """The servers to read, and the folder for events."""
 
     kind: ArmKind
     servers: list[str]
     topics: list[str]
-    """Those named ``sim-N-...`` are one broker's and have a version."""
+    """Topics to read. A topic named ``sim-N-...`` belongs to broker N only, and its route has a version."""
     folder: str
-    """Where events go."""
+    """Folder into which the observer writes its events."""
     session_ms: int = 0
     period_s: float = 0.02
-    """Pause between two rounds of readings: what limits the resolution of views."""
+    """Pause in s between two readings of all topics at a server.
+
+    A change is noticed up to this much later.
+    """
 
 
 Shown = tuple[ViewState, list[int] | None, int | None]
 
 
 class NameserverReader:
-    """One connection for route queries, made again when it breaks."""
+    """One connection for route queries. If the connection breaks, the next query opens it again."""
 
     def __init__(self, addr: str) -> None:
         host, _, port = addr.rpartition(":")
@@ -64,7 +67,7 @@ class NameserverReader:
         self._opaque = 0
 
     async def read(self, topic: str) -> Shown:
-        """Return the nameserver's state of a topic."""
+        """Return the route that the nameserver shows for a topic: state, brokers, version."""
         try:
             async with asyncio.timeout(SILENT_S):
                 return await self._ask(topic)
@@ -100,7 +103,10 @@ class NameserverReader:
 
 
 def seen(views: Views, topic: str, shown: Shown, sent_ns: int) -> View | None:
-    """Note a reading; return the row to record, if any."""
+    """Note the route that a query has shown.
+
+    Return the row to record, or None if the previous query showed the same route.
+    """
     state, brokers, version = shown
     seen_ns = time.monotonic_ns()
     return views.reading(topic, state, brokers=brokers, version=version, sent_ns=sent_ns, seen_ns=seen_ns)
@@ -121,10 +127,11 @@ async def watch_nameserver(index: int, config: ObserverConfig, log: EventLog, vi
 
 
 class ZooKeeperReader:
-    """One session with one server; it reads the nodes from which a client knows the listed brokers."""
+    """One ZooKeeper session with one server, which reads the nodes that tell clients a topic's brokers."""
 
     def __init__(self, addr: str, session_s: float, reconnect_s: float) -> None:
-        from routekeeper.bench.arms.zookeeper import connect  # kazoo is loaded for this arm only
+        # Imported here: only the design ZooKeeper needs kazoo.
+        from routekeeper.bench.arms.zookeeper import connect
 
         self._addr = addr
         self._client = connect([addr], session_s=session_s, reconnect_s=reconnect_s)
@@ -174,7 +181,7 @@ def watch_zookeeper(
 
 
 class Observer:
-    """The readers of all servers, which start and stop together."""
+    """The tasks or threads that read the routes of all servers; they start and stop together."""
 
     def __init__(self, config: ObserverConfig, log: EventLog) -> None:
         self._config = config
@@ -187,7 +194,7 @@ class Observer:
         self._log.flush()
 
     def read(self) -> None:
-        """Begin to read, over new connections."""
+        """Start to read routes, over new connections."""
         if self._readers:
             return
         self._ending = threading.Event()
@@ -203,7 +210,7 @@ class Observer:
             await watch_nameserver(index, config, log, views)
 
     async def rest(self) -> None:
-        """Stop reading, close the connections, and record until when each topic was observed."""
+        """Stop reading, close the connections, and record for each topic when its observation ended."""
         self._ending.set()
         if self._config.kind != "zookeeper":
             for task in self._readers:
@@ -218,7 +225,7 @@ class Observer:
 
 
 async def observe(config: ObserverConfig) -> None:
-    """Read until SIGTERM; a line on stdout reports each start and stop of reading."""
+    """Read routes until SIGTERM; print a line whenever reading has started or stopped."""
     wanted: asyncio.Queue[signal.Signals] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):

@@ -1,4 +1,4 @@
-"""Plan of a comparison, read from ``plans/NAME.toml`` and checked; and the duration of the comparison."""
+"""Plan of a comparison, read from ``plans/NAME.toml`` and checked, and the duration of a comparison."""
 
 from __future__ import annotations
 
@@ -34,24 +34,35 @@ Kind = Literal[
     "update-topic",
     "first-send",
 ]
-"""``stop``: SIGTERM and a restart; ``kill``: SIGKILL and a restart; ``freeze``: SIGSTOP, later SIGCONT;
-``cable``: both directions of every link of a process; ``oneway``: only what it sends; ``partition``: between
-groups; ``empty``: SIGKILL, and its disk is empty when it starts again; ``rolling``: SIGTERM and a restart,
-one after the other; ``update-topic``: somebody makes a topic on each broker; ``first-send``: producers
-send to a topic that nobody has made, to brokers that then make it themselves. The last two strike nobody."""
+"""Kinds of faults, and of ways in which a topic is created.
+
+- ``stop``: SIGTERM and a restart.
+- ``kill``: SIGKILL and a restart.
+- ``freeze``: SIGSTOP, later SIGCONT.
+- ``cable``: cuts both directions of every link of a process.
+- ``oneway``: cuts only the directions in which a process sends.
+- ``partition``: cuts the links between groups of processes.
+- ``empty``: SIGKILL; the process starts again with an empty disk.
+- ``rolling``: SIGTERM and a restart of each server, one after the other.
+- ``update-topic``: the harness creates a topic on each broker. This hits no process.
+- ``first-send``: producers send to a topic that does not exist, and the brokers create it. This hits no
+  process.
+"""
 
 NEW_TOPIC: Final = "new-topic"
-"""The scenario in which topics come to be. It is the last one: for it brokers are set to make topics "
-"themselves."""
+"""Name of the scenario in which topics are created. Afterwards brokers create topics automatically, so only
+the scenario ``REST`` may follow."""
 
 REST: Final = "rest"
-"""The scenario in which the load is over and brokers and servers are at rest: the last one."""
+"""Name of the scenario that is always the last one. All users have left; brokers and servers are at rest."""
 
 SWEEPS: Final[dict[str, tuple[str, str]]] = {
     f"{who}-{length}": (who, length) for who in ("leader", "follower") for length in ("half", "twice", "four")
 }
-"""Cases of a partition that differ in who is alone, and in how long: half a session of ZooKeeper's, twice, or
-four times as long."""
+"""Maps each case of a partition with a special length to the isolated server and this length.
+
+The lengths are half of ZooKeeper's session timeout, twice this timeout, and four times this timeout.
+"""
 
 CASES: Final[dict[str, dict[str, Kind]]] = {
     "quiet": {},
@@ -71,73 +82,77 @@ CASES: Final[dict[str, dict[str, Kind]]] = {
         "1-2": "partition",
     },
 }
-"""Scenario to its cases, and what each does."""
+"""Maps each scenario to its cases, and each case to the kind of its fault."""
 
 COSTS: Final = ("quiet", "idle-300", REST)
-"""Scenarios in which the servers' cost is measured: nobody but the load asks them meanwhile."""
+"""Scenarios in which the servers' use of resources is measured. During them only the load sends requests."""
 
 DEVICE: Final = ("idle-300",)
-"""Scenarios in which nothing but the servers writes: only there the device's sectors are theirs."""
+"""Scenarios in which only the servers write to the disk, so that all written sectors are the servers'."""
 
 REAL_KINDS: Final[tuple[Kind, ...]] = ("kill", "freeze", "empty", "rolling")
-"""What may happen to servers where RocketMQ's own brokers and clients stand: these dial each other directly,
-so that no proxy can cut them. Its brokers may be killed only: they take 10 s to stop, and one that hangs
-stays listed for the two minutes that nameservers give to those who name no lease."""
+"""Kinds of server faults that are possible with RocketMQ's own brokers and clients.
+
+These brokers and clients connect to each other directly, so a proxy cannot cut their links. Brokers
+themselves can only have the fault ``kill``, because these brokers need 10 s to stop. A broker that hangs
+stays listed for two minutes: it requests no lease, and two minutes are the nameservers' default.
+"""
 
 
 _CUTS: Final[tuple[Kind, ...]] = ("cable", "oneway", "partition")
 _CONNECT_AGAIN_S: Final = 1.0
-"""When TCP repeats the first packet of a connection. Source: RFC 6298, section 2."""
+"""Seconds after which TCP repeats the first packet of a connection. Source: RFC 6298, section 2."""
 
 
 def strikes_broker(scenario: str, case: str) -> bool:
-    """Return whether a case stops a broker; other cases hit servers."""
+    """Return True if the fault of a case hits a broker; other faults hit servers."""
     return scenario == "broker-dies" or case in ("broker-kill", "broker-cable")
 
 
 def strikes_every_server(case: str) -> bool:
-    """Return whether a case hits all servers, at once or one after the other."""
+    """Return True if the fault of a case hits all servers, at the same time or one after the other."""
     return case in ("all", "rolling")
 
 
 class PlanError(ValueError):
-    """A plan is missing or a value in it is not allowed."""
+    """A plan is missing, or it has a value that is not allowed."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Open-loop rates and sizes; rates are operations per second over all users of a kind."""
+    """Rates and sizes of an open-loop load; a rate is operations per second of all users of a kind."""
 
     lookup_per_s: float
     newcomer_per_s: float
     send_per_s: float
     send_once_per_s: float
     change_per_s: float
-    """Changes of simulated brokers' topics."""
+    """Route changes per second, by all simulated brokers together."""
     lookup_clients: int
-    """Clients that the users of look-ups share: their connections."""
+    """Number of clients with connections of their own; the users that look up routes share these clients."""
     send_clients: int
-    """Producer clients of each of the two kinds of sends; their route caches are observed."""
+    """Number of producers for each of the two kinds of sends; changes in their route caches are recorded."""
     sim_brokers: int
     observed_sims: int
-    """Changing topics of so many simulated brokers are observed at servers and clients."""
+    """Number of simulated brokers whose changing topic the harness observes, at servers and at clients."""
     topics: int
     topics_per_sim_broker: int
     message_bytes: int
     timeout_s: float
     consumers: int = 0
-    """Members of one group that reads what is sent; each is a client of its own."""
+    """Number of consumers that read the sent messages. The consumers form one group and share no client."""
     clients_together: bool = False
-    """True if clients ask for routes at the same instants, and not each at its own instant of the period."""
+    """True if all clients ask for routes at the same instants; else each client has a phase of its own."""
 
     def users(self, op: str) -> int:
-        """Return how many users share the schedule of a kind of operation.
+        """Return the number of users that share the schedule of a kind of operation.
 
-        It is the number of operations under way when each waits for as long as it may, plus a quarter, so
-        that the schedule never waits for a user.
+        The number is a quarter more than is needed if every operation takes its longest time. So an operation
+        never waits for a free user.
         """
         rate_per_s, time_outs = {
             "lookup": (self.lookup_per_s, 1),
-            "newcomer": (self.newcomer_per_s, 2),  # one limit for the connection, one for the answer
+            # A new client may wait for two time limits: to connect, and for the answer.
+            "newcomer": (self.newcomer_per_s, 2),
             "send": (self.send_per_s, 1),
             "send_once": (self.send_once_per_s, 1),
         }[op]
@@ -145,14 +160,14 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def all_users(self) -> int:
-        """Return the number of users; each simulated broker is one."""
+        """Return the number of users; each simulated broker counts as one user."""
         return self.sim_brokers + sum(map(self.users, ("lookup", "newcomer", "send", "send_once")))
 
 
 class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One fault of a scenario. Its seconds follow each other: quiet, jitter (drawn), down, after.
+    """One fault of a scenario, with four times in this order: quiet, jitter (random), down, after.
 
-    ``after_s`` begins when everything works again, however long a restart took.
+    ``after_s`` begins when the repair is complete. So the time of a restart is not a part of ``after_s``.
     """
 
     case: str
@@ -170,34 +185,39 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A series: runs with the same timers."""
+    """A series: all runs of a comparison that have the same timers."""
 
     name: Series
     blocks: int
     timers: Timers
     watches: bool = False
-    """Whether ZooKeeper's clients watch; else they poll like the others."""
+    """True if ZooKeeper's clients set watches; else they poll, as the clients of the other designs do."""
     durability: Durability | None = None
-    """Durability of raft in this series; null: the plan's."""
+    """Durability of raft in this series; null for the plan's durability."""
     arms: list[Arm] = []
-    """Arms of the plan that the series runs; all if empty."""
+    """Designs of the plan that the series measures; all if empty."""
     scenarios: list[str] = []
     """Scenarios of the plan that the series runs; all if empty."""
     cases: list[str] = []
-    """Names of the scenarios' cases that the series runs; if empty, all cases except sweeps over lengths."""
+    """Names of the cases that the series runs; if empty, all cases except those in ``SWEEPS``."""
     stretch: float = 1.0
-    """Factor for the seconds of every fault, except the time for which servers are struck: larger timers need
-    longer windows."""
+    """Factor for the times of a scenario, because longer timers need longer measurements.
+
+    It does not apply to ``PlannedFault.quiet_s``. :func:`down_seconds` decides if it applies to ``down_s``.
+    """
     down_s: dict[str, float] = {}
-    """Seconds for which cases of these names are struck, in place of the plan's and not multiplied."""
+    """Maps a case to the duration of its fault in s.
+
+    The duration replaces the plan's value; ``stretch`` does not multiply it.
+    """
     load: Load | None = None
-    """Load of this series; null: the plan's. The same holds for ``brokers`` and ``warmup_s``."""
+    """Load of this series; null for the plan's load. ``brokers`` and ``warmup_s`` work in the same way."""
     brokers: int | None = None
     warmup_s: float | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One comparison; see ``plans/compare.toml`` for what each value means."""
+    """One comparison; ``plans/compare.toml`` explains each value."""
 
     arms: list[Arm]
     servers: int
@@ -206,7 +226,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     links: Links = "proxy"
     warmup_s: float
     linger_s: float
-    """Seconds for which users stay after the last measured operation."""
+    """Seconds for which users continue after the last measured operation."""
     series: list[SeriesPlan]
     load: Load
     scenarios: list[Scenario]
@@ -224,10 +244,11 @@ def plan_in(plan: Plan, series: SeriesPlan) -> Plan:
 
 
 def down_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan) -> float:
-    """Return the duration of a fault in a series.
+    """Return the duration of a fault in a series, in s.
 
-    It is not stretched if a fault hits only servers: a restart or an election takes the same time with every
-    divisor, and a server that was down for longer would look like one whose recovery depends on a timer.
+    If a fault hits only servers, the series' ``stretch`` does not multiply its duration. A restart or an
+    election takes the same time with every divisor of timers. If the duration grew with the timers, a
+    server's recovery would seem to depend on the timers.
     """
     if fault.case in series.down_s:
         return series.down_s[fault.case]
@@ -236,22 +257,23 @@ def down_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan) -> floa
 
 
 def quiet_seconds(fault: PlannedFault, series: SeriesPlan, drawn: float) -> float:
-    """Return the quiet time before a fault.
+    """Return the quiet time before a fault, in s.
 
-    The drawn part is stretched like the time after the fault: every instant between two registrations must be
-    equally likely, or else an average of recoveries would be that of one instant.
+    The series' ``stretch`` multiplies the random part, like the time after the fault. So a fault happens with
+    equal probability at every instant between two registrations. With a shorter random part, an average of
+    recovery times would be valid only for faults in a part of this interval.
 
     Args:
-        drawn: 0 to 1, by chance.
+        drawn: Random number from 0 to 1.
     """
     return fault.quiet_s + drawn * fault.jitter_s * series.stretch
 
 
 def after_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan, links: Links) -> float:
-    """Return the time for which the window of a fault goes on after its end.
+    """Return the time in s for which the effects of a fault are still measured after the repair.
 
     After a cut by the kernel, TCP repeats lost packets after pauses that double. So a connection may pass no
-    bytes for about as long as the cut has lasted, or until its first packet is repeated.
+    bytes for about as long as the cut has lasted, or until TCP repeats the first packet of the connection.
     """
     after_s = fault.after_s * series.stretch
     if links == "kernel" and CASES[scenario][fault.case] in _CUTS:
@@ -260,13 +282,13 @@ def after_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan, links:
 
 
 def seconds_of(scenario: str, fault: PlannedFault, series: SeriesPlan, links: Links = "proxy") -> float:
-    """Return the total time of a fault."""
+    """Return the expected total time of a fault in s, from the quiet time to the end of its measurement."""
     after_s = after_seconds(scenario, fault, series, links)
     return quiet_seconds(fault, series, 0.5) + down_seconds(scenario, fault, series) + after_s
 
 
 def scenarios_of(plan: Plan, series: SeriesPlan) -> list[Scenario]:
-    """Return the scenarios of a series, in order, with their cases."""
+    """Return the scenarios and cases that a series runs; the scenarios are in the plan's order."""
     chosen = [
         msgspec.structs.replace(
             scenario,
@@ -283,20 +305,23 @@ def scenarios_of(plan: Plan, series: SeriesPlan) -> list[Scenario]:
 
 
 def only_series(plan: Plan, names: Sequence[str]) -> Plan:
-    """Return a plan with only these series, in the plan's order.
+    """Return a plan that has only the named series, in the plan's order.
 
     Raises:
-        PlanError: If the plan has no series of one of these names.
+        PlanError: If one of the names is not the name of a series of the plan.
     """
     _known("series", names, {series.name for series in plan.series})
     return msgspec.structs.replace(plan, series=[series for series in plan.series if series.name in names])
 
 
 def only_scenarios(plan: Plan, names: Sequence[str]) -> Plan:
-    """Return a plan with these of its scenarios, in the plan's order, and the series that have any of them.
+    """Return a plan with only the named scenarios, and with only the series that run some of their cases.
+
+    Scenarios and series keep the plan's order.
 
     Raises:
-        PlanError: If the plan has no scenario of one of these names, or no series has any of them.
+        PlanError: If one of the names is not the name of a scenario of the plan, or if no series runs a case
+            of the named scenarios.
     """
     _known("scenarios", names, {scenario.name for scenario in plan.scenarios})
     left = msgspec.structs.replace(plan, scenarios=[each for each in plan.scenarios if each.name in names])
@@ -322,7 +347,7 @@ def run_seconds(plan: Plan, series: SeriesPlan) -> float:
 
 
 def drawn_order(arms: Sequence[Arm], chance: random.Random) -> list[Arm]:
-    """Return the arms of one block in random order."""
+    """Return the designs of one round in random order."""
     order = list(arms)
     chance.shuffle(order)
     return order
@@ -334,11 +359,11 @@ def plans() -> list[str]:
 
 
 def load_plan(name: str) -> Plan:
-    """Read and check a named plan, or the one in a file whose name ends in ``.toml``.
+    """Read and check a named plan, or the plan in a file whose name ends in ``.toml``.
 
     Raises:
-        PlanError: Unknown name, a file that cannot be read, or a value out of its range; the message names
-            value and range.
+        PlanError: If the name is unknown, the file cannot be read, or a value is out of range. The message
+            names the value and its range.
     """
     if name.endswith(".toml"):
         try:
@@ -357,7 +382,11 @@ def load_plan(name: str) -> Plan:
 
 
 def parse_plan(text: str) -> Plan:
-    """Check the text of a plan; see :func:`load_plan`."""
+    """Return the plan in a TOML text after checking its values.
+
+    Raises:
+        PlanError: If the text is not TOML, or if a value is out of range.
+    """
     try:
         plan = msgspec.convert(tomllib.loads(text), Plan)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
@@ -436,7 +465,7 @@ def parse_plan(text: str) -> Plan:
 
 
 def _check_real(plan: Plan) -> None:
-    """Check a plan against the limits of RocketMQ's own brokers and Java client."""
+    """Check that RocketMQ's own brokers and Java client can execute a plan."""
     where = f"beside {', '.join(arm for arm in plan.arms if arm in REAL)}"
     period_ms = DOCUMENTED_MS["registerNameServerPeriod"]
     for series in plan.series:
@@ -451,7 +480,11 @@ def _check_real(plan: Plan) -> None:
 
 
 def _check_size(plan: Plan, where: str) -> None:
-    """Check load, brokers and warm-up of a plan or of one of its series."""
+    """Check the load, brokers and warm-up of a plan, or of a plan for one of its series.
+
+    Args:
+        where: Beginning of the values' names in error texts.
+    """
     load = plan.load
     _in_range(f"{where}brokers", plan.brokers, 1, 20)
     _in_range(f"{where}warmup_s", plan.warmup_s, 0, 600)
@@ -470,7 +503,7 @@ def _check_size(plan: Plan, where: str) -> None:
 
 
 def _check_readers(plan: Plan, series: SeriesPlan) -> None:
-    """Check that somebody reads messages in the scenarios of a series that need it."""
+    """Check that a series has consumers if one of its scenarios needs consumers."""
     if plan_in(plan, series).load.consumers:
         return
     for scenario in scenarios_of(plan, series):

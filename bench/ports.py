@@ -1,7 +1,8 @@
-"""Ports for the processes of a run, so that a killed server can have its own again.
+"""Ports for the processes of a run; they stay reserved, so a killed server can use its old port again.
 
-They lie below the range that systems give to outgoing connections. A process reserves whole blocks of them,
-each guarded by a socket bound to its first port, so that concurrent comparisons share none.
+The ports lie below the range that operating systems use for outgoing connections. A process reserves whole
+blocks of ports. A socket bound to a block's first port guards the block, so that concurrent comparisons share
+no port.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Final
 HOST: Final = "127.0.0.1"
 USABLE: Final = range(20_000, 32_000)
 BLOCK: Final = 250
-#: Enough for several clusters, so that a port is given again only long after its last use.
+#: Number of blocks of ports that a process reserves. This is enough for several clusters, and a port is used
+#: again only after a long time.
 BLOCKS: Final = 4
 
 
@@ -25,7 +27,7 @@ class NoPorts(OSError):
 
 
 class Ports:
-    """The ports of one process, given in turn; blocks are reserved at the first request."""
+    """Ports that one process has reserved; the first call of :meth:`take` reserves whole blocks of ports."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,10 +35,10 @@ class Ports:
         self._oldest_first: deque[int] = deque()
 
     def take(self, count: int) -> list[int]:
-        """Return ``count`` different ports without a listener; the last given ones come last.
+        """Return ``count`` different ports without a listener, the longest unused ports first.
 
         Raises:
-            NoPorts: If there are not so many.
+            NoPorts: If this process has fewer than ``count`` such ports.
         """
         found: list[int] = []
         with self._lock:
@@ -57,7 +59,7 @@ class Ports:
         firsts = range(USABLE.start, USABLE.stop - BLOCK + 1, BLOCK)
         for first in random.SystemRandom().sample(firsts, len(firsts)):
             guard = bound(first)
-            if guard is None:  # a block of another process
+            if guard is None:  # another process has this block
                 continue
             self._guards.append(guard)
             self._oldest_first.extend(range(first + 1, first + BLOCK))
@@ -65,14 +67,14 @@ class Ports:
                 return
 
     def close(self) -> None:
-        """Release the blocks."""
+        """Release the reserved blocks of ports."""
         while self._guards:
             self._guards.pop().close()
         self._oldest_first.clear()
 
 
 def bound(port: int) -> socket.socket | None:
-    """Return a socket that holds a port on loopback, None if another process holds it."""
+    """Return a socket that holds a port on loopback; None if another process holds the port."""
     guard = socket.socket()
     try:
         guard.bind((HOST, port))
@@ -94,5 +96,5 @@ atexit.register(_ports.close)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports on loopback that are this process's; see :meth:`Ports.take`."""
+    """Return ``count`` ports on loopback that this process has reserved; see :meth:`Ports.take`."""
     return _ports.take(count)

@@ -1,4 +1,4 @@
-"""Processes of a run: start, kill, restart, and a record of all their CPU time."""
+"""Processes of a run: start, kill and restart them, and record all their CPU time."""
 
 import contextlib
 import os
@@ -20,23 +20,23 @@ from routekeeper.bench.events import ProcessSample, Role
 from routekeeper.bench.links import DELAY_MAX_MS, Command, Count, Direction, Done, Link, Passes
 
 READY_MARK: Final = " ready"
-"""In the line that a program of ours prints when it serves."""
+"""Text in the line that one of our programs prints when it is ready to serve."""
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 10.0
 
 
 class ClusterError(Exception):
-    """The harness itself failed, so the run is void."""
+    """The harness itself failed, so the run is invalid."""
 
 
 class ArmLost(Exception):
-    """A server ended by itself, or did not begin to serve, so its arm has lost."""
+    """A server ended by itself, or did not begin to serve; the run counts as a failure of its design."""
 
 
 def allow_connections() -> None:
     """Raise the limit on open files of this process and its children to the system's maximum.
 
-    With the usual 1,024, the proxy between three servers and 300 brokers would run out of them.
+    The usual limit of 1,024 files is too low for the proxy between three servers and 300 brokers.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -50,8 +50,8 @@ class Process:
     """One process that can be killed and started again with the same command line.
 
     Attributes:
-        serves: It is part of the measured design, so that its death is a loss of its arm.
-        record: Gets a row at each start, sample and end.
+        serves: True if the process is part of the measured design; its death then counts against the design.
+        record: Called with a row at each start, sample and end of the process.
     """
 
     role: Role
@@ -73,7 +73,7 @@ class Process:
         return f"{self.role}-{self.index}"
 
     def launch(self) -> None:
-        """Start it; :meth:`wait_ready` then waits for its ready line."""
+        """Start the process; :meth:`wait_ready` then waits for its ready line."""
         with self._ends, open(self.log, "ab") as log:
             self._lines = queue.Queue()
             self.child = subprocess.Popen(
@@ -82,7 +82,7 @@ class Process:
                 stderr=log,
                 stdin=subprocess.PIPE if self.pipe_in else subprocess.DEVNULL,
                 text=True,
-                errors="replace",  # bytes that are no text must not end the thread that reads them
+                errors="replace",  # invalid UTF-8 must not end the reading thread
             )
             self._ending = False
         self.record(
@@ -96,7 +96,7 @@ class Process:
                 rss_bytes=0,
             )
         )
-        # A pipe without a reader would block the server some day.
+        # Read the process's output always: a full pipe without a reader would block the server.
         threading.Thread(target=self._drain, args=(self.child, self._lines), daemon=True).start()
 
     def _drain(self, child: subprocess.Popen[str], lines: "queue.Queue[str | None]") -> None:
@@ -110,15 +110,16 @@ class Process:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether it runs and has printed its ready line since it was started last."""
+        """Return True if the process runs and has printed its ready line since its last start."""
         with self._ends:
             return self.alive and self._ready is self.child
 
     def next_line(self, deadline: float) -> str:
-        """Return the next line it prints.
+        """Return the next line that the process prints.
 
         Raises:
-            ClusterError: If it ended or was silent until ``deadline``; the message ends in its log.
+            ClusterError: If the process ended, or was silent until ``deadline``; the message ends with the
+                last lines of the process's log.
         """
         try:
             line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -132,7 +133,8 @@ class Process:
         """Return the ready line.
 
         Raises:
-            ClusterError: If the process ended or was silent for ``timeout_s``; the message ends in its log.
+            ClusterError: If the process ended, or was silent for ``timeout_s``; the message ends with the
+                last lines of the process's log.
         """
         deadline = time.monotonic() + timeout_s
         while self.ready_mark not in (line := self.next_line(deadline)):
@@ -141,7 +143,7 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Return whether it runs; a process that ended is reaped and its end recorded."""
+        """Return True if the process runs; if it has ended, reap it and record its end."""
         with self._ends:
             return self._runs()
 
@@ -155,7 +157,7 @@ class Process:
 
     @property
     def paused(self) -> bool:
-        """Return whether it runs and is stopped by SIGSTOP."""
+        """Return True if the process runs and SIGSTOP has stopped it."""
         with self._ends:
             if not self._runs():
                 return False
@@ -165,18 +167,18 @@ class Process:
 
     @property
     def code(self) -> int | None:
-        """The exit code; None if it runs or never did."""
+        """The process's exit code; None if the process runs, or was never started."""
         return None if self.child is None else self.child.returncode
 
     def died(self) -> str | None:
-        """Return how the process ended by itself; None if it did not."""
+        """Return how the process ended by itself; None if it runs, or if this program ended it."""
         with self._ends:
             if self.child is None or self._ending or self.alive:
                 return None
         return f"{self.name} ended with {self.child.returncode}"
 
     def revive(self) -> str | None:
-        """Start it again if it ended by itself; return how it ended."""
+        """If the process ended by itself, start it again and return how it ended; otherwise return None."""
         with self._ends:
             end = self.died()
             if end is not None:
@@ -184,7 +186,10 @@ class Process:
             return end
 
     def _reap(self) -> int:
-        """Wait for its end, and record the resources that it used; the kernel's final figures are exact."""
+        """Wait for the process's end, record the resources that it used, and return its exit code.
+
+        The recorded CPU time is exact, because it is read after the end.
+        """
         with self._ends:
             return self._reaped()
 
@@ -196,7 +201,7 @@ class Process:
         cpu_ns = _cpu_ns(self.child.pid)
         code = self.child.wait()
         if self.child.stdin is not None:
-            with contextlib.suppress(OSError):  # a last line that nobody reads any more
+            with contextlib.suppress(OSError):  # unsent input is lost, because the process has ended
                 self.child.stdin.close()
         if cpu_ns is not None:
             self.record(
@@ -215,12 +220,12 @@ class Process:
         return code
 
     def signal(self, number: int) -> None:
-        """Send a signal that is not meant to end it."""
+        """Send a signal that is not meant to end the process."""
         if self.child is not None and self.child.returncode is None:
             self.child.send_signal(number)
 
     def strike(self) -> None:
-        """SIGKILL, without waiting for its end."""
+        """Send SIGKILL, without waiting for the process's end."""
         with self._ends:
             if self.alive:
                 assert self.child is not None
@@ -228,13 +233,13 @@ class Process:
                 self.child.kill()
 
     def kill(self) -> None:
-        """SIGKILL, and reap."""
+        """Send SIGKILL, and wait for the process's end."""
         self.strike()
         if self.child is not None:
             self._reap()
 
     def terminate(self) -> None:
-        """SIGTERM, without waiting."""
+        """Send SIGTERM, without waiting for the process's end; a stopped process is continued first."""
         with self._ends:
             if self.alive:
                 assert self.child is not None
@@ -243,7 +248,7 @@ class Process:
                 self.child.send_signal(signal.SIGTERM)
 
     def join(self) -> None:
-        """Wait for its end; SIGKILL if that takes too long."""
+        """Wait for the process's end; after ``STOP_TIMEOUT_S`` seconds, send SIGKILL."""
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while self.alive:
             if time.monotonic() > deadline:
@@ -251,14 +256,14 @@ class Process:
             time.sleep(0.005)
 
     def log_tail(self) -> str:
-        """Return the last lines it logged, for error messages."""
+        """Return the last eight lines of the process's log, for error messages."""
         return "\n".join(self.log_text().splitlines()[-8:])
 
     def log_text(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def sample(self) -> None:
-        """Record what it has used so far, if it runs."""
+        """Record the resources that the process has used until now, if it runs."""
         if self.alive:
             assert self.child is not None
             sample = sample_process(self.child.pid, role=self.role, index=self.index)
@@ -267,7 +272,7 @@ class Process:
 
 
 def sample_process(pid: int, *, role: Role, index: int) -> ProcessSample | None:
-    """Return what a process has used as of now; None if it is gone."""
+    """Return the resources that a process has used until now; None if the process has ended."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -288,12 +293,10 @@ def sample_process(pid: int, *, role: Role, index: int) -> ProcessSample | None:
 
 
 def _cpu_ns(pid: int) -> int | None:
-    """Return the CPU time of all threads of a process, also of one that ended and was not waited for, ns.
+    """Return the CPU time of all threads of a process in nanoseconds; None if the process does not exist.
 
-    It is the clock that clock_getcpuclockid(3) names. The times in /proc come in ticks of 10 ms.
-
-    Returns:
-        None if the process is gone.
+    A process that has ended still exists until its parent waits for it. The time is read from the clock that
+    clock_getcpuclockid(3) names: it is finer than the times in /proc, which come in ticks of 10 ms.
     """
     try:
         return time.clock_gettime_ns((~pid << 3) | 2)
@@ -302,7 +305,7 @@ def _cpu_ns(pid: int) -> int | None:
 
 
 def sample_machine() -> ProcessSample:
-    """Return the processor time of all programs of the machine so far, with time that a hypervisor took."""
+    """Return the CPU time of all programs of the machine until now, including time that a hypervisor took."""
     times = psutil.cpu_times()
     used = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
     return ProcessSample(
@@ -311,7 +314,7 @@ def sample_machine() -> ProcessSample:
 
 
 class ProxyProcess:
-    """The proxy's process, and the harness's commands to it."""
+    """The proxy's process, with methods that send commands to the proxy."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -322,7 +325,8 @@ class ProxyProcess:
     def _do(self, command: Command) -> Done:
         with self._asking:
             self._write(command)
-            # The answer to a look that was given up is passed over with this one: the next look asks anew.
+            # An answer to an earlier look may still arrive before the answer to this command. _answer() skips
+            # the look's answer, so the next look has to ask the proxy again.
             self._is_silent = False
             return self._answer(10.0)
 
@@ -347,18 +351,18 @@ class ProxyProcess:
                 return done
 
     def cut(self, directions: Iterable[Direction]) -> int:
-        """Cut these directions, each from its first to its second process; return the instant."""
+        """Cut these directions, each from its first to its second process; return the instant of the cut."""
         return self._do(Command(do="cut", directions=list(directions))).t_ns
 
     def heal(self) -> int:
-        """End all cuts."""
+        """End all cuts; return the instant at which they ended."""
         return self._do(Command(do="heal")).t_ns
 
     def delay(self, directions: Iterable[Direction], delay_ms: float) -> int:
-        """Delay the bytes of these directions; return the instant.
+        """Delay the bytes of these directions; return the instant from which the delay holds.
 
         Raises:
-            ValueError: If the delay is out of its range; the message names both.
+            ValueError: If the delay is out of range; the message names the delay and the range.
         """
         if not 0 <= delay_ms <= DELAY_MAX_MS:
             raise ValueError(f"delay_ms={delay_ms:g} is out of range, allowed are 0 to {DELAY_MAX_MS:g}")
@@ -368,10 +372,12 @@ class ProxyProcess:
         return self._do(Command(do="count")).counts
 
     def look(self, timeout_s: float) -> list[Passes]:
-        """Return what passes each link now.
+        """Return the present state of each link: open or cut, delay, and bytes passed.
+
+        If the proxy has not answered the last look yet, wait for that answer; do not ask again.
 
         Raises:
-            ClusterError: If the proxy does not say so in time; it is asked once, however often that is.
+            ClusterError: If the proxy does not answer within ``timeout_s``.
         """
         with self._asking:
             if not self._is_silent:
@@ -383,7 +389,7 @@ class ProxyProcess:
 
 
 def network_process(links: Sequence[Link], folder: Path, python: str, record: Record) -> ProxyProcess:
-    """Return the proxy of these links, not yet started."""
+    """Return the process of the proxy for these links; the process is not started yet."""
     path = folder / "links.json"
     path.write_bytes(msgspec.json.encode(list(links)))
     command = [python, "-m", "routekeeper.bench.proxy", str(path)]

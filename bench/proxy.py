@@ -1,11 +1,15 @@
-"""The proxy that the links of a run pass, so that each direction can be cut or delayed: ``python -m
+"""The proxy that carries the links of a run, so that each direction can be cut or delayed: ``python -m
 routekeeper.bench.proxy``.
 
-Reads :class:`routekeeper.bench.links.Command` lines from stdin and answers on stdout. Bytes that are sent
-into a cut wait, as TCP repeats them, and arrive late when the cut ends; the end of a connection does not pass
-either. If the target of a link has no listener, the proxy does not listen for it: connections are refused, as
-without the proxy (on Linux, which lists listeners). A connection into a cut that is given up before the cut's
-end never reaches the target. Delays are described in :mod:`routekeeper.bench.links`.
+Reads :class:`routekeeper.bench.links.Command` lines from stdin and answers on stdout.
+
+Bytes that are sent into a cut wait in the proxy, and arrive when the cut ends. On a real network they would
+arrive then, too, because TCP sends lost bytes again. The end of a connection also waits at a cut. If a
+connection is opened into a cut and closed before the cut ends, it never reaches the target.
+
+If the target of a link has no listener, the proxy does not listen for the link either. Connections are then
+refused, as without the proxy. The proxy can do this only on Linux, where the kernel lists the listeners.
+Delays are described in :mod:`routekeeper.bench.links`.
 """
 
 from __future__ import annotations
@@ -31,17 +35,17 @@ from routekeeper.bench.links import Command, Count, Direction, Done, GateState, 
 from routekeeper.remoting.transport.accepting import stop_accepting
 
 _CHUNK: Final = 64 * 1024
-#: Bound of the bytes under way in one direction of a delayed connection; more wait at their sender, as with
-#: TCP's window.
+#: Highest number of delayed bytes in one direction of a connection; further bytes wait at their sender, as
+#: with TCP's window.
 UNDER_WAY_MAX: Final = 1024 * 1024
-#: Interval in s between checks for listeners.
+#: Interval between two checks for listeners, in seconds.
 _LOOK_S: Final = 0.02
-#: 127.0.0.1 as the kernel holds it; Java binds it as an IPv6 address.
+#: 127.0.0.1 in binary form for each address family; Java listens on this address with an IPv6 socket.
 _LOOPBACK: Final = {
     socket.AF_INET: bytes([127, 0, 0, 1]),
     socket.AF_INET6: bytes(10) + b"\xff\xff" + bytes([127, 0, 0, 1]),
 }
-#: Source: linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h.
+#: Constants of the kernel's socket list. Source: linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h.
 _NETLINK_SOCK_DIAG: Final = 4
 _BY_FAMILY: Final = 20
 _REQUEST_DUMP: Final = 0x301
@@ -51,13 +55,16 @@ _ERROR: Final = 2
 _ANSWER_MAX: Final = 256 * 1024
 _HELLO_MAX: Final = 64 * 1024
 _LIBC: Final = ctypes.CDLL(None)
-#: Source: timerfd_settime(2): interval and instant, each in seconds and nanoseconds.
+#: Format of a timer: interval and expiry, each as seconds and nanoseconds. Source: timerfd_settime(2).
 _TIMER: Final = struct.Struct("=qqqq")
 _ABSOLUTE: Final = 1
 
 
 class Alarm:
-    """Timers finer than the whole milliseconds of event loops, where the system has timerfd (Linux)."""
+    """Timers with a finer resolution than 1 ms, the resolution of the event loop's timers.
+
+    On Linux, the timers use timerfd. On a system without timerfd, the event loop's timers are used.
+    """
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, asyncio.Future[None]]] = []
@@ -66,7 +73,7 @@ class Alarm:
         self._coarse: asyncio.TimerHandle | None = None
 
     async def until(self, due_s: float) -> None:
-        """Wait until an instant of ``time.monotonic``."""
+        """Wait until an instant of ``time.monotonic``, in seconds."""
         if due_s <= time.monotonic():
             return
         if self._timer is None:
@@ -101,7 +108,7 @@ class Alarm:
                 os.read(self._timer, 8)
         while self._due and self._due[0][0] <= time.monotonic():
             done = heapq.heappop(self._due)[2]
-            if not done.done():  # otherwise the waiter is gone
+            if not done.done():  # a cancelled waiter needs no wake-up
                 done.set_result(None)
         if self._due:
             self._set(self._due[0][0])
@@ -116,11 +123,11 @@ def _new_timer() -> int | None:
 
 
 class UnderWay:
-    """Delayed bytes in one direction of a connection, each piece with the instant at which it arrives.
+    """Delayed bytes in one direction of a connection: a queue of pieces, each with its instant of arrival.
 
     Attributes:
-        pending: Pieces that have not arrived.
-        lost: Whether the connection has ended, so that the pending pieces will never arrive.
+        pending: Number of pieces that have not arrived.
+        lost: True if the connection has ended, so that the pending pieces never arrive.
     """
 
     def __init__(self, not_before_s: float = 0.0) -> None:
@@ -132,7 +139,7 @@ class UnderWay:
         self._arrived = asyncio.Event()
 
     async def put(self, data: bytes, due_s: float) -> None:
-        """Add a piece, which arrives after all before it; wait while too many bytes are under way."""
+        """Wait until at most ``UNDER_WAY_MAX`` bytes are pending, then add a piece behind all others."""
         while self._bytes > UNDER_WAY_MAX and not self.lost:
             await self._next_arrival()
         self._last_s = max(self._last_s, due_s)
@@ -162,7 +169,7 @@ class UnderWay:
 
 
 class Gate:
-    """The gate of one direction: whether it is open, and its delay."""
+    """One direction between two processes: open or cut, its delay, and the bytes that have passed."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
@@ -172,7 +179,7 @@ class Gate:
         self.delay_s = 0.0
 
     async def passable(self) -> None:
-        """Wait until the gate is open at this waiter's turn."""
+        """Wait until the gate is open; continue to wait if it closes again before the waiting task runs."""
         while not self.open.is_set():
             self.held += 1
             try:
@@ -181,7 +188,7 @@ class Gate:
                 self.held -= 1
 
     def look(self) -> GateState:
-        """Return its state."""
+        """Return the gate's state."""
         return GateState(
             open=self.open.is_set(),
             delay_ms=1_000 * self.delay_s,
@@ -191,33 +198,33 @@ class Gate:
 
 
 class Passage:
-    """One connection through the proxy, from a dialler to an acceptor."""
+    """One connection through the proxy, from the dialling process to the accepting process."""
 
     def __init__(self, dialler: str, acceptor: str, back: asyncio.StreamWriter) -> None:
         self.dialler = dialler
         self.acceptor = acceptor
         self.back = back
-        """Leads to the dialler."""
+        """Writer to the dialler."""
         self.onward: asyncio.StreamWriter | None = None
-        """Leads to the acceptor, once it is reached."""
+        """Writer to the acceptor; None until the acceptor is reached."""
         self.reached = asyncio.Event()
 
     def reset(self) -> None:
-        """End it on both sides; bytes under way are lost."""
+        """End the connection on both sides; bytes under way are lost."""
         for end in (self.back, self.onward):
             if end is not None:
                 end.transport.abort()
 
 
 Witness = Callable[[Passage, bool, bytes], None]
-"""Called with everything that passes: where, whether towards the acceptor, and what."""
+"""Function called with passed bytes. Arguments: connection; True if sent to the acceptor; the bytes."""
 
 
 class Proxy:
     """All links of a run.
 
     Attributes:
-        passages: The connections that there are now.
+        passages: The connections that exist now.
     """
 
     def __init__(self, links: list[Link], *, witness: Witness | None = None) -> None:
@@ -237,10 +244,10 @@ class Proxy:
         self._watching = self._keep(self.watch())
 
     async def stop(self) -> None:
-        """End every connection, and listen no more."""
+        """Close all listeners, and end every connection."""
         for task in self._tasks:
             task.cancel()
-        if self._watching is not None:  # it opens and closes listeners
+        if self._watching is not None:  # wait for this task first: it opens and closes listeners
             await asyncio.gather(self._watching, return_exceptions=True)
         for server in self._servers.values():
             await stop_accepting(server)
@@ -250,7 +257,7 @@ class Proxy:
         self._alarm.stop()
 
     def do(self, command: Command) -> Done:
-        """Carry out one command."""
+        """Carry out one command, and return its answer."""
         if command.do == "cut":
             self.cut(command.directions)
         elif command.do == "heal":
@@ -274,7 +281,7 @@ class Proxy:
         return Done(t_ns=now_ns, number=command.number, counts=counts)
 
     def look(self) -> list[Passes]:
-        """Return the state of every link, used or not."""
+        """Return the state of every link, including links that were never used."""
         ends = {
             (dialler, link.acceptor): None
             for link in self._links
@@ -297,12 +304,16 @@ class Proxy:
             self._gate(direction).open.clear()
 
     def delay(self, directions: Iterable[Direction], delay_ms: float) -> None:
-        """Delay all later bytes of these directions."""
+        """Delay all bytes that enter these directions from now on."""
         for direction in directions:
             self._gate(direction).delay_s = delay_ms / 1e3
 
     def heal(self, *, reset: bool = False) -> None:
-        """End all cuts. Waiting bytes arrive now, or are lost with their connection."""
+        """End all cuts.
+
+        Bytes that waited at a cut arrive now. With ``reset``, the connections through a cut end, and these
+        bytes are lost.
+        """
         if reset:
             for passage in self.passages:
                 ends = passage.dialler, passage.acceptor
@@ -342,7 +353,8 @@ class Proxy:
             self.passages.add(passage)
             self._dialled[dialler, link.acceptor] = None
             forth, back = self._gate((dialler, link.acceptor)), self._gate((link.acceptor, dialler))
-            # TCP's handshake: there, back, and there again.
+            # The connection exists only after TCP's handshake: three messages pass the link, two forward and
+            # one back.
             reached_s = accepted_s + 2 * forth.delay_s + back.delay_s
             if reached_s > time.monotonic():
                 under_way = UnderWay(reached_s)
@@ -367,16 +379,16 @@ class Proxy:
                 task.cancel()
             await asyncio.gather(forward, backward, return_exceptions=True)
         except (OSError, asyncio.IncompleteReadError, ValueError):
-            pass  # one end closed, or never named itself: close the other one
+            pass  # one end closed, or did not send its name; the code below closes the other end
         finally:
-            self._doubt.set()  # the acceptor may be gone
+            self._doubt.set()  # the acceptor may have ended: check the listeners now
             if forward is not None:
                 forward.cancel()
             if passage is not None:
                 self.passages.discard(passage)
             for end in (writer, passage.onward if passage is not None else None):
                 if end is not None:
-                    # written bytes are sent before the end of the stream
+                    # Close, do not abort: close() still sends the bytes that were written before.
                     end.close()
 
     def _start(
@@ -401,14 +413,14 @@ class Proxy:
                 await under_way.put(data, time.monotonic() + gate.delay_s)
             await self._alarm.until(time.monotonic() + gate.delay_s)
             await under_way.all_arrived()
-            await gate.passable()  # the end of a stream does not pass a cut either
+            await gate.passable()  # the end of a stream waits at a cut, too
         finally:
             if delivering is not None:
                 delivering.cancel()
                 await asyncio.gather(delivering, return_exceptions=True)
 
     async def _deliver(self, passage: Passage, gate: Gate, under_way: UnderWay) -> None:
-        """Pass delayed bytes on when their time has come."""
+        """Pass each piece of delayed bytes on at its instant of arrival."""
         try:
             while True:
                 due_s, data = await under_way.get()
@@ -419,10 +431,10 @@ class Proxy:
                 under_way.arrived(data)
         except OSError:
             under_way.lose()
-            passage.reset()  # ends the reading, too
+            passage.reset()  # this also ends the task that reads from the connection
 
     def _passed(self, passage: Passage, gate: Gate, data: bytes) -> asyncio.StreamWriter:
-        """Pass the bytes from a gate on; return the writer that accepted them."""
+        """Pass the bytes of one direction on to the receiver's writer, count them, and return the writer."""
         forward = gate is self._gate((passage.dialler, passage.acceptor))
         writer = passage.onward if forward else passage.back
         assert writer is not None
@@ -433,11 +445,12 @@ class Proxy:
         return writer
 
     async def watch(self) -> None:
-        """Listen for each link as long as its target has a listener."""
+        """Listen for each link exactly while its target has a listener."""
         while True:
             await self._follow()
             with contextlib.suppress(TimeoutError):
-                # wait_for() of Python 3.11 loses a cancellation that comes together with a doubt.
+                # Do not use wait_for(): in Python 3.11 it loses a cancellation that comes together with the
+                # event.
                 async with asyncio.timeout(_LOOK_S):
                     await self._doubt.wait()
             self._doubt.clear()
@@ -458,8 +471,8 @@ class Proxy:
 def listening_here() -> set[int] | None:
     """Return the ports of 127.0.0.1 with a listener; None if the system does not list them.
 
-    It asks the kernel (inet_diag, sock_diag(7)) and does not connect: a server would count a silent
-    connection.
+    The function asks the kernel (inet_diag, sock_diag(7)). A test connection to each port would be wrong: a
+    server would count it as a silent connection.
     """
     found: set[int] = set()
     try:
@@ -476,7 +489,7 @@ def listening_here() -> set[int] | None:
 
 
 def _take_listening(answer: bytes, host: bytes, found: set[int]) -> bool:
-    """Add the ports that one part of the kernel's answer names; return whether more parts follow."""
+    """Add the ports that one part of the kernel's answer names; return True if more parts follow."""
     at = 0
     while at < len(answer):
         size, kind = struct.unpack_from("=IH", answer, at)
@@ -491,7 +504,7 @@ def _take_listening(answer: bytes, host: bytes, found: set[int]) -> bool:
 
 
 async def _hello(link: Link, reader: asyncio.StreamReader) -> tuple[str, bytes]:
-    """Read the frame with a raft member's name; return the name and the bytes read."""
+    """Read the first frame, which names a raft member; return the dialler's name and the bytes read."""
     size = await reader.readexactly(4)
     length = struct.unpack(">I", size)[0]
     if length > _HELLO_MAX:
@@ -502,7 +515,7 @@ async def _hello(link: Link, reader: asyncio.StreamReader) -> tuple[str, bytes]:
 
 
 async def _wait_open(gates: Sequence[Gate]) -> bool:
-    """Wait until all of these gates are open; return whether one was closed."""
+    """Wait until all of these gates are open; return True if any gate was closed at the time of the call."""
     waited = False
     while shut := [gate for gate in gates if not gate.open.is_set()]:
         waited = True
@@ -511,11 +524,11 @@ async def _wait_open(gates: Sequence[Gate]) -> bool:
 
 
 async def _said_until_open(gates: Sequence[Gate], reader: asyncio.StreamReader) -> bytes | None:
-    """Wait for the end of a cut: no connection is made through it.
+    """Wait until all of these gates are open, because no connection can be made through a cut.
 
     Returns:
-        The connecting side's bytes meanwhile; None if it gave up, which the side behind the cut never
-            notices.
+        The bytes that the connecting side has sent in the meantime. None if the connecting side closed its
+        connection before the cut ended: the target must then never see the connection.
     """
     said = b""
     while shut := [gate for gate in gates if not gate.open.is_set()]:

@@ -1,7 +1,7 @@
-"""A cluster with RocketMQ's own brokers and Java client in place of ours, before our nameservers.
+"""A cluster that runs RocketMQ's own brokers and Java client, together with our nameservers.
 
-It shows whether the comparison's brokers and clients behave like those of an installation. Simulated brokers,
-new clients and the observer are the same programs as in every other run.
+A run with this cluster shows whether the comparison's own brokers and clients behave like RocketMQ's.
+Simulated brokers, new clients and the observer are the same programs as in every other run.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from routekeeper.bench.runfolder import Timer
 
 
 class RealCluster(Cluster):
-    """Brokers, producers and look-ups are RocketMQ's own.
+    """Cluster whose brokers, producers and look-up clients are RocketMQ's own.
 
     Attributes:
-        java: The Java client.
+        java: The process of the Java client.
     """
 
     java: Process
 
-    # -- parts --------------------------------------------------------------------------------------------
+    # -- processes ----------------------------------------------------------------------------------------
 
     def _broker_addr(self, name: str) -> str:
         return broker_addr()
@@ -126,13 +126,14 @@ class RealCluster(Cluster):
     def stop(self) -> None:
         self.observer.terminate()
         self.observer.join()
-        # Kill them: nothing is measured any more, and an orderly end of these programs takes ten seconds.
+        # Kill the brokers: nothing is measured any more, and an orderly end of these programs takes ten
+        # seconds.
         for process in self.brokers:
             process.kill()
         super().stop()
 
     def take_rows(self) -> None:
-        """Make the ordinary rows from the Java client's lines.
+        """Convert the Java client's lines to rows as our own clients record them, and record these rows.
 
         Raises:
             ClusterError: If a line cannot be read.

@@ -1,4 +1,4 @@
-"""Appends events to a file, line by line, so that a killed process leaves complete lines."""
+"""Writers of event files. They write whole lines, so a killed process leaves complete lines."""
 
 import os
 import re
@@ -12,13 +12,13 @@ import msgspec
 from routekeeper.bench.events import Event, event_file
 
 BUFFER_SIZE: Final = 64 * 1024
-"""Bytes kept before they go to the file; what a killed process can lose, beside the last flush interval."""
+"""Bytes of one file that are buffered before they are written; a killed process loses at most these bytes."""
 
 FLUSH_INTERVAL_NS: Final = 200_000_000
-"""How often :meth:`EventLog.flush_if_due` writes."""
+"""Time in ns between two writes by :meth:`EventLog.flush_if_due`."""
 
 REMARK_LENGTH_MAX: Final = 200
-"""Characters of a remark that are kept; the rest tells nothing new and costs disk."""
+"""Largest number of characters of a remark that are recorded; longer remarks only need more disk space."""
 
 _PROCESS_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -30,33 +30,34 @@ def short_remark(text: str) -> str:
 
 
 class Recorder:
-    """Appends events to one JSONL file; lines reach the file whole unless one write is cut short.
+    """Writer of one JSONL file of events; every write holds whole lines.
 
-    Not safe for threads; greenlets of one thread may share it (no switch happens inside a call).
+    Only a write that the system cuts short can leave part of a line. The class is not safe for threads.
+    Greenlets of one thread may share a recorder, because no switch of greenlets happens inside a call.
     """
 
     def __init__(self, path: Path) -> None:
-        """Create ``path``.
+        """Create the file ``path``.
 
         Raises:
-            FileExistsError: If it exists: another process or an earlier run wrote it.
+            FileExistsError: If the file exists, because another process or an earlier run wrote it.
         """
         self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by close(); the object owns it
         self._buffer = bytearray()
         self._encoder = msgspec.json.Encoder()
 
     def record(self, event: msgspec.Struct) -> None:
-        """Add one event; it is written at the latest when 64 KiB are waiting."""
+        """Add one event to the buffer; write the buffer to the file above ``BUFFER_SIZE`` bytes."""
         before = len(self._buffer)
         self._encoder.encode_into(event, self._buffer, -1)
         self._buffer += b"\n"
         if len(self._buffer) > BUFFER_SIZE:
-            self._write(before)  # the lines before this one: a write holds whole lines only
+            self._write(before)  # write the earlier lines now: a write holds whole lines only
             if len(self._buffer) > BUFFER_SIZE:
                 self._write(len(self._buffer))
 
     def flush(self) -> None:
-        """Pass everything to the operating system, so that it survives the death of this process."""
+        """Pass all buffered events to the operating system; they then survive the death of this process."""
         self._write(len(self._buffer))
 
     def close(self) -> None:
@@ -73,17 +74,17 @@ class Recorder:
 
 
 class EventLog:
-    """All event files of one process in one folder, opened when their first event comes.
+    """All event files of one process in one folder; a file is opened when its first event comes.
 
-    Safe for threads. A process that forks opens its log after the fork. The owner must call ``flush_if_due``:
-    otherwise a kill loses up to 64 KiB of each file.
+    The class is safe for threads. A process that forks must open its log after the fork. The owner must call
+    :meth:`flush_if_due` regularly. Otherwise a kill loses up to 64 KiB of each file.
     """
 
     def __init__(self, folder: Path, process: str) -> None:
-        """Write to ``folder``, which exists, under the name ``process``.
+        """Prepare to write to the existing folder ``folder``; ``process`` is part of each file's name.
 
         Raises:
-            ValueError: If the name would not make a file name.
+            ValueError: If ``process`` is not usable in a file name.
         """
         if _PROCESS_NAME.fullmatch(process) is None:
             raise ValueError(f"process name {process!r}: allowed are 1 to 64 letters, digits, '_', '.', '-'")
@@ -103,13 +104,13 @@ class EventLog:
             recorder.record(event)
 
     def flush(self) -> None:
-        """Write the events that wait."""
+        """Write all buffered events."""
         with self._writing:
             for recorder in self._recorders.values():
                 recorder.flush()
 
     def flush_if_due(self, now_ns: int) -> None:
-        """Flush if ``FLUSH_INTERVAL_NS`` have passed since the last time."""
+        """Flush if ``FLUSH_INTERVAL_NS`` have passed since the last flush by this method."""
         if now_ns >= self._flush_at_ns:
             self.flush()
             self._flush_at_ns = now_ns + FLUSH_INTERVAL_NS

@@ -1,15 +1,18 @@
-"""The smallest difference that each measure of the comparison can show (pure)."""
+"""The smallest difference that each measure of the comparison can show (no I/O, no clock)."""
 
 from __future__ import annotations
 
 from typing import Final
 
 WAITED_NS: Final = 250_000_000
-"""A request that waited for longer is disturbed, and a recovery lasts as long as requests are: so shorter
-recoveries are not told from none."""
+"""Time in ns; a request that waits longer counts as disturbed.
+
+A recovery lasts until requests are not disturbed any more. So a recovery shorter than this time looks like no
+recovery at all.
+"""
 
 OBSERVE_EVERY_S: Final = 0.02
-"""Pause between two readings of what a server lists."""
+"""Seconds between two readings of the routes that a server lists."""
 
 _OBSERVED: Final = (
     *("left_by_nameservers_s", "back_by_nameservers_s", "given_up_s", "disagree_s", "agree_s"),
@@ -20,11 +23,13 @@ _RECOVERIES: Final = (
     *("newcomer_others_right_s", "announce_again_s", "announce_again_side_a_s", "announce_again_side_b_s"),
 )
 STEPS: Final = {**dict.fromkeys(_OBSERVED, OBSERVE_EVERY_S), "visible_ms_p50": 1000 * OBSERVE_EVERY_S}
-"""Measure that is read off to the time between two readings of it, in the measure's unit: a figure is told in
-whole steps of that."""
+"""Maps a measure made from repeated readings to the time between two readings, in the measure's unit.
+
+Figures of such a measure are shown in whole steps of this time.
+"""
 
 RESOLUTION_S: Final = {
     **dict.fromkeys(_RECOVERIES, WAITED_NS / 1e9),
     **dict.fromkeys(_OBSERVED, OBSERVE_EVERY_S),
 }
-"""Measure to its resolution; measures that are not here are exact."""
+"""Maps a measure to its resolution in s. Measures that are missing in the map are exact."""

@@ -1,4 +1,4 @@
-"""The folder of one run of the comparison, and the manifest that says what the run was.
+"""The folder of one run of the comparison, and the manifest that describes the run.
 
 Layout, Hive style, so that Spark turns the path into columns::
 
@@ -8,12 +8,16 @@ Layout, Hive style, so that Spark turns the path into columns::
         anything else              logs, data directories: ignored by the report
     OUT/void/...the same path.../attempt=1/
 
-A *block* holds one run of every arm with the same seed, hence the same load and faults. Several scenarios of
-one block and arm come from one cluster's life, one slot of time after the other: they share ``session``.
+A round ("block" in paths and code) has one run of every design ("arm") with the same seed, hence with the
+same load and faults. Several scenarios of one round and design come from one cluster, one slot of time after
+the other. Such runs have the same ``session``.
 
-The manifest is written when the run is over; a folder without one, or without ``ended_ns``, is not used. A
-void run leaves a manifest in ``void`` and is made again, at the same place of its block and with the same
-seed. A run in which a server ended by itself, or did not serve in time, is not void: its arm has lost.
+The manifest is written when the run is over. The report does not use a folder without a manifest, or with a
+manifest without ``ended_ns``.
+
+If the harness failed, the run is void: its manifest is kept in ``void``, and the run is made again at the
+same place of its round and with the same seed. A run in which a server ended by itself, or did not serve in
+time, is not void: the run counts as lost for its design.
 """
 
 import re
@@ -28,7 +32,7 @@ from routekeeper.bench.files import write_at_once
 
 MANIFEST_NAME: Final = "manifest.json"
 FORMAT: Final = 2
-"""Version of the manifest and of the events beside it; a report refuses a newer one."""
+"""Format version of the manifest and the events. A report refuses a manifest with a higher version."""
 
 Arm = Literal[
     "independent",
@@ -46,9 +50,11 @@ AGAIN: Final[dict[Arm, Arm]] = {
     "raft-again": "raft",
     "zookeeper-again": "zookeeper",
 }
-"""The same arm once more: nothing may differ."""
+"""Maps each repeated arm to the original arm. Both arms run the same software, so they must give equal
+results."""
 REAL: Final[dict[Arm, Arm]] = {"independent-real": "independent", "raft-real": "raft"}
-"""Arms with RocketMQ's own brokers and Java client before our nameservers, to the same with ours."""
+"""Maps each arm with RocketMQ's own brokers and Java client to an arm with the same kind of servers, but with
+our brokers and client."""
 
 Series = Literal[
     "equal",
@@ -63,7 +69,7 @@ Series = Literal[
 ]
 Durability = Literal["memory", "journal", "fsync"]
 Links = Literal["proxy", "kernel"]
-"""What cuts links: our proxy, which they pass, or the kernel, between network namespaces."""
+"""Means by which links are cut: our proxy between the processes, or the kernel between network namespaces."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LEVELS: Final = ("series", "scenario", "block", "arm")
@@ -74,123 +80,123 @@ class ManifestError(Exception):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine of a run."""
+    """The machine on which a run was made."""
 
     cpu: str
-    """Model name as the system gives it."""
+    """Model name of the processor, as the system reports it."""
     cores: int
-    """Logical processors this process may use."""
+    """Number of logical processors that this process may use."""
     memory_bytes: int
     system: str
-    """Operating system and kernel release."""
+    """Name of the operating system, and the kernel's release."""
 
 
 class Timer(msgspec.Struct, frozen=True, kw_only=True):
-    """One timer as it was set."""
+    """One timer, as it was set in a run."""
 
     used_ms: float
     documented_ms: float | None = None
-    """The default that the timer's system documents; null if it documents none."""
+    """The default in ms that the timer's system documents; null if it documents no default."""
     scaled: bool = False
     """True if the run's divisor applied to the timer."""
     source: str = ""
-    """The source of the value, in words."""
+    """Description of where the value comes from, in words."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One primary line: one measure, one pair of arms, named before anything runs."""
+    """One headline measure: a measure and a pair of designs, named before anything runs."""
 
     name: str
     scenario: str
     case: str | None = None
-    """The fault whose window counts; null for the whole scenario."""
+    """The fault whose window is measured; null if the whole scenario is measured."""
     series: Series = "equal"
-    """The series in whose runs the scenario is measured."""
+    """Name of the series in whose runs the scenario is measured."""
     measure: str
     arms: tuple[Arm, Arm]
-    """The difference is first minus second."""
+    """The two compared designs; a difference is the first design's value minus the second design's value."""
     unit: str
     margin: float
-    """Differences up to this are of no consequence, in ``unit``."""
+    """Largest difference that would not change a decision, in ``unit``."""
     better: Literal["lower", "higher"] = "lower"
 
 
 class FileSum(msgspec.Struct, frozen=True, kw_only=True):
-    """An event file as it was recorded, whether or not it has been compressed since."""
+    """Number of lines and checksum of an event file, both without compression."""
 
     lines: int
     crc32_sum: int
-    """Sum of the CRC-32 of each line, without its line end: the order of lines does not matter."""
+    """Sum of the CRC-32 of all lines without their line ends. So the order of the lines does not matter."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about one run that is not an event. Instants are ns on CLOCK_MONOTONIC."""
+    """All facts about one run except its events; instants are ns on CLOCK_MONOTONIC."""
 
     format: int = FORMAT
     arm: Arm
     series: Series
     scenario: str
     block: int
-    """Counted from 1. The unit of comparison."""
+    """Number of the round ("block" in the code), from 1. Designs are compared round by round."""
     order_in_block: int
-    """Place of the arm within its block, from 0; drawn by the block's seed."""
+    """Position of the design in its round, from 0; the order is drawn from the round's seed."""
     attempt: int = 1
-    """1, or more if earlier ones were void."""
+    """Number of the attempt: 1, or more if earlier attempts were void."""
     session: str
-    """Same for runs that come from one cluster's life."""
+    """Name that all runs of one cluster share."""
     profile: str
     seed: int
-    """The block's: load, faults and order are drawn from it, in every arm alike."""
+    """Seed of the round, from which load, faults and order are drawn; all designs of the round share it."""
     durability: Durability | None
-    """Null for an arm that stores nothing."""
+    """Durability of the servers' storage; null for an arm that stores nothing."""
     servers: int
-    """Nameservers or ZooKeeper servers."""
+    """Number of nameservers or of ZooKeeper's servers."""
     brokers: int
-    """Real broker processes, indexes from 0."""
+    """Number of real broker processes; their indexes begin at 0."""
     sim_brokers: int
-    """Brokers that the generator plays, indexes from 100."""
+    """Number of brokers that the generator plays; their indexes begin at 100."""
     clients: int
-    """Clients whose route caches are observed (views of ``client``)."""
+    """Number of clients whose route caches are observed (views of ``client``)."""
     divisor: float
-    """The divisor of the scaled timers."""
+    """Divisor by which the scaled timers were divided."""
     timers: dict[str, Timer]
     watches: bool = False
-    """True if the arm notifies clients of changes; else they ask every ``pollNameServerInterval``."""
+    """True if the arm notifies clients of changes; else clients ask once per ``pollNameServerInterval``."""
     links: Links | Literal["none"] = "none"
-    """The means by which links of the run are cut."""
+    """Means by which the run's links are cut; ``none`` if they cannot be cut."""
     workload: dict[str, Any]
-    """The checked workload."""
+    """The plan of the run after its values were checked."""
     lines: list[Line] = []
     machine: Machine
     versions: dict[str, str]
-    """``routekeeper``, ``python``, ``zookeeper``, ``java``, ``kazoo``... as installed."""
+    """Maps each installed program to its version: ``routekeeper``, ``python``, ``zookeeper``, ``java``..."""
     commit: str
-    """Git commit, with ``+`` behind it if files differed; ``unknown`` outside a checkout."""
+    """Git commit, with a ``+`` behind it if files differed from it; ``unknown`` outside a checkout."""
     command: list[str]
-    """The command line that made this run, to be typed again."""
+    """Command line that made this run, in a form that can be typed again."""
     started_at: str
-    """``started_ns`` on the wall clock, ISO 8601, UTC. For people; never computed with."""
+    """``started_ns`` by the wall clock: ISO 8601, UTC. It is only for people; no program computes with it."""
     started_ns: int
-    """Instant at which the load began; if it never began, instant at which the run was prepared."""
+    """Instant at which the load began. If it never began, instant at which the run was prepared."""
     measure_begin_ns: int
-    """Operations due earlier belong to the warm-up or to the scenario before."""
+    """Begin of the measured time. Operations due earlier belong to the warm-up or to the scenario before."""
     measure_end_ns: int
-    """Operations that are due at or after this instant are not used; users stay longer."""
+    """End of the measured time. Operations due then or later do not count, although users still send some."""
     ended_ns: int | None = None
-    """Instant at which the cluster had been stopped; null while it runs, and for ever if the harness died."""
+    """Instant at which the cluster had been stopped; null while it runs, and forever if the harness died."""
     void: str | None = None
-    """Why the harness failed, so that this run must not be used; null if it may."""
+    """Reason why the harness failed, so that this run must not be used; null if the run may be used."""
     files: dict[str, FileSum] | None = None
-    """Every event file beside it, by name; null in manifests of before, whose files nobody can check."""
+    """Maps each event file beside the manifest to its checksum; null in old manifests without checksums."""
     lost: str | None = None
-    """Why the arm has lost this scenario in this block: a server ended by itself or did not serve."""
+    """Reason why this run counts as lost: a server ended by itself or did not serve; null if not lost."""
 
 
 def run_folder(out: Path, *, series: Series, scenario: str, block: int, arm: Arm) -> Path:
     """Return the folder of a run below ``out``; it is not created.
 
     Raises:
-        ValueError: If the scenario's name would not survive as a path component.
+        ValueError: If the scenario's name is not usable as a path component.
     """
     if _NAME.fullmatch(scenario) is None:
         raise ValueError(f"scenario {scenario!r}: allowed are 1 to 64 letters, digits, '_', '.', '-'")
@@ -198,7 +204,7 @@ def run_folder(out: Path, *, series: Series, scenario: str, block: int, arm: Arm
 
 
 def void_folder(out: Path, manifest: Manifest) -> Path:
-    """Return where a void attempt is kept."""
+    """Return the folder in which the manifest of a void attempt is kept."""
     folder = run_folder(
         out, series=manifest.series, scenario=manifest.scenario, block=manifest.block, arm=manifest.arm
     )
@@ -206,7 +212,7 @@ def void_folder(out: Path, manifest: Manifest) -> Path:
 
 
 def event_sums(folder: Path) -> dict[str, FileSum]:
-    """Return a manifest's entries for the event files in a run folder."""
+    """Return the entries of a manifest for the event files in a run folder."""
     return {path.name: _sum_of(path) for kind in FILE_PREFIX for path in event_files(folder, kind)}
 
 
@@ -220,7 +226,7 @@ def _sum_of(path: Path) -> FileSum:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Path:
-    """Write ``manifest`` into ``folder``, replacing an older one in one step; return its path."""
+    """Write ``manifest`` into ``folder`` in one step, in place of an older manifest; return its path."""
     path = folder / MANIFEST_NAME
     write_at_once(path, [msgspec.json.format(msgspec.json.encode(manifest), indent=2), b"\n"])
     return path
@@ -230,8 +236,8 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a run folder.
 
     Raises:
-        ManifestError: If it is missing or damaged, its format is newer than ours, or it contradicts the
-            folder's path.
+        ManifestError: If the manifest is missing or damaged, if its format is newer than ours, or if it
+            contradicts the folder's path.
     """
     path = folder / MANIFEST_NAME
     try:
@@ -252,10 +258,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def find_run_folders(roots: list[Path]) -> list[Path]:
-    """Return every run folder at or below ``roots``, each once, sorted by path; void attempts are none.
+    """Return every run folder at or below ``roots``, each once, sorted by path, without void attempts.
 
-    A root may be a run folder itself, ``OUT``, ``OUT/runs`` or anything between. A folder counts by its name,
-    so that one without a manifest is found and reported.
+    A root may be a run folder itself, ``OUT``, ``OUT/runs`` or any folder between. A run folder is recognised
+    by its name, so that a folder without a manifest is found, too, and can be reported.
     """
     found: set[Path] = set()
     for root in roots:

@@ -1,4 +1,4 @@
-"""The runs of a comparison, their order, and the time that they take (pure)."""
+"""The runs of a comparison, their order, and the time that they take (no I/O, no clock)."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from routekeeper.bench.given import Given
 from routekeeper.bench.plan import Plan, SeriesPlan, drawn_order, run_seconds
 from routekeeper.bench.runfolder import Arm, Series, run_folder
 
-#: Time in s for starting a cluster and restarting servers in a run of "compare" (mean of three arms), and for
-#: the report. These values are used until the first run is over. Six blocks took 9 s in either mode of ours,
-#: 21 s with ZooKeeper.
+#: Seconds for starting a cluster and restarting servers in a run of "compare" (mean of three designs), and
+#: seconds for the report. These values are used until the first run is over. In six rounds, starts and
+#: restarts took 9 s with either of our modes, and 21 s with ZooKeeper.
 OVERHEAD_S: Final = 14.0
 REPORT_S: Final = 45.0
 ATTEMPTS_MAX: Final = 3
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The order for a comparison; lies in its folder, so that it can be resumed."""
+    """The settings of a comparison, stored as a file in its folder, so that the comparison can be resumed."""
 
     profile: str
     plan: Plan
     seed: int
     command: list[str]
     given: Given | None = None
-    """The cluster that is driven; null for clusters of our own."""
+    """The running cluster that the comparison measures; null if the harness starts the clusters."""
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm's turn in one block."""
+    """The runs of one design in one round, on one cluster ("arm" and "block" in the code)."""
 
     series: Series
     block: int
@@ -45,7 +45,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class SessionPlan:
-    """One turn of a comparison, carried out with one cluster, and the settings and folders that it needs."""
+    """The settings and folders of one turn: the runs of one design in one round, on one cluster."""
 
     out: Path
     plan: Plan
@@ -69,7 +69,7 @@ class SessionPlan:
 
     @property
     def spool(self) -> Path:
-        """Folder for events of all of them, until these are sorted into run folders."""
+        """Folder for the events of all processes, until the events are sorted into run folders."""
         return self.work / "events"
 
     def folder(self, scenario: str) -> Path:
@@ -80,12 +80,12 @@ class SessionPlan:
 
 
 def block_seed(seed: int, series: str, block: int) -> int:
-    """Return a block's seed: every arm of the block draws its load and faults from it."""
+    """Return a round's seed, from which every design of the round draws its load and faults."""
     return stream(seed, f"{series} {block}").randrange(2**31)
 
 
 def turns_of_block(plan: Plan, series: SeriesPlan, block: int, seed: int) -> list[Turn]:
-    """Return a block's turns in random order; a void run is made again at its place."""
+    """Return a round's turns in random order; a void run is made again at its place in this order."""
     own = block_seed(seed, series.name, block)
     order = drawn_order(series.arms or plan.arms, stream(own, "order of arms"))
     return [
@@ -95,7 +95,7 @@ def turns_of_block(plan: Plan, series: SeriesPlan, block: int, seed: int) -> lis
 
 
 def blocks_of(plan: Plan, seed: int) -> list[list[Turn]]:
-    """Return every block of every series, in the order in which they are run."""
+    """Return the turns of every round of every series, in the order in which they are run."""
     return [
         turns_of_block(plan, series, block, seed)
         for series in plan.series
@@ -104,10 +104,10 @@ def blocks_of(plan: Plan, seed: int) -> list[list[Turn]]:
 
 
 def expected_s(plan: Plan, turns: Sequence[Turn], *, done_s: Sequence[tuple[Turn, float]]) -> float:
-    """Return the expected time of these turns, from the times of others.
+    """Return the expected duration of these turns in seconds, computed from finished turns.
 
     Args:
-        done_s: Turns that are over, each with the seconds that it took.
+        done_s: Finished turns, each with its duration in seconds.
     """
     by_name = {series.name: series for series in plan.series}
 

@@ -1,7 +1,7 @@
-"""One cluster's life from its start to its run folders: the load, everything recorded, then sorted.
+"""One cluster from its start to its run folders: applies the load, records events, and sorts them into runs.
 
-Its processes are :mod:`routekeeper.bench.cluster`'s, its timetable is :mod:`routekeeper.bench.director`'s,
-and what the arm has lost stands in :mod:`routekeeper.bench.chronicle`.
+:mod:`routekeeper.bench.cluster` has the processes, :mod:`routekeeper.bench.director` the timetable.
+:mod:`routekeeper.bench.chronicle` records the scenarios that are lost because the design's servers failed.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from routekeeper.bench.split import Slot, split
 SAMPLE_EVERY_S = 0.2
 COUNT_EVERY_S: Final = 0.5
 TICK_S: Final = 0.01
-#: Time in s that users may take to stop: the longest request, and Locust's own shutdown.
+#: Seconds that users may take to stop: the longest request, and Locust's own shutdown.
 GENERATOR_END_S: Final = 20.0
 
 MakeCluster = Callable[[SessionPlan, Record], Cluster]
 
 
 class Session:
-    """Makes one run of every scenario of a block, with one arm.
+    """Makes one run of every scenario in a round, with one design.
 
     Attributes:
-        cluster: Made by ``make_cluster``: of processes of our own unless told otherwise.
+        cluster: The cluster that ``make_cluster`` made; by default, processes that this program starts.
     """
 
     def __init__(self, given: SessionPlan, progress: Progress, make_cluster: MakeCluster = Cluster) -> None:
@@ -61,12 +61,12 @@ class Session:
         self._chronicle = Chronicle(given)
         self.cluster = make_cluster(given, self.record)
         self._start_ns = time.monotonic_ns()
-        self._started_at = datetime.now(UTC)  # a manifest is written when the run is over
+        self._started_at = datetime.now(UTC)  # keep this time for the manifest, which is written at the end
         self._over = threading.Event()
         self._director: Director | None = None
         self._sample_ns = self._count_ns = 0
         self._end_ns: int | None = None
-        """When the load ended; None before, and if the arm lost before there was one."""
+        """Instant at which the load ended; None before, and if the arm lost before the load began."""
 
     def record(self, event: Event) -> None:
         """Record an event of the harness; may be called from any thread."""
@@ -75,21 +75,21 @@ class Session:
     # -- the run ------------------------------------------------------------------------------------------
 
     def run(self) -> list[Path]:
-        """Make the runs and return their folders; see :meth:`measure`."""
+        """Make the runs and return their folders; see :meth:`measure` for the errors."""
         self.measure(lambda: None)
         return self.end()
 
     def measure(self, before_load: Callable[[], object]) -> None:
         """Start everything, and wait for the end of load and faults; :meth:`end` ends the processes.
 
-        An arm whose servers fail before the load begins has lost every scenario.
+        If a design's servers fail before the load begins, every scenario of the round counts as lost.
 
         Args:
             before_load: Called when everything has started; returns when nothing else needs the machine.
 
         Raises:
-            ClusterError: If the harness failed: the runs are void, and their manifests lie in the folder of
-                void attempts. Nothing is left running.
+            ClusterError: If the harness failed. The runs are then void, their manifests are in the folder of
+                void attempts, and all processes have ended.
         """
         shutil.rmtree(self.given.work, ignore_errors=True)
         self.given.spool.mkdir(parents=True)
@@ -120,7 +120,7 @@ class Session:
         """Stop everything and return the runs' folders.
 
         Raises:
-            ClusterError: As for :meth:`measure`.
+            ClusterError: If the harness failed, as for :meth:`measure`.
         """
         with self._void_if_it_fails():
             self._leave()
@@ -132,7 +132,10 @@ class Session:
 
     @contextmanager
     def _void_if_it_fails(self) -> Iterator[None]:
-        """End everything if the block fails; if the harness failed, the runs are void."""
+        """End all processes if the code in the context fails.
+
+        If the harness failed, set the runs aside as void.
+        """
         try:
             yield
         except BaseException as error:
@@ -149,7 +152,7 @@ class Session:
         self._over.set()
         try:
             self.cluster.kill()
-            if self._director is not None:  # the director may have been restarting a server after a fault
+            if self._director is not None:  # the director may have started a server after the first kill
                 self._director.join(RESTART_MAX_S)
                 self.cluster.kill()
             self._log.close()
@@ -173,7 +176,7 @@ class Session:
         self._rest()
 
     def _rest(self) -> None:
-        """Measure CPU and memory of brokers and servers without any client, if the plan asks for it."""
+        """Measure CPU and memory of brokers and servers without clients, if the plan has such a scenario."""
         planned = [each for each in scenarios_of(self.plan, self.given.series) if each.name == REST]
         if not planned or REST in self._chronicle.lost:
             return
@@ -194,7 +197,7 @@ class Session:
         self._chronicle.ends(begin_ns, over_ns + 1)
 
     def _leave(self) -> None:
-        """Wait until every user has gone."""
+        """Wait until every user of the load generator has ended."""
         if self._end_ns is None:
             return
         late_ns = self._end_ns + round(GENERATOR_END_S * 1e9)
@@ -202,7 +205,7 @@ class Session:
         self.cluster.check_users_gone()
 
     def _watch(self, over: Callable[[], bool]) -> None:
-        """Sample all processes, and check that they run, until a condition holds."""
+        """Sample all processes, and check that they run, until ``over`` returns True."""
         while not over():
             now_ns = time.monotonic_ns()
             if now_ns >= self._sample_ns:
@@ -211,8 +214,8 @@ class Session:
             if now_ns >= self._count_ns:
                 self._count_ns = now_ns + round(COUNT_EVERY_S * 1e9)
                 self.cluster.count()
-            # If a server ends by itself, its arm has lost, and it is started again; any other process that
-            # ends voids the run.
+            # If a server ended by itself, the present scenario of its design is recorded as lost, and the
+            # server is started again. If any other process ended, the run is void.
             for end in self.cluster.revive_servers():
                 self._chronicle.loses(end)
             self.cluster.check_others(load_is_over=self._end_ns is not None)
@@ -231,7 +234,7 @@ class Session:
     # -- run folders --------------------------------------------------------------------------------------
 
     def _sort(self) -> list[Path]:
-        """Cut the recorded events into runs, and write each run's manifest."""
+        """Distribute the recorded events to the run folders, write each manifest, and return the folders."""
         slots = self._chronicle.slots
         for slot in slots:
             shutil.rmtree(slot.folder, ignore_errors=True)
@@ -243,7 +246,7 @@ class Session:
         return [slot.folder for slot in slots]
 
     def write_manifest(self, slot: Slot) -> None:
-        """Write the manifest of a run beside its events."""
+        """Write the manifest of a run into the folder with its events."""
         done = msgspec.structs.replace(
             self._manifest(slot.scenario, slot.begin_ns, slot.end_ns),
             ended_ns=time.monotonic_ns(),
@@ -254,7 +257,7 @@ class Session:
 
     def _set_aside(self, reason: str) -> None:
         if not hasattr(self.cluster, "servers"):
-            return  # there was no run yet
+            return  # no run had begun
         for scenario in self._chronicle.scenarios:
             manifest = msgspec.structs.replace(
                 self._manifest(scenario, 0, 0), void=reason, ended_ns=time.monotonic_ns()
@@ -265,7 +268,7 @@ class Session:
             write_manifest(aside, manifest)
 
     def _keep_logs(self) -> None:
-        """Keep the logs of servers, but not their data."""
+        """Keep the logs of the processes, and delete their data folders."""
         for path in self.given.work.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)

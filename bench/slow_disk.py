@@ -1,8 +1,10 @@
-"""A slow disk for single processes: their syncs take longer, by a shim that is loaded before the C library.
+"""A slow disk for single processes: a shim that is loaded before the C library makes their syncs slower.
 
-The shim takes the place of ``fsync`` and ``fdatasync``: it calls the library's, then sleeps as long as a file
-exists that the harness makes and removes. So the disk of one member of a running group can be made slow, and
-fast again. Works for any program that calls the C library, Python and a JVM among them. Linux, and a C
+The shim replaces ``fsync`` and ``fdatasync``. It calls the C library's function; then it sleeps if a certain
+file exists. The harness makes and removes this file. So the disk of one server in a running group can be made
+slow, and fast again.
+
+The shim works for any program that calls the C library, such as Python and a JVM. It needs Linux and a C
 compiler ``cc``.
 """
 
@@ -51,17 +53,18 @@ int fdatasync(int file) {
 
 
 def missing() -> str | None:
-    """Return what this machine lacks for a slow disk; None if nothing."""
+    """Return the thing that this machine lacks for a slow disk; None if it lacks nothing."""
     if sys.platform != "linux":
         return "Linux"
     return None if shutil.which("cc") else "a C compiler (cc on PATH)"
 
 
 class SlowDisks:
-    """Slow disks of some processes, by index; all are quick at first.
+    """Disks of some processes, by index, that can be made slow; at first they have their normal speed.
 
     Args:
-        folder: Where the shim and the files that switch it on are kept.
+        folder: Folder for the shim, and for the files that switch the delay on.
+        more_ms: Time in ms that is added to each sync of a slow disk.
 
     Raises:
         ClusterError: If the shim does not compile.
@@ -80,7 +83,7 @@ class SlowDisks:
             raise ClusterError(f"the shim of the slow disk does not compile: {done.stderr.strip()[:500]}")
 
     def prefix(self, index: int) -> list[str]:
-        """Return the words before a command line by which its syncs can be slowed down."""
+        """Return the words to put before a process's command line, so that its syncs can be delayed."""
         return [
             "env",
             f"LD_PRELOAD={self._shim}",
@@ -89,11 +92,11 @@ class SlowDisks:
         ]
 
     def slow(self, index: int) -> None:
-        """Let each sync of a process take longer from now on."""
+        """Delay each sync of a process from now on."""
         self._file(index).touch()
 
     def quick(self, index: int) -> None:
-        """Give a process its own disk back."""
+        """End the delay of a process's syncs."""
         self._file(index).unlink(missing_ok=True)
 
     def _file(self, index: int) -> Path:

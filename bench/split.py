@@ -1,10 +1,11 @@
-"""Cut what one cluster's life recorded into the runs of its scenarios.
+"""Distributes the events that one cluster's processes recorded to the runs of its scenarios.
 
-All processes write to one folder while the cluster lives. When it is over, an event goes to the run that
-holds its instant; what lies before the first or between two runs goes to the next one. Of the events after
-the last run only views and deliveries are kept: they show changes and messages of that run. Each run can be
-read on its
-own: at its begin every view and every broker's state is stated once more.
+All processes write to one folder while the cluster runs. Afterwards each event goes to the run whose time
+contains the event's instant. An event before the first run, or between two runs, goes to the next run. After
+the last run, only views and deliveries are kept, because they show changes and messages of the last run.
+
+Each run can be read without the other runs. So every view and every broker's state is written once more at
+the begin of each run.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from routekeeper.bench.recorder import Recorder
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a cluster's life that belongs to one run folder: ``[begin_ns, end_ns)``."""
+    """The part of a cluster's time that belongs to one run folder: ``[begin_ns, end_ns)``."""
 
     scenario: str
     folder: Path
@@ -38,7 +39,10 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split(spool: Path, slots: list[Slot]) -> None:
-    """Distribute every event file of ``spool`` to the folders of ``slots``, which exist, in order of time."""
+    """Distribute every event file of ``spool`` to the existing folders of ``slots``.
+
+    ``slots`` are in the order of their times.
+    """
     for kind in FILE_PREFIX:
         for path in event_files(spool, kind):
             process = path.stem.partition("-")[2]
@@ -53,7 +57,10 @@ def split(spool: Path, slots: list[Slot]) -> None:
 
 
 def placed(events: Iterable[Event], slots: list[Slot]) -> Iterator[tuple[int, Event]]:
-    """Yield the events of one file, in the order of its lines, each with the place of its slot."""
+    """Yield the events of one file in order, each with the index of its slot.
+
+    If a view or a broker's state lasts into a new slot, its event is yielded again for this slot.
+    """
     ends = [slot.end_ns for slot in slots]
     standing: dict[object, Event] = {}
     stated = 0
@@ -70,7 +77,7 @@ def placed(events: Iterable[Event], slots: list[Slot]) -> Iterator[tuple[int, Ev
             standing[key] = event
         if place < len(slots):
             yield place, event
-        # the last messages and changes are observed after the run's end
+        # keep views and deliveries after the last run: they show changes and messages of this run
         elif isinstance(event, (View, Delivery)):
             yield len(slots) - 1, event
     for rest in range(stated + 1, len(slots)):
@@ -81,7 +88,7 @@ def placed(events: Iterable[Event], slots: list[Slot]) -> Iterator[tuple[int, Ev
 
 
 def _by_time(events: Iterable[Event]) -> Iterator[Event]:
-    """Views and truths in the order of their instants; a file of operations is large and needs no order."""
+    """Yield views and truths in the order of their instants; leave the large files of operations unsorted."""
     iterator = iter(events)
     first = next(iterator, None)
     if first is None:
@@ -94,7 +101,7 @@ def _by_time(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def _key(event: Event) -> object | None:
-    """Return the subject whose lasting state an event states; None if it states none."""
+    """Return the subject whose lasting state an event describes; None if it describes no lasting state."""
     match event:
         case View():
             return event.observer, event.index, event.topic
@@ -105,7 +112,7 @@ def _key(event: Event) -> object | None:
 
 
 def _again(event: Event, t_ns: int) -> Event | None:
-    """Return an event that states the same at another instant; None for an ended state."""
+    """Return an event that describes the same state at another instant; None if the state has ended."""
     match event:
         case View(state="end"):
             return None

@@ -16,20 +16,23 @@ _FOREIGN: Final = re.compile(
     "|JAVA_TOOL_OPTIONS|JDK_JAVA_OPTIONS|_JAVA_OPTIONS|CLASSPATH"
     "|LC_.*|LANG|LANGUAGE"
 )
-"""Variables that name another Spark, cluster or Java, or a locale. In some locales the JVM cannot name every
-file. In a Turkish one it writes the names of its own settings differently."""
+"""Environment variables that name another Spark, cluster, Java or locale.
+
+In some locales the JVM cannot name every file. In a Turkish locale it writes the names of its own settings
+differently.
+"""
 
 
 def own_spark(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment in which PySpark starts the Spark that it brings, on this machine."""
+    """Return the environment in which PySpark starts its own Spark, on this machine."""
     kept = {name: value for name, value in environment.items() if _FOREIGN.fullmatch(name) is None}
     return kept | {"LC_ALL": "C.UTF-8"}
 
 
 def nameless() -> str | None:
-    """Return the reason why this user cannot run Spark, in one line; None if there is none.
+    """Return the reason why this user cannot run Spark, in one line; None if the user can run it.
 
-    The JVM's login asks the system for the user's name, which ``docker run --user`` need not have.
+    The JVM's login asks the system for the user's name. With ``docker run --user`` the user may have no name.
     """
     try:
         pwd.getpwuid(os.getuid())
@@ -42,13 +45,13 @@ def nameless() -> str | None:
 
 
 def cache_home() -> Path:
-    """Return the folder in which programs keep files that they can make again.
+    """Return the folder for files that programs can make again.
 
-    If the user has no home, or may not write there, this is a temporary folder of the user's own.
+    If the user has no home, or may not write there, the folder is a temporary folder of this user.
     """
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # neither HOME nor an entry of the user
+    except RuntimeError:  # the user has neither HOME nor an entry in /etc/passwd
         return _temporary()
     existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     if (folder / "routekeeper").is_dir() or os.access(existing, os.W_OK | os.X_OK):
@@ -59,7 +62,8 @@ def cache_home() -> Path:
 def _temporary() -> Path:
     """Return a temporary folder that this user owns.
 
-    A folder of this name that another user owns is not used: its owner could replace programs in it.
+    If another user owns a folder of this name, the function does not use it: its owner could replace programs
+    in it.
     """
     folder = Path(tempfile.gettempdir()) / f"routekeeper-cache-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

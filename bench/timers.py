@@ -1,4 +1,4 @@
-"""Timers of the systems that are compared: as documented, and as a run divides them (pure)."""
+"""Timers of the systems that are compared: as documented, and as a run divides them (no I/O, no clock)."""
 
 from dataclasses import replace
 from typing import Final
@@ -10,27 +10,28 @@ from routekeeper.client.config import ClientConfig
 
 
 class Timers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Timers of a workload; see ``plans/compare.toml``."""
+    """The timers of a workload; see ``plans/compare.toml``."""
 
     divisor: float
-    """Divides the documented broker, client and scan timers."""
+    """Number by which the documented timers of brokers, clients and the lease scan are divided."""
     election_timeout_ms: int
-    """Raft: least election timeout; ZooKeeper's syncLimit * tickTime lies at its mean, 1.5 times this."""
+    """Raft's minimum election timeout in ms. Raft's mean is 1.5 times as long, and so is ZooKeeper's
+    syncLimit * tickTime."""
     zookeeper_tick_ms: int | None = None
-    """ZooKeeper's tickTime, where it is not to follow from the election timeout."""
+    """ZooKeeper's tickTime in ms; null to compute it from the election timeout."""
     zookeeper_session_ms: int | None = None
-    """Session timeout, where it is not to equal RocketMQ's lease."""
+    """ZooKeeper's session time-out in ms; null to use RocketMQ's lease."""
 
     def session_ms(self) -> int:
-        """Return ZooKeeper's session timeout."""
+        """Return ZooKeeper's session time-out in ms."""
         return self.zookeeper_session_ms or self.lease_ms()
 
     def lease_ms(self) -> int:
-        """Return RocketMQ's lease of a broker."""
+        """Return RocketMQ's lease of a broker in ms, divided by the divisor."""
         return round(DOCUMENTED_MS["brokerLease"] / self.divisor)
 
 
-#: RocketMQ's documented timers. Source: BrokerConfig, NamesrvConfig, ClientConfig of 5.3.
+#: RocketMQ's documented timers, in ms. Source: BrokerConfig, NamesrvConfig, ClientConfig of 5.3.
 DOCUMENTED_MS: Final = {
     "registerNameServerPeriod": 30_000.0,
     "brokerLease": 120_000.0,
@@ -40,13 +41,13 @@ DOCUMENTED_MS: Final = {
 }
 
 
-#: The shortest and the longest time between two registrations that RocketMQ's own broker accepts.
-#: Source: BrokerController.start of 5.3: Math.max(10000, Math.min(registerNameServerPeriod, 60000)).
+#: Bounds in ms of the time between two registrations: RocketMQ's own broker moves its setting into this
+#: range. Source: BrokerController.start of 5.3: Math.max(10000, Math.min(registerNameServerPeriod, 60000)).
 REAL_PERIOD_MS: Final = (10_000.0, 60_000.0)
 
 
 def documented_timers(divisor: float) -> dict[str, Timer]:
-    """Return RocketMQ's timers, divided."""
+    """Return RocketMQ's documented timers, divided by the divisor."""
     return {
         name: Timer(used_ms=value / divisor, documented_ms=value, scaled=True, source="RocketMQ 5.3")
         for name, value in DOCUMENTED_MS.items()
@@ -54,7 +55,7 @@ def documented_timers(divisor: float) -> dict[str, Timer]:
 
 
 def divide_periods(config: ClientConfig, divisor: float) -> ClientConfig:
-    """Return a client's settings with shorter periods; timeouts stay."""
+    """Return a client's settings with all periods divided; time-outs stay as they are."""
     return replace(
         config,
         route_refresh_s=config.route_refresh_s / divisor,

@@ -1,4 +1,4 @@
-"""Turns readings of the listed brokers and topics into rows, one for each change (pure)."""
+"""Changes in an observer's readings of brokers and topics, one row for each change (no I/O, no clock)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class _Shown:
 
 
 class Views:
-    """One observer's last view of each topic."""
+    """The last route of each topic that one observer has read, and the time of that reading."""
 
     def __init__(self, observer: Observer, index: int) -> None:
         self._observer = observer
@@ -31,7 +31,7 @@ class Views:
         sent_ns: int,
         seen_ns: int,
     ) -> View | None:
-        """Take one reading; return the row to record if it differs from the one before."""
+        """Store one reading of a topic; return a row if the previous reading was different, else None."""
         value = (state, brokers, version)
         before = self._shown.get(topic)
         if before is not None and before.value == value:
@@ -50,7 +50,7 @@ class Views:
         )
 
     def end(self) -> Iterator[View]:
-        """Yield the rows that say how far each topic was observed."""
+        """Yield one row for each topic, with the time of the topic's last reading."""
         for topic, shown in self._shown.items():
             yield View(
                 observer=self._observer, index=self._index, topic=topic, state="end", seen_ns=shown.seen_ns

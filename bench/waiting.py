@@ -1,4 +1,4 @@
-"""Waiting for several calls at a time, for users of Locust."""
+"""Concurrent calls for Locust users, which run as greenlets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from routekeeper.bench.arms.interface import Told
 
 
 def at_once(calls: list[Callable[[], Told]]) -> list[Told]:
-    """Run calls side by side and return their results in order."""
+    """Run the calls concurrently and return their results in the order of the calls."""
     running = [gevent.spawn(call) for call in calls]
     gevent.joinall(running, raise_error=True)
     return [greenlet.value for greenlet in running]

@@ -1,15 +1,15 @@
 """A message broker that speaks RocketMQ's protocol.
 
-Here belongs the program and its settings. Everything else has a folder.
+This folder holds the program and its settings. All other code is in subfolders.
 
     __main__.py            the program: arguments, settings, logging, signals
     command_line.py        flags
     config.py              settings, with RocketMQ's names and defaults
-    foreign_settings.py    settings that this broker cannot honour
+    foreign_settings.py    RocketMQ's settings that this broker does not support
     errors.py              exceptions
-    store/, tables/        messages on disk; the broker's other state
-    requests/, server/     handlers of requests; the process
+    store/, tables/        messages on disk; all other state of the broker
+    requests/, server/     handlers of requests; the process that runs them
 """
 
-if __name__ != "routekeeper.broker":  # a second copy of a module has classes of its own
+if __name__ != "routekeeper.broker":  # under a second name, Python would load each class a second time
     raise ImportError(f"{__name__!r} is installed as routekeeper.broker: import it by this name")

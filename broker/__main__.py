@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from routekeeper.remoting.interrupt import Hangups, end_quietly_when_interrupted
 
-hangups = Hangups()  # These lines run before the other modules are loaded, because loading takes a while.
+hangups = Hangups()  # Catch SIGHUP before the slow imports below: until then, SIGHUP kills the process.
 hangups.hold()
 end_quietly_when_interrupted()
 # ruff: noqa: E402
@@ -64,7 +64,7 @@ logger = logging.getLogger("routekeeper.broker")
 
 _SWITCH: Final = {"on": "true", "off": "false", None: None}
 _DATA: Final = Path("data")
-"""The folder of the store if neither a folder nor a name is given."""
+"""Parent folder of the store. Not used if the settings name a folder for the store."""
 
 
 def main(
@@ -73,14 +73,14 @@ def main(
     announcer: AnnouncerFactory = Registrar,
     fixed_keys: frozenset[str] = frozenset(),
 ) -> int:
-    """Run ``mqbroker``; return its exit code. docs/operations.md lists these codes.
+    """Run ``mqbroker``; return its exit code. docs/operations.md lists the exit codes.
 
-    At SIGHUP the broker reads settings and files again. If SIGHUP comes from a closed terminal, the broker
-    stops in order, with code 129.
+    At SIGHUP the broker reads settings and files again. If the reason for SIGHUP is a closed terminal, the
+    broker shuts down in an orderly way, with exit code 129.
 
     Args:
-        announcer: Makes the object that registers the broker at nameservers.
-        fixed_keys: Settings that this object reads at its start only.
+        announcer: Factory of the object that registers the broker with nameservers.
+        fixed_keys: Settings that the announcer reads only when it starts.
     """
     write_stderr_in_thread()
     try:
@@ -112,7 +112,7 @@ def main(
         import uvloop
 
         runner = uvloop.run
-    except ImportError:  # not available for every system; asyncio's own loop serves as well, slower
+    except ImportError:  # Not every system has uvloop. asyncio's own loop is slower, but works, too.
         pass
     try:
         work = _run(config, directory, announcer, changed, fixed_keys, arguments=arguments, file=file)
@@ -152,7 +152,7 @@ async def _run(
     )
     reload = Reload(manager, watched=lambda: server.reloads, settings=settings_file.reread)
     ending = end_at_signals(stop, reload.begin)
-    hangups.heed(reload.begin)  # Handle a signal that came before this function ran.
+    hangups.heed(reload.begin)  # Also handle a SIGHUP that arrived before this line.
     beside: list[asyncio.Task[None]] = []
     bind_unnamed = _bind_unnamed(arguments, file)
 
@@ -166,7 +166,7 @@ async def _run(
         print(f"mqbroker ready {found}", flush=True)
         manager.ready(found)
         beside.append(asyncio.create_task(reload.run()))
-        # Decide by the resolved address, because many systems resolve the machine's own name to loopback.
+        # Check the resolved address, because many systems resolve the machine's own name to loopback.
         if not is_loopback(split_address(listen)[0]):
             return
         logger.log(
@@ -197,17 +197,20 @@ def _complain(error: Exception) -> int:
 
 
 def _bind_unnamed(arguments: argparse.Namespace, file: Mapping[str, str]) -> bool:
-    """Return whether a file or a port was given, but no address: RocketMQ then listens on all addresses."""
+    """Return True if the user sets a settings file or a port, but no address to bind.
+
+    In this case RocketMQ listens on all addresses, but this broker listens on loopback only.
+    """
     given = {text.partition("=")[0] for text in arguments.set}
     named = arguments.listen is not None or "bindAddress" in given or "bindAddress" in file
     return not named and (bool(file) or "listenPort" in given)
 
 
 def _file(name: str | None) -> dict[str, str]:
-    """Return the settings in the file of ``-c``; none if there is no such file.
+    """Return the settings in the file of ``-c``; no settings without ``-c``.
 
     Raises:
-        SettingError: If it cannot be read.
+        SettingError: If the file cannot be read.
     """
     if name is None:
         return {}
@@ -221,10 +224,12 @@ def _file(name: str | None) -> dict[str, str]:
 
 
 def _set_up_logging(arguments: argparse.Namespace, file: Mapping[str, str]) -> None:
-    """Set the log up by flags and file. This comes first, because errors of other settings are logged.
+    """Set up the program's log before all other settings are read, so that their errors are logged.
+
+    Flags win over the settings file.
 
     Raises:
-        SettingError: If a setting of the log is bad.
+        SettingError: If ``logLevel`` or ``logFormat`` is invalid.
     """
     given = (text.partition("=") for text in arguments.set)
     texts = {**file, **{key: value for key, _, value in given}}
@@ -242,18 +247,18 @@ def _set_up_logging(arguments: argparse.Namespace, file: Mapping[str, str]) -> N
 def _settings(
     arguments: argparse.Namespace, values: Mapping[str, str], *, changed: dict[str, str] | None = None
 ) -> tuple[BrokerConfig, Path, dict[str, str]]:
-    """Merge the settings and check them: flags win over changes at run time, and such changes over the file.
+    """Merge and check the settings. Flags win over changes at run time; these changes win over the file.
 
     Args:
         values: Settings of the file.
-        changed: Settings that were changed at run time. If None (at the start), read them from the store, and
-            log warnings.
+        changed: Settings that were changed at run time. None when the broker starts: then the function reads
+            them from the store, and logs warnings about the file.
 
     Returns:
-        The settings, the store's folder, and which settings were changed at run time.
+        The settings, the store's folder, and the settings that were changed at run time.
 
     Raises:
-        SettingError: If a setting is bad.
+        SettingError: If a setting is invalid.
     """
     config = BrokerConfig(
         namesrv_addr=os.environ.get("NAMESRV_ADDR", ""), rocketmq_home=os.environ.get("ROCKETMQ_HOME", "")
@@ -344,14 +349,15 @@ def _founding(config: BrokerConfig, *, is_named: bool) -> tuple[Path, str]:
     """Return the folder of the store and the broker's name.
 
     Args:
-        is_named: The user gave a name to the broker.
+        is_named: True if the user gave the broker a name.
 
     Raises:
-        SettingError: If folder and name do not fit each other, or the folder cannot be read.
+        SettingError: If the store in this folder belongs to a broker of another name, or if the folder cannot
+            be read.
     """
     asked = config.broker_name or None if is_named else None
     if asked is not None and not is_broker_name(asked):
-        return Path(config.store_path or "data"), asked  # The check of all settings refuses this name later.
+        return Path(config.store_path or "data"), asked  # `validate` refuses this name later.
     try:
         if config.store_path:
             directory = Path(config.store_path)

@@ -34,14 +34,14 @@ settings of our own, in the file or by --set (-p prints all settings with their 
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports an error in one line without the usage, as for a bad setting in a file."""
+    """Parser that reports an error in one line without the usage text, like an error in a settings file."""
 
     def error(self, message: str) -> NoReturn:
         raise SettingError(message)
 
 
 def parse_command_line(argv: Sequence[str] | None) -> tuple[argparse.Namespace, tuple[str, ...]]:
-    """Return the flags, and the words that belong to no flag: RocketMQ ignores those.
+    """Return the flags, and words of the command line that belong to no flag; RocketMQ ignores such words.
 
     Raises:
         SettingError: If a flag is unknown or lacks its value.
@@ -159,7 +159,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_tls(security: argparse._ArgumentGroup, http: argparse._ArgumentGroup) -> None:
-    """Add the flags of TLS: for the broker's own ports and for its connections to nameservers."""
+    """Add the TLS flags: for the ports of this broker, and for its connections to nameservers."""
     security.add_argument(
         "--tls-mode",
         metavar="disabled|permissive|enforcing",

@@ -1,4 +1,4 @@
-"""Settings of one broker process: RocketMQ's names and defaults, read and checked once."""
+"""Settings of one broker process, with RocketMQ's names and defaults: reading, changes and checks."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ REGISTER_PERIOD_MAX_MS: Final = 60_000
 _UNITS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _FLUSH_TYPES: Final = ("ASYNC_FLUSH", "SYNC_FLUSH")
 _MASTER: Final = "ASYNC_MASTER"
-#: Longest delay, and largest number of delay levels: each level becomes a queue that the broker polls.
+#: Longest delay in ms, and largest number of delay levels. The number needs a bound, because the broker polls
+#: one queue for each delay level.
 _DELAY_MAX_MS: Final = 366 * 86_400_000
 _DELAY_LEVELS_MAX: Final = 1024
-#: Bound of a broker's nameservers: a change of the list costs a registration or an unregistration at each.
+#: Largest number of nameservers. The number needs a bound, because the broker calls every nameserver after a
+#: change of the list.
 NAMESRV_ADDRS_MAX: Final = 64
 _DAMAGE_POLICIES: Final = ("refuse", "skip")
 
@@ -65,7 +67,7 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "maxClientBytes": (1, 1024**3),
 }
 
-# Blanks around a value, which are ignored; then the form of numbers, without digits of other scripts.
+# Blanks that are removed around a value. The patterns use [0-9], because \d accepts digits of all scripts.
 _BLANKS: Final = " \t\r\n\f"
 _NAME: Final = re.compile(rf"[.{CHARACTERS}]{{1,{TOPIC_LENGTH_MAX}}}")
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
@@ -73,9 +75,9 @@ _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{0,18})?")
 
 
 def _key(name: str, *, live: bool = False, secret: bool = False) -> dict[str, Any]:
-    """Metadata of a setting: its key in RocketMQ's file, and two marks.
+    """Return the metadata of a setting: its key in RocketMQ's file, and two flags.
 
-    ``live``: request 25 may change it. ``secret``: its value is never shown.
+    ``live``: request 25 may change the setting at run time. ``secret``: the broker never shows the value.
     """
     return {"key": name, "live": live, "secret": secret}
 
@@ -86,12 +88,16 @@ def _setting(key: str, default: Any, *, live: bool = False, secret: bool = False
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Settings of one broker process. Names after RocketMQ's BrokerConfig and MessageStoreConfig.
+    """Settings of one broker process, named after RocketMQ's BrokerConfig and MessageStoreConfig.
 
-    Ours, without a counterpart there: ``bind_host``, ``advertise_port``, ``timer_divisor`` (divides the
-    registration period *and its documented bounds*, so that a benchmark may shorten all timers of both
-    modes alike), ``index_file_messages``, ``http``, ``rpc_hook``, ``recover_damaged_log``, ``acl_file``,
-    ``admin_networks``, ``namesrv_acl_file`` and those of the log.
+    RocketMQ does not have these settings:
+
+    - ``bind_host``, ``advertise_port``, ``http``, ``rpc_hook``;
+    - ``index_file_messages``, ``recover_damaged_log``;
+    - ``acl_file``, ``admin_networks``, ``namesrv_acl_file``;
+    - ``log_level`` and ``log_format``, the settings of the program's log;
+    - ``timer_divisor``, which divides the registration period and also the documented bounds of that period.
+      A benchmark can thereby shorten all timers by the same factor, in both modes of the nameserver.
     """
 
     broker_name: str = _setting("brokerName", "DEFAULT_BROKER")
@@ -181,7 +187,7 @@ class BrokerConfig:
     tls_client_auth: str = _setting("tlsClientAuth", "")
     tls_config: str = _setting("tlsConfig", "")
 
-    # Settings of TLS towards nameservers, see broker.server.namesrv_tls. Source: TlsSystemConfig, RocketMQ
+    # TLS of connections to nameservers, see broker.server.namesrv_tls. Source: TlsSystemConfig, RocketMQ
     # 4.9 and 5.3.
     tls_enable: str = _setting("tls.enable", "")
     tls_client_cert: str = _setting("tls.client.certPath", "")
@@ -193,7 +199,7 @@ class BrokerConfig:
 
     @property
     def advertise_host(self) -> str:
-        """Host that nameservers give to clients, and that is part of message ids."""
+        """Host of the address that nameservers give to clients. The host is also part of message ids."""
         return self.broker_ip or self.bind_host
 
     @property
@@ -204,35 +210,35 @@ class BrokerConfig:
 
     @property
     def asks_address_server(self) -> bool:
-        """Return whether an address server lists the nameservers.
+        """True if the broker gets its nameserver addresses from an address server.
 
-        A configured list wins over it, as in RocketMQ.
+        A configured list of nameservers wins over the address server, as in RocketMQ.
         """
         return self.fetch_namesrv and not self.namesrv_addrs
 
     @property
     def address_server_url(self) -> str:
-        """Page of the address server.
+        """URL of the address server.
 
         Raises:
-            ValueError: If domain or subgroup cannot be part of a URL; the error names the allowed form.
+            ValueError: If domain or subgroup cannot be part of a URL; the error states the allowed form.
         """
         return url_of(domain=self.namesrv_domain, subgroup=self.namesrv_domain_subgroup, environment="")
 
     @property
     def rpc_hooks(self) -> tuple[str, ...]:
-        """Names of the hooks that see requests, in the order in which they are called."""
+        """Names of the hooks that see every request, in the order in which the broker calls them."""
         return tuple(name.strip() for name in self.rpc_hook.split(",") if name.strip())
 
     @property
     def register_period_s(self) -> float:
-        """Seconds between periodic registrations: the setting within its bounds, then divided."""
+        """Seconds between registrations: the setting within its bounds, divided by ``timer_divisor``."""
         period_ms = min(max(self.register_period_ms, REGISTER_PERIOD_MIN_MS), REGISTER_PERIOD_MAX_MS)
         return period_ms / 1000 / self.timer_divisor
 
     @property
     def register_delay_s(self) -> float:
-        """Seconds from the registration at start to the first periodic one (10 s, divided)."""
+        """Seconds from the first registration after the start to the second: 10 s / ``timer_divisor``."""
         return REGISTER_PERIOD_MIN_MS / 1000 / self.timer_divisor
 
     @property
@@ -241,7 +247,7 @@ class BrokerConfig:
 
     @property
     def tls(self) -> TlsFlags:
-        """TLS of the port for clients."""
+        """TLS flags of the port for clients."""
         return TlsFlags(
             mode=self.tls_mode,
             cert=self.tls_cert,
@@ -252,23 +258,23 @@ class BrokerConfig:
         )
 
     def http_tls(self) -> PortTls:
-        """Return TLS of the HTTP port.
+        """Return the TLS settings of the HTTP port.
 
         Raises:
-            TlsSettingError: If settings do not fit together.
+            TlsSettingError: If the settings contradict each other.
         """
         return http_tls(cert=self.http_tls_cert, key=self.http_tls_key, ca=self.http_tls_ca)
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
-        """Delays of levels 1, 2, ... in ms."""
+        """Delays of the delay levels in ms; the first entry belongs to level 1."""
         return parse_delay_levels(self.message_delay_level)
 
     def validate(self) -> None:
-        """Check ranges and relations.
+        """Check the range of each setting, and combinations of settings that depend on each other.
 
         Raises:
-            SettingError: For the first fault.
+            SettingError: For the first invalid setting.
         """
         for key, name in (("brokerName", self.broker_name), ("brokerClusterName", self.cluster_name)):
             if not is_broker_name(name):
@@ -332,8 +338,8 @@ class BrokerConfig:
             value = getattr(self, _FIELDS[key].name)
             if not low <= value <= high:
                 raise SettingError(f"{key}={value} is outside {low}..{high}")
-        # A file must have room for the largest record and the padding after it. The 64 KiB are for header,
-        # topic and properties.
+        # A file of the commit log must hold the largest record and the padding after it. The 64 KiB are for
+        # the record's header, topic and properties.
         file_min = self.message_size_max + 64 * 1024
         if not file_min <= self.log_file_size <= 2**40:
             raise SettingError(
@@ -351,10 +357,10 @@ class BrokerConfig:
         self.delay_levels_ms  # noqa: B018 - raises when malformed
 
     def check_logging(self) -> None:
-        """Check the settings of the log, which are needed before all others.
+        """Check the settings of the program's log; the log is set up before other settings are checked.
 
         Raises:
-            SettingError: If a setting of the log has a value that is not allowed.
+            SettingError: If ``logLevel`` or ``logFormat`` has a value that is not allowed.
         """
         for key, word, allowed in (
             ("logLevel", self.log_level, LEVELS),
@@ -364,7 +370,7 @@ class BrokerConfig:
                 raise SettingError(f"{key}={word[:80]}: allowed are {', '.join(allowed)}")
 
     def to_properties(self) -> dict[str, str]:
-        """Return every setting under RocketMQ's key, as ``-p`` and request 26 show it; stars hide secrets."""
+        """Return every setting by RocketMQ's key, as ``-p`` and request 26 show it; secrets are hidden."""
         return {
             item.metadata["key"]: "******"
             if item.metadata["secret"] and getattr(self, item.name)
@@ -374,11 +380,11 @@ class BrokerConfig:
 
 
 _FIELDS: Final = {item.metadata["key"]: item for item in fields(BrokerConfig)}
-#: Keys that request 25 may change: an allow-list, never a path or an address to bind.
+#: Keys that request 25 may change. Never add paths or addresses to bind to this set.
 LIVE_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["live"])
-#: Keys whose values are never shown.
+#: Keys whose values the broker never shows.
 SECRET_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["secret"])
-#: Keys that decide which nameservers the broker registers with.
+#: Keys of the settings that select the nameservers with which the broker registers.
 NAMESRV_KEYS: Final = frozenset(
     {
         *("namesrvAddr", "fetchNameSrvAddrByDnsLookup", "updateNameServerAddrPeriod"),
@@ -399,7 +405,7 @@ IMPORTANT_KEYS: Final = frozenset(
 
 
 def apply_properties(config: BrokerConfig, values: Mapping[str, str]) -> tuple[BrokerConfig, tuple[str, ...]]:
-    """Return the config with ``values`` in place of its own, and the unknown keys.
+    """Return a copy of the config with the given ``values``, and the keys in ``values`` that are unknown.
 
     Raises:
         SettingError: If a known key has a value of the wrong type.
@@ -411,21 +417,27 @@ def apply_properties(config: BrokerConfig, values: Mapping[str, str]) -> tuple[B
         if item is None:
             unknown.append(key)
             continue
-        # Blanks around it are removed, as 5.x brokers do.
+        # Remove blanks around the value, as 5.x brokers do.
         changes[item.name] = _parse(key, text.strip(_BLANKS), type(item.default))
     return replace(config, **changes), tuple(sorted(unknown))
 
 
 def is_broker_name(text: str) -> bool:
-    """Return whether a broker or a cluster may have this name: the form of a host's or of a topic's name."""
+    """Return True if a broker or cluster may have this name.
+
+    The allowed characters are those of topic names, and dots, as in host names. A name of dots only is not
+    allowed.
+    """
     return _NAME.fullmatch(text) is not None and text.strip(".") != ""
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Parse ``messageDelayLevel``: blank-separated numbers, each with its unit s, m, h or d; answer in ms.
+    """Return the delays in ``messageDelayLevel``, in ms.
+
+    The text has numbers with a unit (s, m, h or d), separated by blanks.
 
     Raises:
-        SettingError: If a level is malformed or there is none.
+        SettingError: If a level is malformed, or if there is no level.
     """
     levels = []
     for part in text.split():
@@ -446,7 +458,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 def _parse(key: str, text: str, kind: type) -> Any:
     if not text.isprintable():
-        # In the answer to request 26, a line end in a value would look like the start of another setting.
+        # A line break in a value would let request 26's answer show another, false setting.
         raise SettingError(f"{key}={text[:80]!r}: allowed are printable characters on one line")
     if kind is str:
         return text.upper() if key == "logLevel" else text

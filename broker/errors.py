@@ -8,12 +8,12 @@ from typing import Final
 
 from routekeeper.remoting.codes import ResponseCode
 
-#: Errors of a disk without room: the disk is full, the user's quota is used up, or the file is too large.
+#: Errors that mean a lack of space: disk full, the user's quota used up, or the file too large.
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Refused(StrEnum):
-    """Reasons for which a send is refused, as counted in ``/metrics``."""
+    """Reasons for which the broker refuses a send; ``/metrics`` counts refusals by reason."""
 
     DISK_FULL = "disk_full"
     DISK_FAILED = "disk_failed"
@@ -30,24 +30,24 @@ class DiskState(StrEnum):
     REFUSING = "refusing"
     """The broker accepts no messages, because the disk is full or has failed."""
     UNWRITTEN = "unwritten"
-    """The broker could not write a table."""
+    """The broker could not write one of its state files."""
     HUNG = "hung"
-    """The disk has not answered for longer than ``syncFlushTimeout``."""
+    """The disk does not answer: a sync of the log has lasted longer than ``syncFlushTimeout``."""
 
 
 class BrokerError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Root of all exceptions that this package defines."""
 
 
 class SettingError(BrokerError):
-    """A setting is unusable; its message is one line that names the setting and what is allowed."""
+    """A setting is unusable. The message is one line that names the setting and the allowed values."""
 
 
 class StoreUnavailable(BrokerError):
-    """The store cannot accept the message (disk full, closed); no part of it was stored.
+    """The store cannot accept the message; no part of the message was stored.
 
     Attributes:
-        reason: The disk is full, or broken in another way.
+        reason: DISK_FULL if the disk is full; DISK_FAILED in all other cases, such as a closed store.
     """
 
     def __init__(self, message: str, *, reason: Refused = Refused.DISK_FAILED) -> None:
@@ -56,20 +56,20 @@ class StoreUnavailable(BrokerError):
 
 
 class StoreUnusable(BrokerError):
-    """The content of the store's directory cannot be read, or the disk fails at the start."""
+    """The broker cannot start with this store: its content cannot be read, or the disk fails at the start."""
 
 
 class StoreDamaged(StoreUnusable):
-    """The log has a damaged record before valid ones, so a start would lose acknowledged messages."""
+    """The commit log has valid records after a damaged one, so a start would lose acknowledged messages."""
 
 
 class Refusal(BrokerError):
-    """A request is refused; this error becomes its answer.
+    """A request is refused; the broker answers with this error's code and remark.
 
     Attributes:
         code: Response code.
         remark: Text for the caller.
-        reason: The reason under which a refused send is counted.
+        reason: If the request is a send, the reason under which ``/metrics`` counts the refusal.
     """
 
     def __init__(self, code: int, remark: str, *, reason: Refused | None = None) -> None:
@@ -87,7 +87,7 @@ _REASONS: Final[dict[int, Refused]] = {
 
 
 def refused_for(error: OSError | StoreUnavailable) -> Refused:
-    """Return the reason to count for a send that failed because of the disk."""
+    """Return the reason under which to count a send that failed because of the disk."""
     if isinstance(error, StoreUnavailable):
         return error.reason
     return Refused.DISK_FULL if error.errno in _FULL else Refused.DISK_FAILED

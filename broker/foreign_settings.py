@@ -1,4 +1,7 @@
-"""RocketMQ's settings without support here: some cause a warning, others refuse the start (pure)."""
+"""RocketMQ's settings that this broker does not support: some cause a warning, others an error.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,22 @@ from routekeeper.broker.config import RANGES
 from routekeeper.broker.errors import SettingError
 from routekeeper.remoting.properties import closed_door
 
-#: Settings that the broker ignores with a warning: (value, why).
+#: Settings with one unsupported value each. The broker ignores this value, and logs the reason as a warning.
 _UNSUPPORTED: Final = {
     "rejectTransactionMessage": ("false", "transactions are not supported, their messages are refused"),
     "enablePropertyFilter": ("true", "SQL92 filters are not supported, pulls with one are refused"),
 }
-#: Settings whose loss would give messages fewer copies than the operator wants.
+#: Settings that turn on replication. They are errors, because this broker makes no copies of messages.
 _REPLICATION: Final = ("enableDLegerCommitLog", "enableControllerMode")
-#: Numbers that RocketMQ moves into their range. For other settings, a number below the range is an error.
+#: Settings for which a value below the lower bound is replaced by the lower bound, as in RocketMQ. For all
+#: other settings, a value below the lower bound is an error.
 _MOVED_UP: Final = frozenset({"diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio"})
-#: Numbers that identify something, such as a port, so that no near number can replace them.
+#: Settings whose value outside the range is an error: no other number can replace a port, for example.
 _EXACT: Final = frozenset({"listenPort", "advertisePort", "haListenPort", "brokerPermission", "timerDivisor"})
 
 
 def fit_settings(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the supported settings of a file, and a warning for each other one.
+    """Return the supported settings of a file, and a warning for each unsupported setting or adjusted value.
 
     Raises:
         SettingError: If ignoring a setting would lose messages or weaken security.
@@ -31,7 +35,7 @@ def fit_settings(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, 
     fitting, warnings = dict(values), []
     for key, text in values.items():
         value = text.strip().lower()
-        if key == "useTLS":  # RocketMQ's other name of this setting; as in RocketMQ, it wins in a file
+        if key == "useTLS":  # RocketMQ's other name of tls.enable; in a file useTLS wins, as in RocketMQ
             del fitting[key]
             fitting["tls.enable"] = value
             continue
@@ -49,13 +53,13 @@ def fit_settings(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, 
 
 
 def refuse_missed(key: str, value: str) -> None:
-    """Refuse a setting without support here, if ignoring it would lose messages or weaken security.
+    """Refuse an unsupported setting if ignoring it would lose messages or weaken security.
 
     Args:
         value: Value in lower case, without blanks around it.
 
     Raises:
-        SettingError: With the reason.
+        SettingError: If the setting is refused; the message states the reason.
     """
     reason = closed_door(key, value)
     if key in _REPLICATION and value == "true":
@@ -65,7 +69,7 @@ def refuse_missed(key: str, value: str) -> None:
 
 
 def _bound(key: str, value: str) -> int | None:
-    """Return the number to use instead; None if the value is in its range, or no number can replace it."""
+    """Return the bound that replaces a value outside its range; None if the value stays as it is."""
     if key not in RANGES or key in _EXACT or not (value.isascii() and value.isdecimal() and len(value) < 19):
         return None
     low, high = RANGES[key]

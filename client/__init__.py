@@ -1,4 +1,4 @@
-"""Producers, consumers and administration; users import :mod:`routekeeper`."""
+"""Producers, consumers and administration. Users import these classes from :mod:`routekeeper`."""
 
-if __name__ != "routekeeper.client":  # a second copy of a module has classes of its own
+if __name__ != "routekeeper.client":  # imported under another name, the package would define each class twice
     raise ImportError(f"{__name__!r} is installed as routekeeper.client: import it by this name")

@@ -1,4 +1,4 @@
-"""Requests of administrators to nameservers and brokers, as operations without IO."""
+"""Requests of administrators to nameservers and brokers, as operations that do no I/O themselves."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from .operation import Fetch, FetchReply, Operation, invoke
 from .retry import partial_failure
 
 T = TypeVar("T")
-#: Largest number of queues that a topic may be given. Source: our own limit; Java has none.
+#: Largest number of queues that a topic may have. Source: our own limit; RocketMQ has none.
 QUEUE_NUMS_MAX: Final = 65536
 
 
 class Admin:
     """Operations on nameservers and brokers.
 
-    Reads go to one nameserver. Changes of the KV config, of settings and of write permissions, and deletions
-    of topics go to each of them, because independent nameservers share nothing. These operations return one
-    answer of each nameserver, or its failure.
+    Each read goes to one nameserver. A change goes to all nameservers, because independent nameservers share
+    no data. Such changes are: KV config, settings, write permissions, and deletions of topics. The result of
+    a change has one entry for each nameserver: its answer or the error.
     """
 
     def __init__(self, directory: Directory) -> None:
@@ -65,7 +65,7 @@ class Admin:
 
         Raises:
             NoNameserver: If no nameserver answered.
-            ResponseError: If the nameserver refused; code 17 if there is no route.
+            ResponseError: If the nameserver refused the request; code 17 if the topic has no route.
         """
         return self._directory.fetch_route(topic, addr=nameserver)
 
@@ -86,7 +86,7 @@ class Admin:
         return (yield from self._read(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, TopicList.decode))
 
     def kv_get(self, namespace: str, key: str) -> Operation[str | None]:
-        """Return a value of the KV config, None if there is none.
+        """Return a value of the KV config; None if the key does not exist.
 
         Raises:
             NoNameserver, ResponseError: As :meth:`topic_route`.
@@ -100,7 +100,7 @@ class Admin:
         return GetKvResponseFields.parse(response.ext_fields).value
 
     def kv_list(self, namespace: str) -> Operation[Mapping[str, str] | None]:
-        """Return a namespace of the KV config, None if there is no such namespace.
+        """Return all keys and values of a namespace of the KV config; None if the namespace does not exist.
 
         Raises:
             NoNameserver, ResponseError: As :meth:`topic_route`.
@@ -122,17 +122,17 @@ class Admin:
         return self._directory.tell_each(RemotingCommand.request(RequestCode.PUT_KV_CONFIG, fields.to_ext()))
 
     def kv_delete(self, namespace: str, key: str) -> Operation[tuple[EachAnswer, ...]]:
-        """Remove a key of the KV config at each nameserver; it need not exist."""
+        """Remove a key of the KV config at each nameserver; a key that does not exist is no error."""
         fields = DeleteKvFields(namespace=namespace, key=key)
         return self._directory.tell_each(
             RemotingCommand.request(RequestCode.DELETE_KV_CONFIG, fields.to_ext())
         )
 
     def wipe_write_perm(self, broker_name: str) -> Operation[tuple[EachAnswer, ...]]:
-        """Take write permission from all topics of a broker name, at each nameserver.
+        """Remove the write permission of all topics of a broker name, at each nameserver.
 
-        The permission returns with the broker's next changed registration. See :func:`topic_count` for the
-        answers.
+        When the broker next registers changed topics, the nameserver stores the permissions that the broker
+        sends. :func:`topic_count` decodes the answers.
         """
         return self._directory.tell_each(
             RemotingCommand.request(
@@ -141,7 +141,7 @@ class Admin:
         )
 
     def add_write_perm(self, broker_name: str) -> Operation[tuple[EachAnswer, ...]]:
-        """Set all topics of a broker name to read and write, at each nameserver."""
+        """Give all topics of a broker name the permission to read and write, at each nameserver."""
         return self._directory.tell_each(
             RemotingCommand.request(
                 RequestCode.ADD_WRITE_PERM_OF_BROKER, WritePermFields(broker_name=broker_name).to_ext()
@@ -149,7 +149,7 @@ class Admin:
         )
 
     def namesrv_config(self) -> Operation[tuple[EachAnswer, ...]]:
-        """Return the settings of each nameserver; see :func:`properties`."""
+        """Return the settings of each nameserver; :func:`properties` decodes the answers."""
         return self._directory.tell_each(RemotingCommand.request(RequestCode.GET_NAMESRV_CONFIG))
 
     def update_namesrv_config(self, settings: Mapping[str, str]) -> Operation[tuple[EachAnswer, ...]]:
@@ -164,22 +164,22 @@ class Admin:
     ) -> Operation[tuple[EachAnswer, ...]]:
         """Remove a topic, in one cluster or in all, from each nameserver.
 
-        Its brokers must have deleted it before.
+        The topic's brokers must have deleted the topic before.
         """
         fields = DeleteTopicInNamesrvFields(topic=topic, cluster_name=cluster_name)
         return self._directory.tell_each(
             RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields.to_ext())
         )
 
-    # At one broker ----------------------------------------------------------------------------------
+    # Requests to one broker -------------------------------------------------------------------------
 
     def create_topic(self, broker_addr: str, topic: TopicConfig) -> Operation[None]:
         """Create or change a topic at one broker.
 
         Raises:
             InvalidArgument: If a number is out of range; nothing was sent.
-            ResponseError: If the broker refused.
-            ConnectionLost, RequestTimeout: If it did not answer.
+            ResponseError: If the broker refused the request.
+            ConnectionLost, RequestTimeout: If the broker did not answer.
         """
         for name, value in (
             ("readQueueNums", topic.read_queue_nums),
@@ -200,14 +200,15 @@ class Admin:
         yield from self.call(broker_addr, RequestCode.UPDATE_AND_CREATE_TOPIC, fields.to_ext())
 
     def create_topic_in_cluster(self, cluster_name: str, topic: TopicConfig) -> Operation[tuple[str, ...]]:
-        """Create or change a topic at every master of a cluster; return their addresses.
+        """Create or change a topic at every master of a cluster; return the masters' addresses.
 
         Raises:
             NotApplied: If the cluster has no master; nothing was sent.
             InvalidArgument: If a number is out of range; nothing was sent.
-            PartlyNotApplied: If some masters did not do it; ``failures`` has their addresses, and all other
-                masters did it.
-            PartlyUnknown: Likewise, if some of the masters in ``failures`` may have done it.
+            PartlyNotApplied: If some masters did not create the topic; ``failures`` has their addresses. All
+                other masters created it.
+            PartlyUnknown: If it is unknown for some of the masters in ``failures`` whether they created the
+                topic. All other masters created it.
         """
         addrs = tuple(masters((yield from self.cluster_info()), cluster_name).values())
         if not addrs:
@@ -235,7 +236,9 @@ class Admin:
         )
 
     def topic_stats(self, broker_addr: str, topic: str) -> Operation[tuple[TopicStats, bytes]]:
-        """Return the bounds of a topic's queues at one broker, with the undecoded body.
+        """Return the minimum and maximum offset of each queue of a topic at one broker.
+
+        The second element of the result is the body of the broker's answer, not decoded.
 
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
@@ -266,7 +269,7 @@ class Admin:
     def consume_stats(
         self, broker_addr: str, group: str, topic: str | None = None
     ) -> Operation[ConsumeStats]:
-        """Return a group's progress in the queues of one broker: of all its topics, or of one.
+        """Return a group's progress in the queues of one broker, for one topic or for all its topics.
 
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
@@ -276,10 +279,11 @@ class Admin:
         return ConsumeStats.decode(response.body)
 
     def consumer_connection(self, broker_addr: str, group: str) -> Operation[ConsumerConnection]:
-        """Return the members of a group that are connected with a broker, and their subscriptions.
+        """Return the members of a group that are connected to a broker, and the group's subscriptions.
 
         Raises:
-            ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`; code 206 if none.
+            ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`. The code is 206 if no
+                member is connected.
         """
         fields = ConsumerGroupFields(consumer_group=group)
         response = yield from self.call(
@@ -288,7 +292,7 @@ class Admin:
         return ConsumerConnection.decode(response.body)
 
     def consumer_groups_of(self, broker_addr: str, topic: str) -> Operation[tuple[str, ...]]:
-        """Return the groups that one broker knows as consumers of a topic.
+        """Return the consumer groups of a topic that one broker knows.
 
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
@@ -298,10 +302,12 @@ class Admin:
         )
         return GroupList.decode(response.body).groups
 
-    # Compositions -----------------------------------------------------------------------------------
+    # Operations made of several requests ------------------------------------------------------------
 
     def add_to_order_conf(self, topic: str, addition: str) -> Operation[tuple[EachAnswer, ...]]:
-        """Merge ``broker:queues`` into a topic's order configuration and store it at each nameserver.
+        """Set ``broker:queues`` in a topic's order configuration; store the result at each nameserver.
+
+        Entries of other brokers stay in the configuration.
 
         Raises:
             NoNameserver, ResponseError: If the present value cannot be read; nothing was changed.
@@ -310,10 +316,10 @@ class Admin:
         return (yield from self.kv_put(ORDER_TOPIC_NAMESPACE, topic, merge_order_conf(present, addition)))
 
     def explain_route(self, http: str, topic: str) -> Operation[FetchReply]:
-        """Ask a nameserver over HTTP why a topic has its route, or has none.
+        """Ask a nameserver over HTTP for the reason why a topic has its present route, or has no route.
 
         Args:
-            http: The nameserver's HTTP address, host:port or with http:// before it.
+            http: The nameserver's HTTP address, as ``host:port`` or ``http://host:port``.
         """
         base = http if http.startswith(("http://", "https://")) else f"http://{http}"
         url = f"{base.rstrip('/')}/v1/topics/{quote(topic, safe='')}/explain"
@@ -334,10 +340,10 @@ class Admin:
         *,
         timeout_s: float | None = None,
     ) -> Operation[RemotingCommand]:
-        """Send any request to one server, and return its answer.
+        """Send any request to one server, and return the server's answer.
 
         Args:
-            timeout_s: Timeout in place of the configured one.
+            timeout_s: Timeout that replaces the configured timeout.
 
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
@@ -349,7 +355,7 @@ class Admin:
 
 
 def merge_order_conf(present: str | None, addition: str) -> str:
-    """Return an order configuration with ``broker:queues`` added or replaced.
+    """Return an order configuration in which ``broker:queues`` was added or replaced.
 
     Source: DefaultMQAdminExtImpl.createOrUpdateOrderConf.
     """
@@ -362,7 +368,7 @@ def merge_order_conf(present: str | None, addition: str) -> str:
 
 
 def masters(info: ClusterInfo, cluster_name: str) -> dict[str, str]:
-    """Return the masters of a cluster: broker name to address, sorted; empty if there is no such cluster."""
+    """Return the address of each master of a cluster, by broker name, sorted; empty for unknown clusters."""
     return {
         name: info.broker_addr_table[name].broker_addrs[MASTER_ID]
         for name in sorted(info.cluster_addr_table.get(cluster_name, ()))
@@ -381,10 +387,10 @@ def all_addrs(info: ClusterInfo, cluster_name: str) -> tuple[str, ...]:
 
 
 def topic_count(answer: RemotingCommand) -> int:
-    """Return the number of topics in an answer to 205 or 327.
+    """Return the number of topics in an answer to request 205 or 327.
 
     Raises:
-        RemoteProtocolError: If it contains no number.
+        RemoteProtocolError: If the answer contains no number.
     """
     try:
         if "wipeTopicCount" in answer.ext_fields:
@@ -395,7 +401,7 @@ def topic_count(answer: RemotingCommand) -> int:
 
 
 def _attributes(attributes: Mapping[str, str]) -> str | None:
-    """Encode attributes in 5.x's form: ``+key=value,-key``. The sign is part of each given key."""
+    """Encode attributes in the form of RocketMQ 5.x: ``+key=value,-key``. The keys already have the sign."""
     if not attributes:
         return None
     return ",".join(f"{name}={value}" if value else name for name, value in attributes.items())

@@ -1,4 +1,4 @@
-"""The asyncio driver: performs the effects of operations on the running loop.
+"""The asyncio driver: performs the effects of operations on the running event loop.
 
     async with Client(ClientConfig(nameservers=("127.0.0.1:9876",))) as client:
         producer = client.producer(ProducerConfig(group="orders"))
@@ -9,7 +9,7 @@
 
         await client.consume(ConsumerConfig(group="billing"), {"Orders": "*"}, listen)
 
-Any operation runs by ``await client.run(operation)``. Leaving the ``async with`` stores consumers' offsets,
+``await client.run(operation)`` runs any operation. At its end, ``async with`` stores the consumers' offsets,
 leaves the groups and closes the connections.
 """
 
@@ -64,10 +64,11 @@ T = TypeVar("T")
 
 
 class Client:
-    """One client on the running loop; used as ``async with Client(config) as client``.
+    """One client on the running event loop; used as ``async with Client(config) as client``.
 
     Args:
-        hooks: They get each request before it is sent, and each answer before its caller.
+        hooks: Each hook receives every request before it is sent, and every answer before the caller
+            receives it.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Client:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._cut_off = False  # the loop ends, but the client was not closed
+        self._cut_off = False  # True if the event loop ends although the client was not closed
         weakref.finalize(self, _warn_of_unsent, self.core)
 
     async def __aenter__(self) -> Self:
@@ -98,9 +99,9 @@ class Client:
         await self.close()
 
     async def start(self) -> None:
-        """Start the background tasks: route, nameserver and heartbeat refresh. Done by ``async with``.
+        """Start the background tasks, which refresh routes and nameservers and send heartbeats.
 
-        The same task must call :meth:`close`.
+        ``async with`` calls this method. The same task must call :meth:`close`.
         """
         self._check_use()
         if self._started:
@@ -116,7 +117,7 @@ class Client:
     async def close(self) -> None:
         """Close consumers and producers, end the background tasks, close the connections."""
         if self.core.closing or os.getpid() != self._pid:
-            return  # a forked process has nothing to close: the parent process is the group's member
+            return  # in a forked process: only the parent process is the member of the group and may leave it
         self._check_loop()
         try:
             await self.perform(self.core.close())
@@ -126,8 +127,8 @@ class Client:
             try:
                 await self._transport.close()
                 if self._started:
-                    # The tasks catch their own exceptions. So raise the body's exception itself instead of a
-                    # group that contains it.
+                    # Pass no exception to the task group. It would wrap the exception in an ExceptionGroup,
+                    # and it does not need the exception, because the tasks catch their own exceptions.
                     await self._group.__aexit__(None, None, None)
             finally:
                 await self.perform(self.core.end())
@@ -137,7 +138,7 @@ class Client:
 
         Raises:
             ClientClosed: If the client is closed; nothing was done.
-            WrongLoop: If the client began under another event loop; nothing was done.
+            WrongLoop: If the client was first used under another event loop; nothing was done.
         """
         try:
             self._check_use()
@@ -167,7 +168,7 @@ class Client:
         try:
             effect = next(operation)
             while True:
-                if isinstance(effect, Clock):  # the most frequent effect, which does not wait
+                if isinstance(effect, Clock):  # Clock is the most frequent effect, so test it first
                     effect = operation.send(self._now())
                     continue
                 try:
@@ -188,20 +189,22 @@ class Client:
             operation.close()
 
     def producer(self, config: ProducerConfig | str) -> Producer:
-        """Return a producer of a group, from the group's name or from settings."""
+        """Return a producer of a group; ``config`` is the group's name or the producer's settings."""
         return Producer(self, ProducerConfig(group=config) if isinstance(config, str) else config)
 
     def push_consumer(
         self, config: ConsumerConfig | str, subscriptions: Mapping[str, str], listener: Listener
     ) -> PushConsumer:
-        """Return a push consumer of a group, to be started.
+        """Return a push consumer of a group; the caller must start it.
 
         Args:
-            subscriptions: Topic to tag expression, ``*`` or ``A || B``.
-            listener: Called with each batch: a coroutine function on the loop, a plain one in a thread.
+            subscriptions: Tag expression by topic; an expression is ``*`` or ``A || B``.
+            listener: Called with each batch of messages. A coroutine function runs on the loop, a plain
+                function in a thread.
 
         Raises:
-            InvalidArgument: If a subscription is malformed, or a call of the listener would run no code.
+            InvalidArgument: If a subscription is malformed, or a call of the listener would run no code (as
+                for a generator function).
         """
         check_callback("listener", listener, arguments=1, awaited=True)
         settings = ConsumerConfig(group=config) if isinstance(config, str) else config
@@ -218,7 +221,7 @@ class Client:
     def pull_consumer(
         self, config: PullConsumerConfig | str, subscriptions: Mapping[str, str] | None = None
     ) -> PullConsumer:
-        """Return a pull consumer of a group, to be started; it can subscribe to more topics later."""
+        """Return a pull consumer of a group; the caller must start it, and may subscribe to topics later."""
         settings = PullConsumerConfig(group=config) if isinstance(config, str) else config
         return PullConsumer(self, PullConsumerCore(self.core, settings, subscriptions or {}))
 
@@ -265,7 +268,7 @@ class Client:
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                raise  # this very task was cancelled, not the other one
+                raise  # this task was cancelled; a cancelled task of the listener is reported below
             raise ListenerEnded(error) from error
         except SystemExit as error:
             raise ListenerEnded(error) from error
@@ -279,7 +282,7 @@ class Client:
                 async with asyncio.timeout(effect.timeout_s):
                     await woken.wait()
             except TimeoutError:
-                pass  # the waiter sees the new version
+                pass  # a timeout is no error; the return value says whether the signal came
             finally:
                 signal.forget(woken.set)
         return signal.version != effect.seen
@@ -303,11 +306,14 @@ class Client:
                 self._cut_off = True
                 await self._end_with_loop()
             raise
-        except Exception:  # This is the boundary of a task: a failed operation must not end the others.
+        except Exception:  # an exception that leaves this task would cancel all tasks of the group
             log.exception("background operation failed name=%s", effect.name)
 
     async def _end_with_loop(self) -> None:
-        """Close a client that is still open when its loop ends; the loop waits for this task."""
+        """Close a client that is still open when its event loop ends.
+
+        The loop has cancelled the task that runs this method, but the loop waits until this task has ended.
+        """
         if not self.core.left_open():
             return
         within_s = self.core.config.shutdown_s
@@ -325,7 +331,7 @@ class Client:
 
 
 def _warn_of_unsent(core: ClientCore) -> None:
-    """Log the lost messages of :meth:`put` when a client is deleted after the end of its loop."""
+    """Log the number of messages of ``put`` that had no outcome when the client was garbage collected."""
     unsent = 0 if core.closing else core.unsent()
     if unsent:
         log.warning("messages not sent before the end of the loop unknown=%d", unsent)

@@ -1,6 +1,6 @@
-"""Producers, consumers and administration: what :class:`routekeeper.client.aio.Client` gives out.
+"""Producers, consumers and administration that :class:`routekeeper.client.aio.Client` returns to its users.
 
-Meaning and errors are those of the operations; these classes only run them.
+These classes only run operations. The operations' docstrings describe the meaning and the errors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Client(Protocol):
-    """The part of :class:`routekeeper.client.aio.Client` that this module needs; see its members there."""
+    """Members of :class:`routekeeper.client.aio.Client` that this module uses; that class describes them."""
 
     core: ClientCore
     admin: AdminOperations
@@ -45,7 +45,7 @@ class Client(Protocol):
 def _awaited(
     operation: Callable[Concatenate[Any, P], Operation[T]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Return a method that runs an operation of ``self.core`` to its end, with the same arguments."""
+    """Return a method with the same arguments that runs an operation of ``self.core`` to its end."""
     name = operation.__name__
 
     async def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -58,8 +58,7 @@ def _awaited(
 
 @show_as_called
 class Producer:
-    """Sends messages of one group; see :class:`routekeeper.client.producer.ProducerCore` for meaning and
-    errors.
+    """Sends messages of one group; :class:`routekeeper.client.producer.ProducerCore` describes the methods.
 
     A producer needs no start. :meth:`close`, or the end of ``async with``, sends the messages of :meth:`put`.
     """
@@ -95,10 +94,12 @@ class Producer:
         select: QueueSelector | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> asyncio.Future[SendResult]:
-        """Add a message to a batch, which is sent after ``linger_s`` at the latest.
+        """Add a message to a batch, which is sent after ``linger_s`` seconds at the latest.
 
-        It waits while ``buffer_size`` bytes are under way. The future ends as :meth:`send` would. Before
-        that, the plain function ``on_delivery(error, result)`` is called, with None for one of the two.
+        If this message and all messages that wait or are being sent would have more than ``buffer_size``
+        bytes in total, this method first waits. The returned future ends with the result or the error that
+        :meth:`send` would produce. Before the future ends, the client calls the plain function
+        ``on_delivery(error, result)``. One of the two arguments is None.
 
         Raises:
             InvalidArgument: If the message cannot be sent in a batch; it was not added.
@@ -111,7 +112,7 @@ class Producer:
         return future
 
     async def flush(self) -> None:
-        """Send the messages of :meth:`put`, and return once the result of each is known."""
+        """Send the messages of :meth:`put`, and return when the outcome of every message is known."""
         await self._client.perform(self._linger.flush())
 
     async def close(self) -> None:
@@ -125,11 +126,12 @@ async def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> l
         if on_delivery is not None and (failure := call_back(on_delivery, outcome)) is not None:
             failures.append(failure)
         if future.done():
-            continue  # the user has cancelled the future
+            continue  # the future is done already, because the user has cancelled it
         if isinstance(outcome, RemotingError):
             future.set_exception(outcome)
             if on_delivery is not None:
-                # Read the error: it was reported already, so asyncio must not warn about it.
+                # ``on_delivery`` has reported the error already, so the user may never read the future. Read
+                # its error here; asyncio logs errors of futures that nobody has read.
                 future.exception()
         else:
             future.set_result(outcome)
@@ -138,7 +140,7 @@ async def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> l
 
 @show_as_called
 class Consumer:
-    """Methods of both kinds of consumers; see :class:`routekeeper.client.member.GroupMember`."""
+    """Methods of push and pull consumers; :class:`routekeeper.client.member.GroupMember` describes them."""
 
     def __init__(self, client: Client, core: GroupMember) -> None:
         self._client = client
@@ -159,7 +161,7 @@ class Consumer:
     start = _awaited(GroupMember.start)
 
     async def close(self) -> None:
-        """Stop pulling, let calls of the listener end, store offsets, leave the group."""
+        """Stop pulling, wait for running calls of the listener, store offsets, leave the group."""
         await self._client.perform(self.core.close())
 
     subscribe = _awaited(GroupMember.subscribe)
@@ -167,11 +169,11 @@ class Consumer:
     seek = _awaited(GroupMember.seek)
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Stop pulling and delivering messages of these queues, or of all assigned queues."""
+        """Stop pulling and delivering messages of these queues; without arguments, of all assigned queues."""
         self.core.pause(queues or self.core.assigned)
 
     def resume(self, *queues: MessageQueue) -> None:
-        """Go on with these queues, or with all paused queues if none is named."""
+        """Pull and deliver messages of these paused queues again; without arguments, of all paused queues."""
         self.core.resume(queues or tuple(self.core.paused))
 
 
@@ -189,7 +191,8 @@ class PullConsumer(Consumer):
             async for message in consumer:
                 ...
 
-    The loop ends when the consumer is closed. A message counts as consumed when the next one is requested.
+    The loop ends when the consumer is closed. A message counts as consumed when the next message is
+    requested.
     """
 
     core: PullConsumerCore

@@ -1,4 +1,4 @@
-"""The queues of a member of a push consumer's group: its share, the locks on them, their offsets."""
+"""Assignment of queues to one member of a consumer group: its queues, their locks and their offsets."""
 
 from __future__ import annotations
 
@@ -31,26 +31,27 @@ from .trouble import TroubleLog
 
 log = logging.getLogger(__name__)
 
-#: Our own bound, in seconds, of the time for which a lock on a queue counts. Source:
-#: ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME.
+#: Seconds after a lock's renewal during which this member consumes the locked queue. Brokers keep the lock
+#: longer. Source: ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME.
 _LOCK_LIVES_S: Final = 30.0
-#: Number of offsets that are stored at the same time.
+#: Largest number of requests in flight that store offsets.
 STORED_AT_ONCE: Final = 64
 _TIMESTAMP_BACK_MS: Final = 30 * 60 * 1000
-#: Number of brokers that are asked at the same time: one that does not answer must not delay the others.
+#: Number of brokers to which rebalancing sends requests at the same time. With one broker after the other, a
+#: broker that does not answer would delay all following brokers.
 _ASKED_AT_ONCE: Final = 16
-#: Bound of the brokers that are asked, one after the other, for the members of the group.
+#: Largest number of brokers that one rebalance asks for the group's members; the first answer is used.
 _MEMBER_TRIES: Final = 3
 
 
 class Assignment:
-    """Operations that give a member its queues and take them away.
+    """Operations that assign queues to a member and release them.
 
     Attributes:
-        queues: Queues that are consumed now, and queues that are released when their last batch ends.
-        changed: Notified when members or routes changed: shares are computed anew.
-        work: Notified when there may be something to consume.
-        room: Notified when a batch ended.
+        queues: Queues that the member consumes, and queues that it releases when their last batch ends.
+        changed: Signal that members or routes changed, so that queues must be assigned again.
+        work: Signal that messages may be ready for the listener.
+        room: Signal that a batch ended.
     """
 
     def __init__(
@@ -64,7 +65,12 @@ class Assignment:
         orderly: bool,
         auto_store: bool,
     ) -> None:
-        """Store the subscriptions by topic (they may change later), and the operation for each queue."""
+        """Store the arguments.
+
+        Args:
+            subscriptions: Subscriptions by topic; the caller may change this mapping later.
+            pull: Operation that pulls messages of one queue, started for each assigned queue.
+        """
         self.config = config
         self._orderly = orderly
         self._auto_store = auto_store
@@ -98,7 +104,7 @@ class Assignment:
             yield Spawn(self._keep_stored(), f"offsets {self.config.group}")
 
     def stop(self) -> None:
-        """Assign nothing more; :meth:`release_all` follows."""
+        """Stop assigning queues; the caller then runs :meth:`release_all`."""
         self._stopping = True
         if self._watches:
             self._directory.watchers.remove(self.changed.notify)
@@ -106,11 +112,12 @@ class Assignment:
             signal.notify()
 
     def release_all(self) -> Operation[None]:
-        """Store all offsets (15), give up all locks (42)."""
+        """Store all offsets (request 15) and release all locks (request 42)."""
         for process in self.queues.values():
             process.dropped = True
         if self._auto_store:
-            # A broadcast member's offsets are in one file, which only one operation may write at a time.
+            # A broadcast member stores all offsets in one file, and only one operation may write the file at
+            # a time.
             yield from together(
                 (
                     self.store(queue, process, oneway=False, last=True)
@@ -141,12 +148,16 @@ class Assignment:
             if settled:
                 self._trouble.worked((yield from read_clock()).now_s)
             period_s = min(config.rebalance_s, config.lock_s) if self._orderly else config.rebalance_s
-            # try a failed assignment again soon: the broker does not know us yet, or another member holds the
-            # lock
+            # After a failure, try again after one second. The broker may not know this member yet, or another
+            # member may still have the lock of a queue.
             yield from wait(self.changed, seen, period_s if settled else 1.0)
 
     def _balance(self, topic: str) -> Operation[bool]:
-        """Adjust the assigned queues of a topic to our share; return whether we have all of it."""
+        """Take and release queues of a topic, as rebalancing assigns queues to this member.
+
+        Returns:
+            True if this member has all queues that were assigned to it; False if some are still missing.
+        """
         if not self._directory.routes.subscribe(topic):
             yield from self._directory.refresh_quietly(topic)
         queues = sorted(self._directory.routes.subscribe(topic))
@@ -178,13 +189,16 @@ class Assignment:
         return all(queue in self.queues and not self._leaving(queue) for queue in share)
 
     def _side_by_side(self, operations: Iterable[Operation[None]]) -> Operation[None]:
-        """Run one operation for each broker, concurrently; a member that is ending starts none."""
+        """Run the operations, one for each broker, concurrently; if this member is closing, one by one."""
         at_once = 1 if self._stopping or self._core.closing else _ASKED_AT_ONCE
         yield from together(operations, f"rebalance {self.config.group}", at_once=at_once)
 
     def _begin_all(self, queues: list[MessageQueue]) -> Operation[None]:
-        """Begin to consume queues of one broker; once it fails, the next rebalance tries the others."""
-        # Do not always begin with the same queue: one that fails again and again must not delay the others.
+        """Begin to consume queues of one broker.
+
+        If the broker does not answer, skip the broker's remaining queues; the next rebalance tries them.
+        """
+        # Shuffle the queues: if one queue fails at every rebalance, the queues after it must not always wait.
         self._core.rng.shuffle(queues)
         for queue in queues:
             if self._stopping:
@@ -192,7 +206,8 @@ class Assignment:
             try:
                 offset = yield from self._first_offset(queue)
             except RemotingError as error:
-                # Do not guess an offset: that would skip or repeat messages. The next rebalance asks again.
+                # The broker did not return the stored offset. Do not guess an offset, because a guess would
+                # skip or repeat messages. The next rebalance asks the broker again.
                 yield from self._tell("start offset unknown queue=%s error=%s", queue, error)
                 if isinstance(error, ConnectionLost | RequestTimeout):
                     return
@@ -212,7 +227,7 @@ class Assignment:
         yield Spawn(self._pull(queue, process), f"pull {queue.topic} {queue.broker_name}")
 
     def seek(self, queue: MessageQueue, offset: int) -> Operation[None]:
-        """Go on with another offset; drop messages that were pulled and not consumed.
+        """Continue a queue at another offset; drop messages that were pulled but not consumed.
 
         Raises:
             InvalidArgument: If the offset is invalid, or this member does not consume the queue.
@@ -224,7 +239,7 @@ class Assignment:
         yield from self._begin(queue, offset)
 
     def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Let queues of this member go on with other offsets soon, at a broker's request."""
+        """Record offsets that a broker requests; queues of this member soon continue at these offsets."""
         self._resets.update(offsets)
         self.changed.notify()
 
@@ -241,7 +256,10 @@ class Assignment:
         return process is not None and process.leaving
 
     def _give_up(self, queues: Iterable[MessageQueue]) -> Operation[None]:
-        """Release queues: now, or when the batch in flight ends; until then a queue's lock is renewed."""
+        """Release queues: at once, or for orderly consumers when the queue's running batch ends.
+
+        Until then, this member keeps the queue's lock but does not renew the lock.
+        """
         for queue in queues:
             process = self.queues[queue]
             if process.leaving:
@@ -254,7 +272,7 @@ class Assignment:
 
     def _release(self, queue: MessageQueue, process: ProcessQueue[Taken]) -> Operation[None]:
         if self._orderly:
-            yield from self._finish(process)  # the next owner must not begin while our listener still runs
+            yield from self._finish(process)  # no other member may begin while this member's listener runs
         if self._stopping:
             return  # release_all stores the offsets
         process.dropped = True
@@ -267,7 +285,11 @@ class Assignment:
             yield from self._unlock((queue,))
 
     def _finish(self, process: ProcessQueue[Taken]) -> Operation[None]:
-        """Wait for the batch in flight, but no longer than a lock counts: then others may lock the queue."""
+        """Wait until the running batch ends, or this member stops, but at most :data:`_LOCK_LIVES_S` seconds.
+
+        The queue's lock is not renewed during this wait. When the broker's lock expires, another member may
+        lock the queue.
+        """
         instant: Instant = yield Clock()
         deadline_s = instant.now_s + _LOCK_LIVES_S
         while not (process.idle or self._stopping) and instant.now_s < deadline_s:
@@ -275,7 +297,7 @@ class Assignment:
             instant = yield Clock()
 
     def _members(self, queues: Sequence[MessageQueue]) -> Operation[list[str] | None]:
-        """Return the sorted client ids of the group, including ours; None if no broker lists us.
+        """Return the group's sorted client ids, with this client's id; None if no broker lists this client.
 
         Raises:
             RemotingError: If no broker answered.
@@ -284,7 +306,7 @@ class Assignment:
         found = [pick_read_addr(self._directory.routes.addrs(name), 0) for name in names]
         addrs = sorted({addr for addr in found if addr is not None})
         self._core.rng.shuffle(addrs)
-        addrs.sort(key=self._core.silent.__contains__)  # first the brokers that answered the last heartbeat
+        addrs.sort(key=self._core.silent.__contains__)  # brokers that answered the last heartbeat come first
         failure: RemotingError | None = None
         for addr in addrs[:_MEMBER_TRIES]:
             if self._stopping:
@@ -295,8 +317,8 @@ class Assignment:
                 failure = error
                 continue
             if members is None:
-                # The broker has restarted and forgotten us. Keep our queues: to release them would only stop
-                # consumption.
+                # The broker has restarted and no longer knows this client. Keep the queues, because releasing
+                # them would only stop consumption.
                 yield from self._core.beat()
             return members
         if failure is not None:
@@ -304,7 +326,7 @@ class Assignment:
         return None
 
     def _members_at(self, addr: str) -> Operation[list[str] | None]:
-        """Return the members of the group that one broker knows, or None if we are not among them."""
+        """Return the members of the group that one broker knows; None if this client is not among them."""
         fields = ConsumerGroupFields(consumer_group=self.config.group)
         request = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields.to_ext())
         response: RemotingCommand = yield Invoke(addr, request, self._core.config.call_timeout_s)
@@ -315,10 +337,10 @@ class Assignment:
         return members if self._core.client_id in members else None
 
     def _first_offset(self, queue: MessageQueue) -> Operation[int]:
-        """Return the offset at which to begin.
+        """Return the offset at which to begin consuming a queue.
 
         Raises:
-            RemotingError: If the offset cannot be found out now.
+            RemotingError: If the offset cannot be determined now.
         """
         stored = yield from self.offsets.committed(queue)
         if stored is not None:
@@ -335,7 +357,7 @@ class Assignment:
         return (yield from self._reader.search_offset(queue, wall_ms))
 
     def _lock(self, queues: Sequence[MessageQueue]) -> Operation[tuple[MessageQueue, ...]]:
-        """Lock queues at their brokers (41); return those that we hold now."""
+        """Lock queues at their brokers (request 41); return the queues whose locks this client now has."""
         held: set[MessageQueue] = set()
 
         def ask(addr: str, part: Sequence[MessageQueue]) -> Operation[None]:
@@ -385,7 +407,7 @@ class Assignment:
     def store(
         self, queue: MessageQueue, process: ProcessQueue[Taken], *, oneway: bool, last: bool = False
     ) -> Operation[None]:
-        """Store offsets as :meth:`commit` does; log a failure, and leave the retry to the next call."""
+        """Store a queue's offset as :meth:`commit` does, but log a failure; the next call tries again."""
         try:
             yield from self.commit(queue, process, oneway=oneway, last=last)
         except RemotingError as error:
@@ -401,7 +423,7 @@ class Assignment:
             self._store_trouble.worked(instant.now_s, source=queue)
 
     def moved(self) -> dict[MessageQueue, ProcessQueue[Taken]]:
-        """Return the queues of this member whose offsets differ from the stored ones."""
+        """Return the queues of this member whose consumed offset is not stored yet."""
         return {
             queue: process
             for queue, process in self.queues.items()
@@ -411,18 +433,21 @@ class Assignment:
     def commit(
         self, queue: MessageQueue, process: ProcessQueue[Taken], *, oneway: bool, last: bool = False
     ) -> Operation[None]:
-        """Store a queue's offset, if it differs from the stored one.
+        """Store a queue's offset, if it differs from the stored offset.
 
         Args:
-            last: The queue is given up. This offset is stored in any case, and no earlier offset that still
-                waits in a thread is sent after it.
+            last: True if this member releases the queue. The offset is then stored even if it does not
+                differ, except in a broadcast group. An earlier commit that still waits in a thread is
+                withdrawn, so that it cannot overwrite this offset.
 
         Raises:
             RemotingError: If the offset is not stored.
         """
         offset = process.commit_offset
         if (last and not self.config.broadcast) or self._stored.get(queue) != offset:
-            # Without automatic storing there is no last offset that would follow.
+            # With automatic storing, a commit may be withdrawn when the queue is released, because the
+            # release stores the offset again. Without automatic storing no other commit follows, so this
+            # commit must be sent.
             unless = None if last or not self._auto_store else lambda: process.dropped
             try:
                 yield from self.offsets.commit(queue, offset, oneway=oneway, unless=unless)
@@ -431,7 +456,7 @@ class Assignment:
             self._stored[queue] = offset
 
     def _tell(self, text: str, *values: object) -> Operation[None]:
-        """Log failures as warnings, unless this member's own end caused them."""
+        """Log a failure as a warning; log it as info if this member is closing, which may be the cause."""
         text, values = text + " group=%s", (*values, self.config.group)
         if self._stopping or self._core.closing:
             log.info(text, *values)

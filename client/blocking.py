@@ -5,17 +5,17 @@
         result = producer.send(Message(topic="Orders", body=b"..."))
         client.consume(ConsumerConfig(group="billing"), {"Orders": "*"}, listen)
 
-Any operation runs by ``client.run(operation)``, from any thread.
+``client.run(operation)`` runs any operation, from any thread.
 
-Without ``with``, a client starts no thread at all: a send refreshes a route that is due, and no heartbeats
-are sent. This form suits load generators with many clients in one process, also under gevent's patching::
+Without ``with``, a client starts no thread and sends no heartbeats. A send then refreshes a route that is out
+of date. This form suits load generators with many clients in one process, also with gevent's patches::
 
     client = Client(ClientConfig(nameservers=(addr,)), hooks=(timing,))
-    route = client.route("Orders", nameserver=addr)       # one 105 to this nameserver, never from a cache
+    route = client.route("Orders", nameserver=addr)       # asks this nameserver (request 105), uses no cache
     client.close()
 
-Hooks get each request before it is sent, and each answer before its caller
-(``routekeeper.RPCHook``).
+Each hook (``routekeeper.RPCHook``) receives every request before it is sent, and every answer before the
+caller receives it.
 """
 
 from __future__ import annotations
@@ -73,20 +73,23 @@ from .tls import secured
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-#: Seconds within which threads must end that do not wait for anything.
+#: Seconds that :meth:`Client.close` waits for threads that have no more work and should end at once.
 _MOMENT_S: Final = 1.0
 MakeCore = Callable[[ClientConfig, Identity, random.Random], ClientCore]
 _serials: Final = itertools.count(secrets.randbits(31))
 
 
 class Client:
-    """One client, safe for use by several threads or greenlets.
+    """One client; several threads or greenlets may use it at the same time.
 
     Args:
-        hooks: They get each request before it is sent, and each answer before its caller.
-        send_threads: Number of sends of :meth:`Producer.send_async` that are under way at the same time.
-        send_async_max: Bound of these sends that are under way or queued; at the bound, ``send_async`` waits.
-        core: Makes the core, as :class:`~routekeeper.client.core.ClientCore` does.
+        hooks: Each hook receives every request before it is sent, and every answer before the caller
+            receives it.
+        send_threads: Number of sends of :meth:`Producer.send_async` that run at the same time.
+        send_async_max: Largest number of sends of ``send_async`` that run or are queued. If this number is
+            reached, ``send_async`` waits.
+        core: Function that creates the core; it has the parameters of
+            :class:`~routekeeper.client.core.ClientCore`.
     """
 
     def __init__(
@@ -104,8 +107,8 @@ class Client:
         self.admin = AdminOperations(self.core.directory)
         self._pid = os.getpid()
         self._hooks = hooks
-        #: The operation of this client that runs between two effects holds this lock; read its state only
-        #: under the lock.
+        #: Lock for the state of all operations. A thread holds the lock while it runs an operation's code
+        #: from one effect to the next. Read the state of an operation only with this lock held.
         self.between_steps = threading.Lock()
         self._tls = secured(self.core.directory)
         self._transport = BlockingClient(
@@ -113,8 +116,8 @@ class Client:
         )
         self._membership: BlockingClient | None = None
         self._threads: set[threading.Thread] = set()
-        # Held while a thread starts and is listed: so every running thread is listed, and none starts once we
-        # wait for all.
+        # Lock that is held while a thread starts and is added to the set. Therefore the set contains every
+        # running thread, and no thread starts after close() has read the set.
         self._spawning = threading.Lock()
         if not 1 <= send_threads <= send_async_max <= 1 << 20:
             raise InvalidArgument(
@@ -136,7 +139,10 @@ class Client:
         self.close()
 
     def start(self) -> None:
-        """Start the background threads: route, nameserver and heartbeat refresh. Done by ``with``."""
+        """Start the background threads, which refresh routes and nameservers and send heartbeats.
+
+        ``with`` calls this method.
+        """
         self._check_open()
         if not self._started:
             self._started = True
@@ -145,11 +151,11 @@ class Client:
     def close(self) -> None:
         """Close consumers and producers, end the background threads, close the connections.
 
-        Listeners, sends in threads and the client's own threads have ``shutdown_s`` together. Sends that are
-        left then fail; their errors name the outcome.
+        Running listeners, sends in threads and the client's own threads may continue for ``shutdown_s``
+        seconds in total. Sends that have not ended by then fail; their errors state the outcome of the send.
         """
         if self.core.closing or os.getpid() != self._pid:
-            return  # a forked process has nothing to close: the parent is the member
+            return  # in a forked process: only the parent process is the member of the group and may leave it
         _open_clients.pop(id(self), None)
         deadline_s = time.monotonic() + self.core.config.shutdown_s
         try:
@@ -161,10 +167,12 @@ class Client:
             self._transport.close(timeout_s=self._left_s(deadline_s))
             if self._membership is not None:
                 self._membership.close(timeout_s=self._left_s(deadline_s))
-            # Threads whose requests were cut off end now, unless something else blocks them.
+            # The closed connections ended the requests of the remaining sends, so their threads end now,
+            # unless something else blocks them.
             wait(left, timeout=self._left_s(time.monotonic() + _MOMENT_S))
             self._send_threads.end()
-            # The other threads end within a moment. So wait for them even if the listeners used all the time.
+            # Wait up to _MOMENT_S for the client's own threads, even if the listeners used all of
+            # ``shutdown_s``.
             deadline_s = max(deadline_s, time.monotonic() + self._left_s(time.monotonic() + _MOMENT_S))
             with self._spawning:
                 threads = tuple(self._threads)
@@ -174,7 +182,7 @@ class Client:
             self.perform(self.core.end())
 
     def left_open(self) -> bool:
-        """Return whether data are lost if the program ends without :meth:`close`."""
+        """Return True if data would be lost if the program ended without :meth:`close`."""
         return self.core.left_open() or (not self.core.closing and bool(self._sends))
 
     def run(self, operation: Operation[T]) -> T:
@@ -218,32 +226,33 @@ class Client:
             operation.close()
 
     def route(self, topic: str, *, nameserver: str | None = None) -> TopicRouteData:
-        """Ask a nameserver for a topic's route, never the cache.
+        """Ask a nameserver for a topic's route; the cache is not used.
 
         Args:
-            nameserver: Ask this nameserver and no other.
+            nameserver: The only nameserver to ask; if None, any nameserver may answer.
 
         Raises:
             NoNameserver: If no nameserver answered.
-            ResponseError: If the nameserver refused; code 17 if there is no route.
+            ResponseError: If the nameserver refused the request; code 17 if the topic has no route.
         """
         return self.run(self.admin.topic_route(topic, nameserver=nameserver))
 
     def producer(self, config: ProducerConfig | str) -> Producer:
-        """Return a producer of a group, named or with its settings."""
+        """Return a producer of a group; ``config`` is the group's name or the producer's settings."""
         return Producer(self, ProducerConfig(group=config) if isinstance(config, str) else config)
 
     def push_consumer(
         self, config: ConsumerConfig | str, subscriptions: Mapping[str, str], listener: Listener
     ) -> PushConsumer:
-        """Return a push consumer of a group, to be started.
+        """Return a push consumer of a group; the caller must start it.
 
         Args:
-            subscriptions: Topic to tag expression, ``*`` or ``A || B``.
-            listener: A plain function, called with each batch in threads of the client.
+            subscriptions: Tag expression by topic; an expression is ``*`` or ``A || B``.
+            listener: A plain function, called with each batch of messages in threads of the client.
 
         Raises:
-            InvalidArgument: If a subscription is malformed, or a call of the listener would not run.
+            InvalidArgument: If a subscription is malformed, or a call of the listener would run no code (as
+                for a generator function).
         """
         check_callback("listener", listener, arguments=1)
         settings = ConsumerConfig(group=config) if isinstance(config, str) else config
@@ -260,7 +269,7 @@ class Client:
     def pull_consumer(
         self, config: PullConsumerConfig | str, subscriptions: Mapping[str, str] | None = None
     ) -> PullConsumer:
-        """Return a pull consumer of a group, to be started; more can be subscribed later."""
+        """Return a pull consumer of a group; the caller must start it, and may subscribe to topics later."""
         settings = PullConsumerConfig(group=config) if isinstance(config, str) else config
         return PullConsumer(self, PullConsumerCore(self.core, settings, subscriptions or {}))
 
@@ -268,11 +277,12 @@ class Client:
         """Run one operation in a thread of this client's pool.
 
         Args:
-            wait_s: Longest wait for a place if too many operations wait for a thread already.
+            wait_s: Longest wait in seconds while ``send_async_max`` operations run or are queued.
 
         Raises:
             ClientClosed: If the client is closed.
-            TooManyRequests: If there was no place in time; nothing was sent.
+            TooManyRequests: If ``send_async_max`` operations still ran or were queued after that wait;
+                nothing was sent.
         """
         try:
             if not self._places.acquire(timeout=wait_s):
@@ -284,7 +294,7 @@ class Client:
                     raise ClientClosed("the client is closed")
                 try:
                     future = self._send_threads.submit(operation)
-                except RuntimeError as error:  # too many threads, or the interpreter ends
+                except RuntimeError as error:  # the process has too many threads, or Python is ending
                     raise ClientError(f"no thread can be started: {error}") from error
             except BaseException:
                 self._places.release()
@@ -301,10 +311,11 @@ class Client:
         self._places.release()
 
     def serve_brokers(self) -> None:
-        """Send heartbeats over connections of their own, whose threads read brokers' requests.
+        """Use separate connections for heartbeats; threads read brokers' requests from these connections.
 
-        Brokers send their requests over the connection of the heartbeat. All other requests use connections
-        without threads, where one of the waiting callers reads. So a send needs no change of threads.
+        A broker sends its requests over the connection on which the heartbeat came. The connections for sends
+        need no thread: a caller that waits for an answer reads the connection itself. So a send needs no
+        switch between threads.
         """
         if self._membership is None:
             self._membership = BlockingClient(
@@ -321,7 +332,8 @@ class Client:
     def _peer_request(self, addr: str, request: RemotingCommand) -> RemotingCommand | None:
         with self.between_steps:
             answer = self.core.peer_request(request)
-        # run it in the thread that reads: the broker waits for this answer, and heartbeats can wait that long
+        # Run the operation in the thread that reads this connection. Until the operation ends, the thread
+        # reads nothing else. This delays only heartbeats, because no other requests use this connection.
         return self.perform(answer) if isinstance(answer, Generator) else answer
 
     def _perform(self, effect: Effect) -> Any:
@@ -346,7 +358,8 @@ class Client:
             case Deliver():
                 return _deliver(effect)
             case Fetch():
-                # import it only here: HTTP and TLS take 30 ms to load, and most commands do not use them
+                # Import this module only here: HTTP and TLS take 30 ms to load, and most commands do not use
+                # them.
                 from .fetch import http_fetch
 
                 return http_fetch(effect, None if self._tls is None else self._tls.context())
@@ -357,7 +370,7 @@ class Client:
         return max(0.0, min(deadline_s, self.core.deadline_s) - time.monotonic())
 
     def _at_most(self, timeout_s: float) -> float:
-        """Return the timeout, or a shorter one if the program ends earlier."""
+        """Return the timeout, or the time until the client must have ended, if that time is shorter."""
         if self.core.deadline_s == math.inf:
             return timeout_s
         return max(0.001, min(timeout_s, self.core.deadline_s - time.monotonic()))
@@ -386,22 +399,23 @@ class Client:
             except BaseException as error:
                 self._threads.discard(thread)
                 effect.operation.close()
-                if isinstance(error, RuntimeError):  # too many threads, or the interpreter ends
+                if isinstance(error, RuntimeError):  # the process has too many threads, or Python is ending
                     raise ClientError(f"no thread can be started: {error}") from error
                 raise
 
     def _background(self, effect: Spawn) -> None:
         try:
             self.perform(effect.operation)
-        except Exception:  # This is the boundary of a thread: log every failed operation.
+        except Exception:  # log the failure here, because no caller waits for a background thread
             log.exception("background operation failed name=%s", effect.name)
         finally:
             self._threads.discard(threading.current_thread())
 
 
-#: Open clients by identity. There is no lock: a fork could copy it while it is locked, for ever.
+#: Open clients by ``id()``. No lock protects this dict: if another thread held the lock during a fork, the
+#: lock would stay locked in the child process for ever.
 _open_clients: Final[weakref.WeakValueDictionary[int, Client]] = weakref.WeakValueDictionary()
-#: Processes in which open clients are registered at multiprocessing, too.
+#: Ids of the processes in which :func:`close_open_clients` is registered with multiprocessing.
 _finalized: Final[set[int]] = set()
 
 
@@ -417,10 +431,10 @@ def _close_at_the_end(client: Client) -> None:
 
 @atexit.register
 def close_open_clients() -> None:
-    """Close the clients that the program left open, all of them within the longest ``shutdown_s`` of one.
+    """Close the clients that the program left open, within the longest ``shutdown_s`` of these clients.
 
-    It closes only clients that would lose something: messages of ``put``, sends in threads, or offsets of
-    consumers that are not stored.
+    Only clients that would lose data are closed: messages of ``put``, sends in threads, or consumers' offsets
+    that are not stored.
     """
     known = [kept() for kept in _open_clients.valuerefs()]
     left = [client for client in known if client is not None and client.left_open()]
@@ -429,7 +443,7 @@ def close_open_clients() -> None:
     for client in left:
         try:
             client.close()
-        except Exception as error:  # go on, because the other clients must be closed, too
+        except Exception as error:  # close the remaining clients in spite of this error
             log.warning("client not closed at the end of the program error=%r", error)
 
 
@@ -438,7 +452,7 @@ def _deliver(effect: Deliver) -> Any:
         return effect.call(effect.argument)
     except (Exception, KeyboardInterrupt):
         raise
-    # such as SystemExit, or the CancelledError of a loop that the listener runs
+    # The listener has raised, for example, SystemExit, or the CancelledError of an event loop that it runs.
     except BaseException as error:
         raise ListenerEnded(error) from error
 
@@ -449,10 +463,11 @@ def local_identity() -> Identity:
 
 
 def local_ip() -> str:
-    """Return the address from which this machine reaches others; the loopback address if it has no other."""
+    """Return the IP address that this machine uses to reach other machines; 127.0.0.1 without a network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # an address of the documentation network: connect() chooses a source address and sends nothing
+            # 192.0.2.1 is reserved for documentation. connect() on a UDP socket sends nothing; it only
+            # chooses the source address.
             probe.connect(("192.0.2.1", 9))
             return str(probe.getsockname()[0])
         except OSError:

@@ -1,6 +1,6 @@
-"""Producers, consumers and administration: what :class:`routekeeper.client.blocking.Client` gives out.
+"""Producers, consumers and administration that :class:`routekeeper.client.blocking.Client` returns to users.
 
-Meaning and errors are those of the operations; these classes only run them.
+These classes only run operations. The operations' docstrings describe the meaning and the errors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Client(Protocol):
-    """The part of :class:`routekeeper.client.blocking.Client` that is needed here; see its members there."""
+    """Members of :class:`routekeeper.client.blocking.Client` used here; that class describes them."""
 
     core: ClientCore
     admin: AdminOperations
@@ -51,7 +51,7 @@ class Client(Protocol):
 
 
 def _performed(operation: Callable[Concatenate[Any, P], Operation[T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return a method that runs an operation of ``self.core`` to its end, with the same arguments."""
+    """Return a method with the same arguments that runs an operation of ``self.core`` to its end."""
     name = operation.__name__
 
     def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -64,8 +64,7 @@ def _performed(operation: Callable[Concatenate[Any, P], Operation[T]]) -> Callab
 
 @show_as_called
 class Producer:
-    """Sends messages of one group; see :class:`routekeeper.client.producer.ProducerCore` for meaning and
-    errors.
+    """Sends messages of one group; :class:`routekeeper.client.producer.ProducerCore` describes the methods.
 
     A producer needs no start. :meth:`close`, or the end of ``with``, sends the messages of :meth:`put`.
     """
@@ -101,13 +100,14 @@ class Producer:
         select: QueueSelector | None = None,
         timeout_s: float | None = None,
     ) -> Future[SendResult]:
-        """Send one message; the future ends as :meth:`send` would.
+        """Send one message in a thread; the future ends with the result or the error of :meth:`send`.
 
-        It waits while too many sends wait already, at most as long as the send itself may take.
+        If ``send_async_max`` sends run or are queued already, this method first waits, at most as long as the
+        send itself may take (``timeout_s``, or ``send_timeout_s`` if ``timeout_s`` is None).
 
         Raises:
             ClientClosed: If the client is closed.
-            TooManyRequests: If too many sends waited during all of that time; nothing was sent.
+            TooManyRequests: If too many sends still ran or were queued after that wait; nothing was sent.
         """
         if timeout_s is not None:
             check_timeout(timeout_s)
@@ -124,11 +124,12 @@ class Producer:
         select: QueueSelector | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Future[SendResult]:
-        """Add a message to a batch, which is sent after ``linger_s`` at the latest.
+        """Add a message to a batch, which is sent after ``linger_s`` seconds at the latest.
 
-        It waits while ``buffer_size`` bytes are under way. The future ends as :meth:`send` would. Before
-        that, ``on_delivery(error, result)`` is called in a thread of the client, with None for one of the
-        two.
+        If this message and all messages that wait or are being sent would have more than ``buffer_size``
+        bytes in total, this method first waits. The returned future ends with the result or the error that
+        :meth:`send` would produce. Before the future ends, a thread of the client calls ``on_delivery(error,
+        result)``. One of the two arguments is None.
 
         Raises:
             InvalidArgument: If the message cannot be sent in a batch; it was not added.
@@ -141,7 +142,7 @@ class Producer:
         return future
 
     def flush(self) -> None:
-        """Send the messages of :meth:`put`, and return once the result of each is known."""
+        """Send the messages of :meth:`put`, and return when the outcome of every message is known."""
         self._client.perform(self._linger.flush())
 
     def close(self) -> None:
@@ -155,7 +156,7 @@ def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> list[Ba
         if on_delivery is not None and (failure := call_back(on_delivery, outcome)) is not None:
             failures.append(failure)
         if not future.set_running_or_notify_cancel():
-            continue  # the user has cancelled the future
+            continue  # the future is done already, because the user has cancelled it
         if isinstance(outcome, RemotingError):
             future.set_exception(outcome)
         else:
@@ -165,7 +166,7 @@ def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> list[Ba
 
 @show_as_called
 class Consumer:
-    """Methods of both kinds of consumers; see :class:`routekeeper.client.member.GroupMember`."""
+    """Methods of push and pull consumers; :class:`routekeeper.client.member.GroupMember` describes them."""
 
     def __init__(self, client: Client, core: GroupMember) -> None:
         self._client = client
@@ -184,13 +185,13 @@ class Consumer:
         return self.core.assigned
 
     def start(self) -> None:
-        """Join the group and begin to pull; the client is started, too. Done by ``with``."""
+        """Join the group and begin to pull; start the client if it was not started. ``with`` calls this."""
         self._client.serve_brokers()
         self._client.start()
         self._client.run(self.core.start())
 
     def close(self) -> None:
-        """Stop pulling, let calls of the listener end, store offsets, leave the group."""
+        """Stop pulling, wait for running calls of the listener, store offsets, leave the group."""
         self._client.perform(self.core.close())
 
     subscribe = _performed(GroupMember.subscribe)
@@ -198,12 +199,12 @@ class Consumer:
     seek = _performed(GroupMember.seek)
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Stop pulling and delivering messages of these queues, or of all assigned queues."""
+        """Stop pulling and delivering messages of these queues; without arguments, of all assigned queues."""
         with self._client.between_steps:
             self.core.pause(queues or self.core.assigned)
 
     def resume(self, *queues: MessageQueue) -> None:
-        """Go on with these queues, or with all paused queues if none is named."""
+        """Pull and deliver messages of these paused queues again; without arguments, of all paused queues."""
         with self._client.between_steps:
             self.core.resume(queues or tuple(self.core.paused))
 
@@ -222,7 +223,8 @@ class PullConsumer(Consumer):
             for message in consumer:
                 ...
 
-    The loop ends when the consumer is closed. A message counts as consumed when the next one is requested.
+    The loop ends when the consumer is closed. A message counts as consumed when the next message is
+    requested.
     """
 
     core: PullConsumerCore

@@ -1,4 +1,7 @@
-"""Checks of users' functions: that a call works, and that the result is allowed. Pure."""
+"""Checks of functions that users pass to the client (no I/O, no clock).
+
+A function must run when it is called, must accept the client's arguments, and must return an allowed result.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,22 @@ from .errors import InvalidArgument
 
 
 def gives_coroutine(call: Any) -> bool:
-    """Return whether a call returns a coroutine, which runs no code until it is awaited."""
+    """Return True if calling ``call`` returns a coroutine; a coroutine runs no code until it is awaited."""
     call = _unwrapped(call)
     return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
 
 
 def check_callback(name: str, call: Any, *, arguments: int, awaited: bool = False) -> None:
-    """Refuse a function whose code would not run when it is called.
+    """Reject a function whose code would not run when it is called.
 
     Args:
-        name: Users' name for it.
-        arguments: Number of arguments of the call.
-        awaited: The caller awaits the coroutine that a call returns.
+        name: Name of the function for the error text.
+        arguments: Number of arguments that the client passes to the function.
+        awaited: True if the client awaits a coroutine that the function returns.
 
     Raises:
-        InvalidArgument: If it is no function of this number of arguments, or its call would run no code.
+        InvalidArgument: If ``call`` is not a function of this number of arguments, or its call would run no
+            code.
     """
     allowed = f"allowed a function of {arguments} arguments"
     if not callable(call):
@@ -44,7 +48,7 @@ def check_callback(name: str, call: Any, *, arguments: int, awaited: bool = Fals
     try:
         signature = inspect.signature(call)
     except (ValueError, TypeError):
-        return  # written in C: only the first call shows whether it accepts the arguments
+        return  # functions written in C may have no signature; the first call shows if the arguments fit
     try:
         signature.bind(*[None] * arguments)
     except TypeError as error:
@@ -52,10 +56,12 @@ def check_callback(name: str, call: Any, *, arguments: int, awaited: bool = Fals
 
 
 def check_not_awaited(name: str, call: Any, *, awaited: bool = False) -> None:
-    """Refuse a coroutine function that would not be awaited; cheaper than :func:`check_callback`.
+    """Reject a coroutine function if nobody would await its coroutine.
+
+    This check takes less time than :func:`check_callback`.
 
     Raises:
-        InvalidArgument: If it is one.
+        InvalidArgument: If ``call`` is a coroutine function and ``awaited`` is False.
     """
     if not awaited and gives_coroutine(call):
         raise InvalidArgument(
@@ -66,10 +72,10 @@ def check_not_awaited(name: str, call: Any, *, awaited: bool = False) -> None:
 
 
 def check_hooks(hooks: tuple[RPCHook, ...]) -> None:
-    """Refuse hooks whose methods cannot be called with a hook's arguments.
+    """Reject hooks whose methods cannot be called with a hook's arguments.
 
     Raises:
-        InvalidArgument: If there is one.
+        InvalidArgument: If a hook has a method that is missing or does not accept the arguments.
     """
     for hook in hooks:
         for method, arguments in (("before_request", 2), ("after_response", 3)):
@@ -78,7 +84,7 @@ def check_hooks(hooks: tuple[RPCHook, ...]) -> None:
 
 
 def never_runs(result: Any) -> bool:
-    """Return whether a callback returned a coroutine or generator, whose code will not run."""
+    """Return True if a callback returned a coroutine or generator, whose code will not run."""
     return isinstance(result, Coroutine | Generator | AsyncGenerator)
 
 

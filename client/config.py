@@ -1,6 +1,6 @@
-"""Settings of a client, checked once.
+"""Settings of a client, checked when they are created.
 
-Names and defaults are RocketMQ's if it has such a setting. Times are in seconds.
+Settings that RocketMQ also has use RocketMQ's names and defaults. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .errors import InvalidArgument
 
 _NAMESPACE: Final = re.compile(r"[a-zA-Z0-9_-]{1,100}")
 MESSAGE_SIZE_MAX: Final = 4 * 1024 * 1024
-#: Longest name of a group, with its namespace. Its retry topic then has the longest name of a topic: brokers
-#: of 4.9 refuse messages that a longer group sends back. RocketMQ's client refuses those, too, since July
-#: 2025.
+#: Largest length of a group's name, with its namespace. The name of the group's retry topic then has the
+#: largest length of a topic name. If a group's name were longer, brokers of 4.9 would refuse messages that
+#: the group sends back. RocketMQ's client also refuses longer names, since July 2025.
 CLIENT_GROUP_LENGTH_MAX: Final = TOPIC_LENGTH_MAX - len(RETRY_PREFIX)
 #: Number of queues that a producer requests for a topic that does not exist yet. Source:
 #: DefaultMQProducer.defaultTopicQueueNums.
@@ -38,18 +38,19 @@ DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """Security of connections. Files are PEM; they are read again when they change, for new connections.
+    """TLS settings. Files are in PEM format; a changed file is read again, for new connections.
 
     Attributes:
         ca_file: Authorities that must have signed servers' certificates; empty for the authorities that the
             system trusts.
-        cert_file: Certificate for servers that request one.
-        key_file: Key of that certificate; empty if ``cert_file`` holds it, too.
-        key_password: Password of the key, if the key is encrypted.
-        check: Check of a server's certificate. "host": a known authority signed it for the host of the
-            address. "authority": a known authority signed it. "nothing": no check, the default of Java's
-            client.
-        nameservers: Use TLS to nameservers, too; False for nameservers without TLS.
+        cert_file: Certificate for servers that request a client certificate.
+        key_file: Private key of the certificate in ``cert_file``; empty if ``cert_file`` also contains the
+            key.
+        key_password: Password of the private key, if the key is encrypted.
+        check: Condition that a server's certificate must meet. "host": a known authority signed it for the
+            host of the address. "authority": a known authority signed it. "nothing": no check, the default of
+            Java's client.
+        nameservers: True if connections to nameservers use TLS, like the connections to brokers.
     """
 
     ca_file: str = ""
@@ -74,31 +75,33 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """Settings that producers, consumers and admin share.
+    """Settings that apply to all producers, all consumers and the administration of one client.
 
     Attributes:
-        nameservers: Addresses, "host:port".
-        nameserver_url: Page that lists nameserver addresses (``;`` between them); replaces the list as it
-            changes.
-        client_id: Name of this client at brokers; if empty, the client makes one from address and process.
-        codec: Form of requests' headers: JSON, or RocketMQ's own binary form.
+        nameservers: Addresses of the nameservers, "host:port".
+        nameserver_url: URL of a page that lists nameserver addresses, separated by ``;``. When the page
+            changes, the client uses the page's new addresses instead of the old ones.
+        client_id: Name of this client at brokers; if empty, the client makes a name from address and process.
+        codec: Encoding of request headers: JSON, or RocketMQ's own binary form.
         route_refresh_s: Time between two queries for the route of a topic in use.
         nameserver_refresh_s: Time between two reads of ``nameserver_url``.
         heartbeat_s: Time between two heartbeats to each broker in use.
-        rebalance_s: Time between two computations of this member's queues.
+        rebalance_s: Time between two rebalances. A rebalance computes which queues a consumer must consume.
         offset_persist_s: Time between two reports of consumed offsets to the brokers.
-        lock_s: Time between two renewals of the locks that orderly consumers hold at brokers.
-        call_timeout_s: Time that a request may take if its caller names none.
-        connect_timeout_s: Time that a new connection may take.
-        nameserver_try_s: Longest wait for one nameserver while another can still be asked.
-        nameserver_avoid_s: Time during which a nameserver that failed is asked last.
-        shutdown_s: Time within which ``close`` ends all work under way.
+        lock_s: Time between two renewals of the locks that orderly consumers have at brokers.
+        call_timeout_s: Time that a request may take if its caller passes no timeout.
+        connect_timeout_s: Time in which a new connection must be open, including the TLS handshake.
+        nameserver_try_s: Longest wait for one nameserver while the client can still ask another nameserver.
+        nameserver_avoid_s: Time after a nameserver's failure during which the client asks this nameserver
+            only if the other nameservers do not answer.
+        shutdown_s: Time in which ``close`` ends all work.
         namespace: Prefix of all topics and groups of producers and consumers at the brokers
-            (``namespace%topic``); users see messages and queues without it. Administration uses the full
-            names.
-        tls: TLS of connections; None turns TLS off. ``connect_timeout_s`` includes the handshake.
-        cache_size: Bytes of decompressed bodies that all consumers hold before they stop pulling. Each
-            consumer may hold one more body, so that the others cannot stop it.
+            (``namespace%topic``). Users see messages and queues without this prefix. Administration uses the
+            full names.
+        tls: TLS settings of connections; None turns TLS off.
+        cache_size: Size in bytes of the decompressed bodies that all consumers together hold. At this size,
+            consumers stop pulling. A consumer that holds no messages may still pull one body, so that other
+            consumers cannot block this consumer.
     """
 
     nameservers: tuple[str, ...]
@@ -160,27 +163,29 @@ class ProducerConfig:
     Attributes:
         group: Name of the producer group.
         send_timeout_s: Time for all tries of one send together.
-        try_timeout_s: Time for one try, if another try at another broker can follow: so a hung broker does
-            not make the send fail. It has no effect for sends that end at the first unknown outcome.
-        latency_fault_enable: Avoid a broker for seconds after it was slow or silent, see
+        try_timeout_s: Time for one try of a send, if another broker can be tried after it. One hung broker
+            then does not use up the time of the whole send. Sends that end at the first unknown outcome
+            ignore this setting.
+        latency_fault_enable: True to avoid a broker for some time after it was slow or did not answer, see
             :mod:`routekeeper.client.latency`.
-        retry_times: Further tries after the first of a synchronous or asynchronous send.
-        retry_unknown: Also retry after a try whose outcome is unknown, as RocketMQ does: the message is
-            stored at least once, maybe twice. False raises OutcomeUnknown instead.
-        retry_another_broker_when_not_store_ok: Retry at another broker when one stored the message, but not
-            as safely as its settings demand (any status but SEND_OK).
-        linger_s: Time that a message of ``put`` may wait for others, to be sent in one request.
-        batch_size: Size of a batch in bytes at which it is sent without further waiting.
-        buffer_size: Bound in bytes of the messages that wait or are under way; above it ``put`` waits.
-        batches_max: Number of batches that are under way at the same time.
-        compress_above: Bodies above this many bytes are sent compressed; batches never are.
-        compress_level: 0 to 9; higher is smaller and slower.
-        compress_type: Algorithm. Consumers before RocketMQ 5.0 read zlib only.
-        message_size_max: Bytes of the largest body that is sent.
-        create_topic_key: Topic whose settings a broker copies for a topic that it creates at the first
-            message.
-        default_topic_queue_nums: Number of queues of such a topic, bounded by the number that
-            ``create_topic_key`` has.
+        retry_times: Number of tries after the first try of a synchronous or asynchronous send.
+        retry_unknown: True to try again also after a try whose outcome is unknown, as RocketMQ does; the
+            broker may then store the message twice. With False, such a send raises OutcomeUnknown.
+        retry_another_broker_when_not_store_ok: True to try again at another broker if a broker stored the
+            message, but less safely than its settings demand (any status but SEND_OK).
+        linger_s: Longest time that a message of ``put`` waits for other messages of the same batch.
+        batch_size: Size in bytes at which a batch is sent without further waiting.
+        buffer_size: Size in bytes of all messages of ``put`` that are waiting or being sent. Above this size,
+            ``put`` waits.
+        batches_max: Largest number of batches that are sent at the same time.
+        compress_above: Size in bytes above which a body is sent compressed; batches are never compressed.
+        compress_level: Level from 0 to 9; a higher level gives smaller bodies and takes longer.
+        compress_type: Compression algorithm. Consumers before RocketMQ 5.0 can read only zlib.
+        message_size_max: Size in bytes of the largest body that is sent.
+        create_topic_key: Name of the template topic. If a broker creates the topic of a message, it copies
+            the settings of the template topic.
+        default_topic_queue_nums: Number of queues of a topic that a broker creates for a message, at most
+            the number of queues of ``create_topic_key``.
     """
 
     group: str
@@ -231,7 +236,7 @@ class ProducerConfig:
 
 
 class ConsumeFrom(Enum):
-    """The beginning of a group that has no stored offset."""
+    """Position in a queue at which a group begins to consume if it has no stored offset."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -240,19 +245,21 @@ class ConsumeFrom(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """Settings of both kinds of consumers; times are seconds.
+    """Settings of both kinds of consumers; times are in seconds.
 
     Attributes:
         group: Name of the consumer group.
-        consume_from: The place where a group without a stored offset begins.
-        consume_timestamp_ms: Unix ms to begin at with TIMESTAMP; 0 for half an hour before the start.
+        consume_from: Position in a queue at which the group begins to consume if it has no stored offset.
+        consume_timestamp_ms: If ``consume_from`` is TIMESTAMP: time in Unix ms of the first messages to
+            consume; 0 for half an hour before the start.
         pull_batch_size: Number of messages that one pull requests.
-        suspend_s: Time for which a broker holds a pull when there is no message.
-        pull_timeout_s: Time within which a broker must answer a pull, including ``suspend_s``.
-        broadcast: Every member gets every message; a message is not delivered again after a failure. Offsets
-            are stored here instead of at the brokers.
+        suspend_s: Longest time for which a broker delays its answer to a pull because there is no message
+            yet.
+        pull_timeout_s: Time in which a broker must answer a pull, including ``suspend_s``.
+        broadcast: True if every member receives every message. A message is then not delivered again after a
+            failure, and offsets are stored in ``offset_file`` instead of at the brokers.
         offset_file: File of a broadcast member's offsets. If empty, offsets are not stored, and each start
-            begins by ``consume_from``.
+            begins at ``consume_from``.
     """
 
     group: str
@@ -280,11 +287,12 @@ class ConsumerConfig(GroupConfig):
     """Settings of one push consumer.
 
     Attributes:
-        orderly: Messages of a queue are consumed one batch after the other, under a lock at the broker.
-        consume_batch_max: Messages per call of the listener.
-        workers: Number of calls of the listener at the same time.
-        max_reconsume_times: Retries before the dead letter topic. -1 means 16; for an orderly group it means
-            no bound, because the group keeps its order by waiting for the message.
+        orderly: True if messages of a queue are consumed one batch after the other, under a lock at the
+            broker.
+        consume_batch_max: Largest number of messages in one call of the listener.
+        workers: Number of calls of the listener that may run at the same time.
+        max_reconsume_times: Number of retries before a message goes to the dead letter topic. -1 means 16.
+            For an orderly group, -1 means no limit: later messages wait until the message succeeds.
     """
 
     orderly: bool = False
@@ -309,8 +317,8 @@ class PullConsumerConfig(GroupConfig):
     """Settings of one pull consumer.
 
     Attributes:
-        auto_commit: Store consumed offsets every ``offset_persist_s`` and at the end; False stores them only
-            by ``commit()``.
+        auto_commit: True to store consumed offsets every ``offset_persist_s`` and at the end; False to store
+            them only when the user calls ``commit()``.
     """
 
     auto_commit: bool = True
@@ -327,7 +335,7 @@ def check_addr(addr: str) -> str:
     """Return ``addr`` if it has the form host:port, with an IPv6 address in brackets.
 
     Raises:
-        InvalidArgument: If it does not.
+        InvalidArgument: If ``addr`` has another form.
     """
     host = addr.rpartition(":")[0]
     if not is_address(addr) or (":" in host and not host.startswith("[")):
@@ -341,17 +349,17 @@ def parse_nameservers(text: str) -> tuple[str, ...]:
     """Split ``a:9876;b:9876`` (commas allowed) into addresses, without duplicates.
 
     Raises:
-        InvalidArgument: If one of them is no address.
+        InvalidArgument: If a part is not an address.
     """
     parts = (part.strip() for part in re.split(r"[;,]", text))
     return tuple(dict.fromkeys(check_addr(part) for part in parts if part))
 
 
 def check_topic(topic: str, *, sizes_only: bool = False) -> str:
-    """Return ``topic`` if a topic may have this name.
+    """Return ``topic`` if it is an allowed topic name.
 
     Raises:
-        InvalidArgument: If it may not; the error names the value and the allowed form.
+        InvalidArgument: If the name is not allowed; the error names the value and the allowed form.
     """
     is_text = isinstance(topic, str)
     limit = GROUP_TOPIC_LENGTH_MAX if is_text and topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_MAX
@@ -360,20 +368,20 @@ def check_topic(topic: str, *, sizes_only: bool = False) -> str:
 
 
 def check_group(group: str) -> str:
-    """Return ``group`` if a group of this client may have this name.
+    """Return ``group`` if a client may use this name of a group.
 
     Raises:
-        InvalidArgument: If it may not.
+        InvalidArgument: If the name is not allowed.
     """
     _check_name("group", group, CLIENT_GROUP_LENGTH_MAX)
     return group
 
 
 def check_text(what: str, text: object) -> None:
-    """Refuse a value that is no text, or that cannot be sent as UTF-8.
+    """Reject a value that is not text, or that cannot be sent as UTF-8.
 
     Raises:
-        InvalidArgument: If it is such.
+        InvalidArgument: If the value is not text or cannot be encoded.
     """
     if not isinstance(text, str):
         raise InvalidArgument(f"{what} of type {type(text).__name__}, allowed is text")
@@ -385,22 +393,22 @@ def check_text(what: str, text: object) -> None:
 
 
 def check_timeout(timeout_s: float) -> None:
-    """Refuse a value that is no timeout of a request.
+    """Reject a value that is not a timeout of a request.
 
-    0 and less are allowed: such a request times out at once.
+    Values of 0 and less are allowed; such a request times out at once.
 
     Raises:
-        InvalidArgument: If it is none.
+        InvalidArgument: If the value is not a timeout.
     """
     if not isinstance(timeout_s, int | float) or not timeout_s <= 3600:
         raise InvalidArgument(f"timeout_s={timeout_s!r}, allowed are seconds up to 3600")
 
 
 def check_queue(queue: object) -> None:
-    """Refuse a value that is no queue.
+    """Reject a value that is not a queue.
 
     Raises:
-        InvalidArgument: If it is no queue.
+        InvalidArgument: If the value is not a queue.
     """
     if not isinstance(queue, MessageQueue):
         raise InvalidArgument(f"queue={queue!r}, allowed is a MessageQueue")

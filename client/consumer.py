@@ -1,4 +1,4 @@
-"""Receiving messages, as operations without IO: the push consumer."""
+"""The push consumer: receives messages and passes them to a listener, as operations without I/O."""
 
 from __future__ import annotations
 
@@ -52,10 +52,11 @@ from .trouble import LINE_PERIOD_S, TroubleLog
 
 log = logging.getLogger(__name__)
 
-#: Waits in seconds. Source: DefaultMQPushConsumerImpl, 4.9 and 5.3.
+#: Pauses in seconds. Source: DefaultMQPushConsumerImpl, 4.9 and 5.3.
 _PAUSE_ON_FAILED_SENDBACK_S: Final = 5.0
 _PAUSE_ON_SUSPENDED_QUEUE_S: Final = 1.0
-#: Number of a broker's refusals after which a message that cannot be read is left in its queue.
+#: If a broker refuses this many times to copy an unreadable message to the retry topic, the consumer skips
+#: the message; the message stays in its queue.
 _BROKEN_TRIES_MAX: Final = 16
 
 
@@ -66,8 +67,9 @@ class ConsumeResult(Enum):
     RECONSUME_LATER = "reconsume later"
 
 
-#: Takes the messages of one batch, all of one queue. The results None and SUCCESS acknowledge them. After any
-#: other result, or an exception, they are delivered again. The asyncio driver awaits an awaitable result.
+#: User's function that processes a batch of messages of one queue. The results None and SUCCESS acknowledge
+#: the messages. After any other result, or an exception, the messages are delivered again. The result may be
+#: awaitable with the asyncio driver, which then awaits it.
 Listener = Callable[[Sequence[ReceivedMessage]], Any]
 
 
@@ -79,7 +81,8 @@ def _checked_result(result: Any) -> ConsumeResult:
     """Return the listener's result for its messages.
 
     Raises:
-        NoResult: If the result has no meaning: a coroutine that was not awaited has not processed them.
+        NoResult: If the result is not allowed. For example, a coroutine that nobody awaits has not processed
+            the messages.
     """
     if result is None:
         return ConsumeResult.SUCCESS
@@ -91,10 +94,15 @@ def _checked_result(result: Any) -> ConsumeResult:
 class PushConsumerCore(GroupMember):
     """Operations of one push consumer.
 
-    These run concurrently: one operation that assigns queues, one for each assigned queue that pulls,
-    ``workers`` that call the listener, and one that stores offsets. A message is delivered at least once: if
-    its consumption was not stored, this member or its successor gets it again. A broadcast group does not
-    deliver a failed message again.
+    These operations run concurrently:
+
+    - one operation that assigns queues,
+    - one operation for each assigned queue, which pulls messages,
+    - ``workers`` operations that call the listener,
+    - one operation that stores offsets.
+
+    A message is delivered at least once. If its offset was not stored, this member or the next member that
+    consumes the queue receives the message again. A broadcast group does not deliver a failed message again.
     """
 
     config: ConsumerConfig
@@ -106,10 +114,13 @@ class PushConsumerCore(GroupMember):
         subscriptions: Mapping[str, str],
         listener: Listener,
     ) -> None:
-        """Take the subscriptions as topic to tag expression.
+        """Create the operations of a push consumer.
+
+        Args:
+            subscriptions: Tag expression by topic.
 
         Raises:
-            InvalidArgument: If there are none, or one is malformed.
+            InvalidArgument: If there is no subscription, or a subscription is malformed.
         """
         if isinstance(subscriptions, Mapping) and not subscriptions:
             raise InvalidArgument("a consumer needs at least 1 subscription, got 0")
@@ -133,7 +144,7 @@ class PushConsumerCore(GroupMember):
         )
 
     def start(self) -> Operation[None]:
-        """Learn the routes, announce the group, begin to consume.
+        """Fetch the routes, register the group at the brokers, begin to consume.
 
         Raises:
             NoNameserver, InvalidArgument, ClientClosed: As :meth:`GroupMember.start`.
@@ -145,7 +156,7 @@ class PushConsumerCore(GroupMember):
                 yield Spawn(self._work_on(), f"worker {number} {self.config.group}")
 
     def on_request(self, request: RemotingCommand) -> RemotingCommand | Operation[RemotingCommand] | None:
-        """Serve a broker's request: as :meth:`GroupMember.on_request`, and 309 (consume one message now)."""
+        """Answer a broker's request: 309 (consume one message now), or a request that all members answer."""
         if (
             request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY
             and request.ext_fields.get("consumerGroup") == self.config.group
@@ -154,7 +165,10 @@ class PushConsumerCore(GroupMember):
         return super().on_request(request)
 
     def _consume_directly(self, request: RemotingCommand) -> Operation[RemotingCommand]:
-        """Give an operator's message to the listener; no offset or retry depends on it."""
+        """Pass the message that an operator selected to the listener.
+
+        The listener's result changes no offset and causes no retry.
+        """
         stored, _ = decode_message(request.body)
         message = receive(stored, request.ext_fields.get("brokerName", ""))
         before: Instant = yield Clock()
@@ -163,7 +177,7 @@ class PushConsumerCore(GroupMember):
             seen = self._namespace.messages_outside((message,))
             if _checked_result((yield Deliver(self._listener, seen))) is ConsumeResult.RECONSUME_LATER:
                 result = "CR_LATER"
-        except Exception as error:  # the user's code failed: report that to the operator
+        except Exception as error:  # the listener may raise any exception; the operator receives its text
             log.warning("listener failed group=%s message=%s", self.config.group, message.message_id)
             result, remark = "CR_THROW_EXCEPTION", repr(error)
         after: Instant = yield Clock()
@@ -218,11 +232,11 @@ class PushConsumerCore(GroupMember):
     def _listen(
         self, queue: MessageQueue, process: ProcessQueue[Taken], batch: tuple[ReceivedMessage, ...]
     ) -> Operation[None]:
-        """Give messages to the user's code, and act on its result."""
+        """Pass messages to the listener, then acknowledge or retry them according to its result."""
         failure: Exception | None = None
         try:
             result = _checked_result((yield Deliver(self._listener, self._namespace.messages_outside(batch))))
-        except Exception as error:  # the user's code may raise anything; the message is then delivered again
+        except Exception as error:  # the listener may raise any exception; deliver the messages again later
             failure, result = error, ConsumeResult.RECONSUME_LATER
         instant = yield from read_clock()
         if failure is None:
@@ -240,11 +254,11 @@ class PushConsumerCore(GroupMember):
                 error=None if isinstance(failure, NoResult) else failure,
             )
         if process.dropped:
-            return  # the next owner of the queue delivers it again
+            return  # another member now consumes this queue and receives these messages again
         if result is not ConsumeResult.RECONSUME_LATER:
             process.done(batch)
         elif self.config.broadcast:
-            if failure is None:  # the failure was logged already
+            if failure is None:  # otherwise the failure was logged above
                 self._listener_trouble.failed(
                     instant.now_s,
                     "messages dropped, a broadcast group cannot have them again group=%s queue=%s",
@@ -262,14 +276,15 @@ class PushConsumerCore(GroupMember):
                     process.give_back((message,))
 
     def _suspend(self, process: ProcessQueue[Taken], batch: tuple[ReceivedMessage, ...]) -> Operation[None]:
-        """Have messages of an orderly queue delivered again here.
+        """Deliver messages of an orderly queue again to this member's listener after a pause.
 
-        Messages without retries left become dead letters.
+        Messages without remaining retries go to the dead letter topic.
         """
         times_max = self.config.max_reconsume_times
         again = []
         for message in batch:
-            # one more than allowed, so that 4.9 and 5.x brokers put it among the dead letters at once
+            # Send the copy with one retry more than allowed. Brokers of 4.9 and of 5.x then put the message
+            # into the dead letter topic at once.
             if 0 <= times_max <= message.reconsume_times and (
                 yield from self._resend(message, reconsume_times=times_max + 1, times_max=times_max)
             ):
@@ -283,10 +298,10 @@ class PushConsumerCore(GroupMember):
     def _hand_over(
         self, queue: MessageQueue, process: ProcessQueue[Taken], message: BrokenMessage
     ) -> Operation[None]:
-        """Have a broker copy an unreadable message to the retry topic, or finally to the dead letters.
+        """Let the broker copy an unreadable message to the retry topic, or to the dead letter topic.
 
-        A broker that keeps refusing cannot read it either. Then it stays in its queue, and an error is
-        logged.
+        If the broker refuses again and again, the broker cannot read the message either. This member then
+        logs an error and skips the message, which stays in its queue.
         """
         refused = 0
         while refused < _BROKEN_TRIES_MAX and not self.config.broadcast:
@@ -298,7 +313,7 @@ class PushConsumerCore(GroupMember):
                 refused += isinstance(error, ResponseError)
                 yield from self._tell_send_back("send back failed queue=%s error=%s", queue, error)
             if self.stopping or process.dropped:
-                return  # the next owner of the queue will get it again
+                return  # the member that consumes this queue next will receive the message again
             yield from self._core.pause(_PAUSE_ON_FAILED_SENDBACK_S)
         log.error(
             "message left behind unread group=%s queue=%s offset=%d commit_log_offset=%d",
@@ -310,7 +325,11 @@ class PushConsumerCore(GroupMember):
         process.done((message,))
 
     def _send_back(self, queue: MessageQueue, message: ReceivedMessage) -> Operation[bool]:
-        """Have a message delivered again later (36, else by a send to the retry topic); return success."""
+        """Send a message back, so that it is delivered again later; return True on success.
+
+        The broker copies the message (request 36). If the broker does not copy the message, this member sends
+        a copy to the retry topic.
+        """
         try:
             yield from self._ask_back(queue, message)
             return True
@@ -322,7 +341,9 @@ class PushConsumerCore(GroupMember):
         return (yield from again)
 
     def _ask_back(self, queue: MessageQueue, message: Taken) -> Operation[None]:
-        """Ask the broker to copy a message to the retry topic, or to the dead letters if no retries are left.
+        """Ask the broker to copy a message to the retry topic.
+
+        If no retries remain, the broker copies it to the dead letter topic.
 
         Raises:
             RemotingError: If the broker did not copy the message.
@@ -350,8 +371,9 @@ class PushConsumerCore(GroupMember):
         self._send_back_trouble.failed(instant.now_s, line + " group=%s", *values, self.config.group)
 
     def _resend(self, message: ReceivedMessage, *, reconsume_times: int, times_max: int) -> Operation[bool]:
-        """Send a copy to the retry topic, with the number of its tries; return success."""
-        # Keep tags and keys unchanged: other clients write some that our checks would refuse.
+        """Send a copy of a message to the retry topic, with its number of retries; return True on success."""
+        # Copy tags and keys without our checks: other clients may have written tags and keys that our checks
+        # would refuse.
         kept = message.properties.items()
         properties = {name: value for name, value in kept if name not in (PROPERTY_WAIT, PROPERTY_DELAY)}
         properties[PROPERTY_RETRY_TOPIC] = message.topic

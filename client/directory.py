@@ -1,4 +1,4 @@
-"""Operations that ask the nameservers, and a client's knowledge of addresses and routes."""
+"""Operations that ask the nameservers, and the addresses and routes that a client knows."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .route_cache import PublishInfo, RouteCache, clamp_default_route
 from .trouble import TroubleLog
 
 if TYPE_CHECKING:
-    import random  # callers pass the generator; no code here uses a global one
+    import random  # for the type only: callers pass a generator, and no code here uses the global generator
 
 log = logging.getLogger(__name__)
 
-#: Largest page of nameserver addresses, in bytes.
+#: Largest size in bytes of the page that lists nameserver addresses.
 _PAGE_MAX: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class EachAnswer:
-    """The answer of one of several nameservers: exactly one of ``response`` and ``error`` is set."""
+    """The answer or the error of one nameserver: exactly one of ``response`` and ``error`` is set."""
 
     addr: str
     response: RemotingCommand | None
@@ -39,7 +39,7 @@ class EachAnswer:
 
 
 class RouteSource(Protocol):
-    """The source of a client's routes; by default :func:`ask_nameservers`."""
+    """The source of a client's routes; the default is :func:`ask_nameservers`."""
 
     def __call__(
         self, directory: Directory, topic: str, *, timeout_s: float | None
@@ -74,27 +74,28 @@ class Directory:
         self._source = source
         self.nameservers = NameserverChoice(config.nameservers, avoid_s=config.nameserver_avoid_s, rng=rng)
         self.routes = RouteCache(refresh_s=config.route_refresh_s)
-        #: Called when a route in use changed; must not wait.
+        #: Functions that are called when a route in use has changed; they must not wait.
         self.watchers: list[Callable[[], None]] = []
-        #: True if :meth:`keep_routes` runs. If not, a send itself refreshes a route that is due.
+        #: True if :meth:`keep_routes` runs. If it does not run, a send refreshes a route that is out of date.
         self.kept = False
-        #: The client has ended, so failures are only a consequence of that.
+        #: True if the client has ended. Failures are then expected, so they are not logged as warnings.
         self.closing = False
         self._refresh_trouble = TroubleLog(log, "routes are refreshed again")
 
     def ask(
         self, request: RemotingCommand, *, timeout_s: float | None = None, addr: str | None = None
     ) -> Operation[RemotingCommand]:
-        """Send a read to one nameserver; return its answer, of any code.
+        """Send a read request to one nameserver; return the answer, whatever its code.
 
-        Nameservers are tried one after the other within the timeout. While others remain, none gets more than
-        ``nameserver_try_s``: a repeated read does no harm, but a wait for a dead nameserver costs time.
+        If a nameserver does not answer, or is overloaded or not ready, the next nameserver is asked, until
+        the timeout ends. Each nameserver except for the last has at most ``nameserver_try_s`` seconds to
+        answer: repeating a read does no harm, but waiting for a dead nameserver costs time.
 
         Args:
-            addr: Ask this one and no other.
+            addr: The only nameserver to ask; if None, any nameserver may answer.
 
         Raises:
-            NoNameserver: If none answered.
+            NoNameserver: If no nameserver answered.
         """
         instant: Instant = yield Clock()
         deadline_s = instant.now_s + (self.config.call_timeout_s if timeout_s is None else timeout_s)
@@ -139,17 +140,17 @@ class Directory:
             left_s = timeout_s - (after.now_s - before.now_s)
             if left_s <= 0:
                 raise
-            # an old connection, perhaps from before the server's restart; a read may be repeated over a new
-            # one
+            # The connection may have been opened before a restart of the nameserver. Repeat the request over
+            # a new connection; repeating a read does no harm.
             return (yield from invoke(addr, request, left_s))
 
     def tell_each(
         self, request: RemotingCommand, *, timeout_s: float | None = None
     ) -> Operation[tuple[EachAnswer, ...]]:
-        """Send a request to each nameserver, as RocketMQ's admin does; return the answer of each.
+        """Send a request to each nameserver, as RocketMQ's administration does; return all answers.
 
-        After a failure, the others still get the request. A caller that needs all changes must check every
-        answer.
+        If a nameserver fails, the other nameservers still receive the request. If all nameservers must make a
+        change, the caller must check every answer.
 
         Raises:
             NoNameserver: If no address is known.
@@ -169,7 +170,7 @@ class Directory:
         return tuple(answers)
 
     def nameserver_list(self) -> tuple[str, ...]:
-        """Return the configured addresses in order, followed by those that the page of addresses adds."""
+        """Return the configured addresses in order, then the addresses from the page ``nameserver_url``."""
         known = self.nameservers.addrs
         configured = tuple(addr for addr in self.config.nameservers if addr in known)
         return configured + tuple(addr for addr in known if addr not in configured)
@@ -177,7 +178,7 @@ class Directory:
     def fetch_route(
         self, topic: str, *, addr: str | None = None, timeout_s: float | None = None
     ) -> Operation[TopicRouteData]:
-        """Ask for a topic's route; the cache is neither used nor changed.
+        """Ask a nameserver for a topic's route; the route cache is neither used nor changed.
 
         Raises:
             NoNameserver: If no nameserver answered.
@@ -190,15 +191,15 @@ class Directory:
     def refresh(
         self, topic: str, *, default_queue_nums: int = 0, default_topic: str = DEFAULT_TOPIC
     ) -> Operation[bool]:
-        """Ask for a topic's route and store it; return whether it is new or different.
+        """Ask for a topic's route and store it in the cache; return True if the route is new or different.
 
         Args:
-            default_queue_nums: If above 0 and the topic has no route, use the default topic's route with at
-                most this many queues: a broker creates the topic with the first message.
+            default_queue_nums: If above 0 and the topic has no route, the default topic's route is stored
+                with at most this many queues. A broker creates the topic when it receives the first message.
 
         Raises:
             NoNameserver: If no nameserver answered.
-            ResponseError: If there is no route. A known one stays.
+            ResponseError: If the topic has no route. The cache keeps an older route of the topic.
         """
         self.routes.use(topic)
         provisional = False
@@ -224,10 +225,10 @@ class Directory:
     def publish_info(
         self, topic: str, *, default_queue_nums: int, default_topic: str
     ) -> Operation[PublishInfo]:
-        """Return the queues for sends: from the cache, or from a nameserver if the cache has none.
+        """Return the queues for sends: from the cache, or from a nameserver if the cache has no queue.
 
         Raises:
-            NoRoute: If there is no queue to send to.
+            NoRoute: If the topic has no queue to which messages can be sent.
             NoNameserver: If the cache has no route and no nameserver answered.
         """
         info = self.routes.publish(topic)
@@ -248,7 +249,7 @@ class Directory:
         return info
 
     def refresh_quietly(self, topic: str) -> Operation[None]:
-        """Refresh one route if a nameserver has it. Log failures; the old route stays."""
+        """Refresh one route; log a failure instead of raising it, and keep the old route."""
         try:
             yield from self.refresh(topic)
         except ResponseError as error:
@@ -264,11 +265,14 @@ class Directory:
         self._refresh_trouble.worked((yield from read_clock()).now_s, source=topic)
 
     def keep_routes(self, stop: Signal, stopping: Callable[[], bool]) -> Operation[None]:
-        """Refresh all routes in use, every refresh period, until the client stops.
+        """Refresh all routes in use once in every refresh period, until the client stops.
 
-        Each period refreshes all of them, even one that was read a moment ago: so no route is older than a
-        period. After a pause of the process it refreshes at once, and then at the instants as before: clients
-        of one process would otherwise ask together from then on.
+        Each period refreshes every route, even a route that was read a moment ago. So no route is older than
+        a period.
+
+        If the process was paused for longer than a period, refresh at once, and then continue at the times of
+        the old schedule. If the schedule began again, all clients of a process would send their requests at
+        the same time from then on.
 
         Source: MQClientInstance.startScheduledTask.
         """
@@ -286,7 +290,7 @@ class Directory:
             instant = yield Clock()
 
     def keep_nameservers(self, stop: Signal, stopping: Callable[[], bool]) -> Operation[None]:
-        """Read the page of nameserver addresses, if one is configured, repeatedly until the client stops."""
+        """Read the page of nameserver addresses repeatedly, if one is configured, until the client stops."""
         url = self.config.nameserver_url
         if url is None:
             return
@@ -303,7 +307,7 @@ class Directory:
 
         Raises:
             OSError: If the page cannot be read.
-            InvalidArgument: If the page contains anything else than addresses; the list does not change.
+            InvalidArgument: If the page contains anything but addresses; the known addresses do not change.
         """
         assert self.config.nameserver_url is not None
         reply: FetchReply = yield Fetch(
@@ -320,7 +324,7 @@ def ensure_success(response: RemotingCommand, peer: str = "", *, also: Iterable[
     """Return ``response`` if its code is success or one of ``also``.
 
     Raises:
-        ResponseError: Otherwise.
+        ResponseError: If the response has any other code.
     """
     if response.code != ResponseCode.SUCCESS and response.code not in also:
         raise ResponseError(response.code, response.remark, peer=peer)

@@ -1,10 +1,10 @@
-"""Exceptions of the client, ordered by outcome: whether the requested change was made.
+"""Exceptions of the client, ordered by outcome: the change was not made, or it may have been made.
 
 All exceptions that the client raises on purpose, in the order of inheritance::
 
     RemotingError                   root of all
         ClientError                 raised by the client itself
-            ForkedClient            used in a fork of the process that made the client; nothing was done
+            ForkedClient            a forked process uses a client of its parent process; nothing was done
             InvalidArgument         a value is not allowed; nothing was sent (also a ValueError)
             NoResult                a listener's result does not say whether its messages were consumed
             NotApplied              the change was certainly not made
@@ -12,7 +12,7 @@ All exceptions that the client raises on purpose, in the order of inheritance::
                 NoAnswer            an address gave no usable answer; nothing was changed
                 NoNameserver        no nameserver answered
                 NoRoute             the nameservers know no route of the topic
-                PartlyNotApplied    of several changes, some were certainly not made; the others were
+                PartlyNotApplied    of several changes, some were certainly not made; all others were made
                 SendNotApplied      no broker stored the message
             OutcomeUnknown          the change may have been made
                 PartlyUnknown       of several changes, some may have been made; ``failures`` names them
@@ -29,7 +29,8 @@ All exceptions that the client raises on purpose, in the order of inheritance::
         TooManyRequests             too many requests are under way; nothing was sent
         Withdrawn                   the request was not needed any more; nothing was sent
 
-An operation that knows the outcome raises a ClientError. Others pass a peer's refusal on as a ResponseError.
+An operation that knows the outcome raises a ClientError. Other operations raise a ResponseError if the peer
+refuses the request.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from typing import Any, Final
 
 from routekeeper.remoting.errors import RemotingError, ResponseError
 
-#: Bound of the failed changes that an error's text names; its ``failures`` names all.
+#: Largest number of failed changes that an error's text names; the attribute ``failures`` has all of them.
 _NAMED_MAX: Final = 8
 
 
@@ -52,21 +53,22 @@ class InvalidArgument(ClientError, ValueError):
 
 
 class NotApplied(ClientError):
-    """The change was certainly not made: no server accepted it, or all refused it.
+    """The change was certainly not made: no server accepted it, or all servers refused it.
 
-    If a call requests several changes (:class:`PartlyNotApplied`), this holds for those that the error names.
+    If a call requests several changes (:class:`PartlyNotApplied`), only the changes that the error names were
+    not made.
     """
 
 
 class OutcomeUnknown(ClientError):
-    """The change may or may not have been made: a request was sent, and no answer shows its outcome."""
+    """The change may or may not have been made: a request was sent, but no answer says what happened."""
 
 
 class NoNameserver(NotApplied):
     """No nameserver answered.
 
     Attributes:
-        failures: The failure at each address.
+        failures: Text of the failure, by address.
     """
 
     def __init__(self, failures: Mapping[str, str]) -> None:
@@ -78,7 +80,7 @@ class NoNameserver(NotApplied):
 
 
 class NoRoute(NotApplied):
-    """The nameservers know no route of the topic, or none that serves the purpose."""
+    """The nameservers know no route of the topic, or only a route that cannot be used for the operation."""
 
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(f"No route info of this topic: {topic} ({reason})")
@@ -86,7 +88,7 @@ class NoRoute(NotApplied):
 
 
 class PartlyNotApplied(NotApplied):
-    """Of several changes at queues or brokers, some were certainly not made; all others were.
+    """Some of several changes at queues or brokers were certainly not made; all other changes were made.
 
     Attributes:
         failures: The queues, or the addresses of the brokers, each with its failure.
@@ -98,9 +100,10 @@ class PartlyNotApplied(NotApplied):
 
 
 class PartlyUnknown(OutcomeUnknown):
-    """Of several changes at queues or brokers, at least one has an unknown outcome.
+    """At least one of several changes at queues or brokers has an unknown outcome.
 
-    Changes that ``failures`` does not name were made. Attributes as for :class:`PartlyNotApplied`.
+    All changes that ``failures`` does not name were made. The attributes are those of
+    :class:`PartlyNotApplied`.
     """
 
     def __init__(self, change: str, failures: Mapping[Any, RemotingError], *, of: int) -> None:
@@ -109,13 +112,13 @@ class PartlyUnknown(OutcomeUnknown):
 
 
 class ClientClosed(NotApplied):
-    """The client was shut down; nothing was sent."""
+    """The client was closed; nothing was sent."""
 
 
 class WrongLoop(ClientError):
     """The asyncio client is used under another event loop than its first one; nothing was done.
 
-    Its connections and tasks belong to that loop. Make a client in each loop.
+    The client's connections and tasks belong to the first loop. Make a client in each loop.
     """
 
     def __init__(self) -> None:
@@ -125,8 +128,8 @@ class WrongLoop(ClientError):
 class ForkedClient(ClientError):
     """The client was made before the fork of this process; nothing was done.
 
-    Its connections, threads and tasks belong to the parent process: two users would disturb each other. Make
-    a client in each process.
+    The client's connections, threads and tasks belong to the parent process. If two processes used the same
+    connections, they would disturb each other. Make a client in each process.
     """
 
     def __init__(self, made_in: int, used_in: int) -> None:
@@ -136,7 +139,7 @@ class ForkedClient(ClientError):
 
 
 def describe(error: BaseException) -> str:
-    """Return one line for people: a peer's own words if there are some, else the exception's text."""
+    """Return one line that describes an error: the peer's remark, or the text of another exception."""
     if isinstance(error, ResponseError):
         return f"CODE: {error.code}  DESC: {error.remark}"
     return str(error) or type(error).__name__
@@ -146,7 +149,7 @@ class SendNotApplied(NotApplied):
     """No broker stored the message.
 
     Attributes:
-        code: Code of the last answer, or None if there was none.
+        code: Code of the last answer, or None if no broker answered.
         failures: The failures, one line for each try.
     """
 
@@ -157,7 +160,10 @@ class SendNotApplied(NotApplied):
 
 
 class SendOutcomeUnknown(OutcomeUnknown):
-    """A broker may have stored the message, once or more often; attributes as for :class:`SendNotApplied`."""
+    """A broker may have stored the message once or several times.
+
+    The attributes are those of :class:`SendNotApplied`.
+    """
 
     def __init__(self, topic: str, code: int | None, failures: tuple[str, ...]) -> None:
         super().__init__(f"message maybe stored topic={topic}: {_tries(failures)}")

@@ -1,4 +1,4 @@
-"""An HTTP client for the nameservers' own interface and for a page that lists nameservers."""
+"""An HTTP client for the nameservers' HTTP interface and for a page that lists nameservers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _UntilDeadline(io.RawIOBase):
-    """Reads from a socket until an instant; a server that sends single bytes cannot extend it."""
+    """Reads from a socket until a deadline; a server that sends single bytes cannot extend the deadline."""
 
     def __init__(self, sock: socket.socket, deadline_s: float) -> None:
         self._sock = sock
@@ -45,7 +45,7 @@ class _UntilDeadline(io.RawIOBase):
 
 
 class _Readable:
-    """A socket with the one method that http.client calls."""
+    """A socket with one method, the only method that http.client calls."""
 
     def __init__(self, sock: socket.socket, deadline_s: float) -> None:
         self._sock = sock
@@ -56,13 +56,14 @@ class _Readable:
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection that distinguishes "not connected" from "broken". Its timeout covers all of its work."""
+    """A connection whose timeout covers the whole request; raises Unreached if it cannot connect."""
 
     def __init__(self, host: str, *, timeout: float, **more: Any) -> None:
         super().__init__(host, timeout=timeout, **more)
         self._deadline_s = time.monotonic() + timeout
         self.response_class = functools.partial(_response, self._deadline_s)  # type: ignore[assignment]
-        # http.client's own connect() waits for the resolver without a bound
+        # Replace http.client's function that connects, because that function waits for the name resolver
+        # without a time limit.
         self._create_connection = self._connected
 
     def connect(self) -> None:
@@ -79,7 +80,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _SecureConnection(_Connection, http.client.HTTPSConnection):
-    """Such a connection over TLS."""
+    """A :class:`_Connection` over TLS."""
 
 
 def _response(deadline_s: float, sock: socket.socket, **more: Any) -> http.client.HTTPResponse:
@@ -101,7 +102,11 @@ class _SecureHandler(urllib.request.HTTPSHandler):
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Returns a redirection as the reply: a token must be sent only to the address that its owner named."""
+    """Returns a redirection as the reply instead of following it, so that the new address receives no token.
+
+    A token goes only to the addresses that the user named. For a change of a raft group, the token also goes
+    to the leader's HTTP address that one of these nameservers named (:mod:`.raft_group`).
+    """
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -109,7 +114,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 def _opener(context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
     others = (_Handler(), _SecureHandler(context), _NoRedirects())
-    # Send requests to nameservers directly: a proxy from the environment would see tokens.
+    # Use no proxy from the environment, because a proxy would see the tokens.
     return urllib.request.build_opener(urllib.request.ProxyHandler({}), *others)
 
 
@@ -117,13 +122,14 @@ _OPENER: Final = _opener(None)
 
 
 def http_fetch(fetch: Fetch, context: ssl.SSLContext | None = None) -> FetchReply:
-    """Send a request over HTTP. Any status is a reply, not an error, and so is a redirection.
+    """Send a request over HTTP; return the reply, whatever its status. Redirections are not followed.
 
     Args:
-        context: Context of ``https``; None for the system's authorities.
+        context: TLS context for ``https``; None to trust the system's authorities.
 
     Raises:
-        OSError: If no complete reply came in time, or it is above the limit; Unreached if nothing was sent.
+        OSError: If no complete reply came in time, or the reply is larger than the limit. The error is
+            Unreached if nothing was sent.
         ValueError: If the URL is invalid or not HTTP.
     """
     url = fetch.url
@@ -143,7 +149,7 @@ def http_fetch(fetch: Fetch, context: ssl.SSLContext | None = None) -> FetchRepl
         raise error.reason if isinstance(error.reason, OSError) else error from None
     except TimeoutError:
         raise _too_slow(fetch) from None
-    except ssl.SSLError as error:  # with TLS 1.3, a server refuses a client's certificate after the handshake
+    except ssl.SSLError as error:  # in TLS 1.3, a server can refuse our certificate after the handshake
         raise OSError(reason(error)) from None
     except http.client.InvalidURL as error:
         raise ValueError(f"{url!r} is no HTTP address: {error}") from None

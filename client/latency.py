@@ -1,16 +1,19 @@
-"""Brokers that a producer avoids for a while because they were slow or did not answer. Pure.
+"""Brokers that a producer avoids for some seconds because they were slow or did not answer.
 
-This is RocketMQ's latency fault tolerance. As there, it is off by default.
+This module does no I/O and reads no clock.
+
+This is RocketMQ's latency fault tolerance. As in RocketMQ, it is off by default.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-#: Pairs: the latency of a send in seconds from which on its broker is avoided, and the seconds for which it
-#: is avoided. Source: MQFaultStrategy, 5.3.
+#: Each pair has two values. The first is the latency of a send in seconds from which on the producer avoids
+#: the send's broker. The second is the number of seconds for which the producer avoids that broker. Source:
+#: MQFaultStrategy, 5.3.
 _STEPS: Final = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))
-#: Latency in seconds that is assumed for a try without an answer. Source: MQFaultStrategy.updateFaultItem
+#: Latency in seconds that is recorded for a try without an answer. Source: MQFaultStrategy.updateFaultItem
 #: (isolation), 5.3.
 NO_ANSWER_S: Final = 10.0
 
@@ -18,7 +21,7 @@ _NONE: Final[frozenset[str]] = frozenset()
 
 
 def avoid_for_s(latency_s: float) -> float:
-    """Return for how long to avoid a broker that took ``latency_s`` for a send."""
+    """Return the seconds for which to avoid a broker that took ``latency_s`` for a send."""
     for least_s, avoid_s in _STEPS:
         if latency_s >= least_s:
             return avoid_s
@@ -26,13 +29,16 @@ def avoid_for_s(latency_s: float) -> float:
 
 
 class SlowBrokers:
-    """Brokers that are avoided, each until its own instant. The last send to a broker decides."""
+    """Brokers to avoid, each with the instant until which the producer avoids the broker.
+
+    Only the latency of the last send to a broker counts.
+    """
 
     def __init__(self) -> None:
         self._until_s: dict[str, float] = {}
 
     def sent(self, broker_name: str, latency_s: float, now_s: float) -> None:
-        """Note the duration of a send that has ended now."""
+        """Record the latency of a send that has just ended."""
         avoid_s = avoid_for_s(latency_s)
         if avoid_s:
             self._until_s[broker_name] = now_s + avoid_s
@@ -40,7 +46,7 @@ class SlowBrokers:
             self._until_s.pop(broker_name, None)
 
     def avoided(self, now_s: float) -> frozenset[str]:
-        """Return the brokers to avoid now; forget those whose time is over."""
+        """Return the brokers to avoid now; forget brokers whose time to be avoided has ended."""
         if not self._until_s:
             return _NONE
         over = [name for name, until_s in self._until_s.items() if until_s <= now_s]

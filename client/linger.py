@@ -1,7 +1,7 @@
-"""Messages that wait a moment for others, so that one request sends many: operations without IO.
+"""Batches of messages: a message waits briefly for more messages, so that one request sends many (no I/O).
 
-:class:`Batches` holds waiting messages and decides when a batch is due; it is pure. :class:`LingerCore` sends
-the batches.
+:class:`Batches` holds waiting messages and decides when a batch must be sent; it reads no clock.
+:class:`LingerCore` has the operations that send the batches.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from .trouble import LINE_PERIOD_S, TroubleLog
 
 log = logging.getLogger(__name__)
 
-#: Bound of the messages in one batch; a broker writes them all at once.
+#: Largest number of messages in one batch. It is bounded because a broker writes all messages of a batch
+#: together.
 _COUNT_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """Properties that the messages of a batch share.
+    """Properties that are equal for all messages of a batch.
 
     Attributes:
-        queue: The queue that the sender named; None: each batch chooses one.
+        queue: The queue that the sender named; None if each batch may go to any queue.
     """
 
     topic: str
@@ -45,10 +46,10 @@ class BatchKey:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Messages of one batch, with the handle by which each message's outcome is reported.
+    """Messages of one batch, each with its handle: the driver's object for reporting the message's outcome.
 
     Attributes:
-        reported: The outcome is known and was reported.
+        reported: True if the outcome of the messages was reported.
     """
 
     key: BatchKey
@@ -60,9 +61,10 @@ class Batch:
 
 
 class Batches:
-    """Batches that wait: open ones that accept more messages, and closed ones that are sent next.
+    """Waiting batches: open batches accept more messages, closed batches are the next to be sent.
 
-    Batches for a named queue are sent one after the other, so that their messages stay in order.
+    Batches that name a queue and have the same key are sent one after the other. So the messages of such
+    batches stay in order.
     """
 
     def __init__(self, *, linger_s: float, batch_size: int) -> None:
@@ -71,14 +73,17 @@ class Batches:
         self._open: dict[BatchKey, Batch] = {}
         self._closed: deque[Batch] = deque()
         self._busy: set[BatchKey] = set()
-        #: Batches that a sender has taken and not finished.
+        #: Batches that a sender has taken and is still sending.
         self.under_way: list[Batch] = []
-        #: Bytes, and number, of the messages that wait or are under way.
+        #: Size in bytes and number of all messages that are waiting or being sent.
         self.size = 0
         self.count = 0
 
     def add(self, key: BatchKey, item: EncodedItem, handle: Any, now_s: float) -> bool:
-        """Add a message; return whether a batch became due, or a new deadline has to be waited for."""
+        """Add a message; return True if senders must be woken.
+
+        Senders must be woken if a batch must be sent now, or if there is a new deadline.
+        """
         batch = self._open.get(key)
         fits = batch is not None and batch.size + len(item.data) <= self._batch_size
         if batch is not None and not fits:
@@ -96,7 +101,7 @@ class Batches:
         return ripe or not fits
 
     def take(self, now_s: float) -> Batch | None:
-        """Return a batch to send now, if there is one; :meth:`done` follows."""
+        """Return a batch to send now, or None; the caller must call :meth:`done` after sending."""
         for key in [key for key, batch in self._open.items() if batch.due_s <= now_s]:
             self._close(key)
         for position, batch in enumerate(self._closed):
@@ -108,23 +113,23 @@ class Batches:
         return None
 
     def done(self, batch: Batch) -> None:
-        """Note the end of a batch that a sender took; a second call does nothing."""
+        """Record that a sender has finished a batch; a second call does nothing."""
         if not self._ended(batch):
             return
         self.size -= batch.size
         self.count -= len(batch.items)
 
     def next_due_s(self) -> float | None:
-        """Return the instant at which the next open batch is due."""
+        """Return the earliest instant at which an open batch must be sent; None if no batch is open."""
         return min((batch.due_s for batch in self._open.values()), default=None)
 
     def flush(self) -> None:
-        """Close all open batches, so that their messages stop waiting."""
+        """Close all open batches, so that they are sent without further waiting."""
         for key in tuple(self._open):
             self._close(key)
 
     def abandon(self) -> list[Batch]:
-        """Remove the messages that no sender has taken, and return them."""
+        """Remove all batches that no sender has taken; return these batches."""
         self.flush()
         left = list(self._closed)
         self._closed.clear()
@@ -134,7 +139,7 @@ class Batches:
         return left
 
     def give_back(self, batch: Batch) -> None:
-        """Take back a batch whose sending was cut off, so that it is sent next."""
+        """Put back a batch whose sender was cancelled, so that it is sent next."""
         if self._ended(batch):
             self._closed.appendleft(batch)
 
@@ -149,15 +154,16 @@ class Batches:
         self._closed.append(self._open.pop(key))
 
 
-#: Called with the outcome of a delivery: the error or the result; the other argument is None.
+#: User's function that is called with the outcome of a message. Its two arguments are an error and None, or
+#: None and a result.
 OnDelivery = Callable[["RemotingError | None", "SendResult | None"], Any]
-#: Takes outcomes of messages: (handle, result or error). Returns failures of users' callbacks. With the
-#: asyncio driver, it is a coroutine function.
+#: Driver's function that reports outcomes to users. Its argument has pairs of a handle and a result or error.
+#: It returns the exceptions that users' callbacks raised. For the asyncio driver it is a coroutine function.
 Tell = Callable[[Sequence[tuple[Any, SendResult | RemotingError]]], Any]
 
 
 class LingerCore:
-    """Operations that put messages into batches and send these."""
+    """Operations that put messages into batches and send the batches."""
 
     def __init__(self, core: ClientCore, producer: ProducerCore, tell: Tell) -> None:
         config = producer.config
@@ -170,8 +176,8 @@ class LingerCore:
         self._running = False
         self._closed = False
         self._workers = 0
-        self._cut_off: list[Batch] = []  # batches whose senders ended before the answer came
-        self._not_sent = self._unknown = 0  # number of messages since the end began
+        self._cut_off: list[Batch] = []  # batches whose senders were cancelled before the answer came
+        self._not_sent = self._unknown = 0  # for the warning in close(): messages by their outcome
         self._send_trouble = TroubleLog(log, "messages are sent again group=%s", config.group)
         self._callback_trouble = TroubleLog(
             log, "delivery callbacks work again group=%s", config.group, quiet_s=LINE_PERIOD_S
@@ -185,9 +191,10 @@ class LingerCore:
         queue: MessageQueue | None = None,
         select: QueueSelector | None = None,
     ) -> Operation[None]:
-        """Add a message; ``handle`` and the result are reported once the result is known.
+        """Add a message to a batch; its outcome is reported later, together with ``handle``.
 
-        It waits while ``buffer_size`` bytes wait or are under way.
+        If this message and all messages that wait or are being sent would have more than ``buffer_size``
+        bytes in total, this operation first waits.
 
         Raises:
             InvalidArgument: If the message cannot be sent in a batch; it was not added.
@@ -220,7 +227,7 @@ class LingerCore:
             self._ripe.notify()
 
     def flush(self) -> Operation[None]:
-        """Send all messages of :meth:`put`, and wait until each has an outcome of any kind."""
+        """Send all messages of :meth:`put`, and wait until every message has an outcome."""
         self._batches.flush()
         self._ripe.notify()
         while self._batches.count:
@@ -229,9 +236,10 @@ class LingerCore:
             yield from wait(self._ended, seen, None)
 
     def close(self) -> Operation[None]:
-        """Send the messages of :meth:`put` within the time for closing; report the others as not applied.
+        """Send the messages of :meth:`put` within ``send_timeout_s`` + ``shutdown_s`` seconds.
 
-        A warning says how many messages were not sent.
+        A message whose sending has not begun by then is reported as not applied. A warning says how many
+        messages were not sent.
         """
         if self._closed:
             return
@@ -246,7 +254,7 @@ class LingerCore:
             batch = None if self._workers else self._batches.take(instant.now_s)
             if batch is None:
                 yield from wait(self._ended, seen, deadline_s - instant.now_s)
-            else:  # the loop ends, and the senders with it
+            else:  # all senders have ended because the event loop is ending, so send the batch here
                 yield from self._send(batch)
             instant = yield Clock()
         yield from self._abandon()
@@ -262,9 +270,10 @@ class LingerCore:
         self._ended.notify()
 
     def end(self) -> Operation[None]:
-        """Report all messages that :meth:`close` has left without an outcome; await nothing.
+        """Report an outcome for each message that has no outcome after :meth:`close`; wait for nothing.
 
-        Messages under way may have been stored: their senders were cut off, or do not go on.
+        If the sending of a message had begun, its sender was cancelled, and a broker may have stored the
+        message. The outcome of such a message is reported as unknown.
         """
         self._closed = self._producer.closed = True
         yield from self._abandon()
@@ -289,7 +298,7 @@ class LingerCore:
 
     @property
     def unsent(self) -> int:
-        """Messages that have no outcome yet."""
+        """Number of messages that have no outcome yet."""
         return self._batches.count
 
     def _send_ripe(self) -> Operation[None]:
@@ -331,7 +340,8 @@ class LingerCore:
                     *(self._producer.config.group, key.topic, len(batch.items), error),
                     source=key.topic,
                 )
-            # This is the boundary of a sender: its batches must not wait for ever.
+            # Catch all exceptions. An exception would end this sender, and the batches that it would have
+            # sent would wait forever.
             except Exception as error:
                 log.exception("batch failed topic=%s messages=%d", key.topic, len(batch.items))
                 outcomes = [OutcomeUnknown(f"batch failed: {error!r}")] * len(batch.items)
@@ -343,7 +353,7 @@ class LingerCore:
             if not batch.reported:
                 batch.reported = True
                 yield from self._tell_owners(list(zip(batch.handles, outcomes, strict=True)))
-        except GeneratorExit:  # its task is cancelled, because the loop or the client ends
+        except GeneratorExit:  # the sender was cancelled, because the event loop or the client is ending
             cut_off = not outcomes
             raise
         finally:
@@ -373,7 +383,7 @@ class LingerCore:
 
 
 def _single_results(result: SendResult, batch: Batch) -> list[SendResult]:
-    """Return each message's own result."""
+    """Return the result of each message from the result of its batch."""
     offset_ids = result.offset_message_id.split(",")
     if len(offset_ids) != len(batch.items):
         offset_ids = [""] * len(batch.items)
@@ -389,7 +399,7 @@ def _single_results(result: SendResult, batch: Batch) -> list[SendResult]:
 
 
 def call_back(on_delivery: OnDelivery, outcome: SendResult | RemotingError) -> BaseException | None:
-    """Call the user's callback of a delivery; return its exception."""
+    """Call the user's callback with the outcome of a message; return the callback's exception, or None."""
     try:
         if isinstance(outcome, RemotingError):
             result = on_delivery(outcome, None)
@@ -399,7 +409,7 @@ def call_back(on_delivery: OnDelivery, outcome: SendResult | RemotingError) -> B
         raise
     except (
         BaseException
-        # the user's code may raise anything, even SystemExit; the other messages must still be reported
+        # The callback may raise any exception, even SystemExit; other messages must still be reported.
     ) as error:
         return error
     return ClientError(f"it returned {discarded(result)}") if never_runs(result) else None

@@ -1,4 +1,4 @@
-"""A member of a consumer group, as operations without IO: the common part of push and pull consumers."""
+"""A member of a consumer group, as operations without I/O: the common part of push and pull consumers."""
 
 from __future__ import annotations
 
@@ -26,25 +26,27 @@ from .trouble import TroubleLog
 
 log = logging.getLogger(__name__)
 
-#: Waits in seconds. Source: DefaultMQPushConsumerImpl, 4.9 and 5.3.
+#: Pauses in seconds. Source: DefaultMQPushConsumerImpl, 4.9 and 5.3.
 _PAUSE_ON_ERROR_S: Final = 1.0
 _PAUSE_ON_FLOW_CONTROL_S: Final = 0.02
 _PAUSE_ON_FULL_S: Final = 0.05
 _PAUSE_WHILE_PAUSED_S: Final = 5.0
-#: For a broker that does not hold pulls although requested: without a pause, it would get pull after pull.
+#: Some brokers answer a pull at once although the pull requests to wait for a message. If an empty answer
+#: comes within this number of seconds, the member pauses; otherwise it would send pulls to such a broker
+#: without a pause.
 _LONG_POLL_MIN_S: Final = 0.01
 _PAUSE_WITHOUT_LONG_POLL_S: Final = 0.2
 
 
 class GroupMember:
-    """Operations of one member: subscriptions, assigned queues, one operation per queue that pulls.
+    """Operations of one member of a group: subscribing, assigning queues, and pulling from each queue.
 
     Attributes:
-        subscriptions: Subscriptions by topic; the group's retry topic is among them if messages come back by
-            it.
-        paused: Queues whose messages are not pulled or delivered for now.
-        stopping: :meth:`close` has begun.
-        unreadable: Number of messages so far that could not be read.
+        subscriptions: Subscriptions by topic. They include the group's retry topic if failed messages are
+            delivered again through it.
+        paused: Queues for which pulling and delivering are paused.
+        stopping: True if :meth:`close` has begun.
+        unreadable: Number of messages that could not be read since the start.
         reader: Operations on single queues.
     """
 
@@ -61,12 +63,13 @@ class GroupMember:
         retried: bool,
         workers: int,
     ) -> None:
-        """Take the subscriptions as topic to tag expression.
+        """Create the operations of a member.
 
         Args:
-            auto_store: Offsets of consumed messages are stored from time to time and at the end.
-            retried: Messages come back by the group's retry topic.
-            workers: Number of messages that are consumed at the same time.
+            subscriptions: Tag expression by topic.
+            auto_store: True to store offsets of consumed messages regularly and at the end.
+            retried: True if failed messages are delivered again through the group's retry topic.
+            workers: Number of calls of the listener that may run at the same time.
 
         Raises:
             InvalidArgument: If a subscription is malformed.
@@ -114,7 +117,7 @@ class GroupMember:
         self.stopping = False
         self.unreadable = 0
 
-    # Requests of others -----------------------------------------------------------------------------
+    # Methods for users and drivers ------------------------------------------------------------------
 
     @property
     def assigned(self) -> tuple[MessageQueue, ...]:
@@ -123,16 +126,16 @@ class GroupMember:
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes of bodies that were pulled and are not consumed."""
+        """Size in bytes of the message bodies that were pulled but not yet consumed."""
         return sum(process.cached_bytes for process in self._queues.values())
 
     def start(self) -> Operation[None]:
-        """Learn the routes, announce the group, begin to pull.
+        """Fetch the routes, register the group at the brokers, begin to pull.
 
         Raises:
             NoNameserver: If no nameserver answered; nothing was started.
             InvalidArgument: If the group has a member in this client already.
-            ClientClosed: If it was closed before or meanwhile.
+            ClientClosed: If the consumer was closed before or during the start.
         """
         self._check_open()
         if self._started:
@@ -157,8 +160,10 @@ class GroupMember:
         yield from self._assignment.start(instant.wall_ms)
 
     def close(self) -> Operation[None]:
-        """Stop pulling, wait for work under way, store offsets (15), give up locks (42), leave the group
-        (35)."""
+        """Stop pulling, wait for running listeners, store offsets, release locks, leave the group.
+
+        The requests to brokers are 15 (offsets), 42 (locks) and 35 (group).
+        """
         if self.stopping:
             return
         self.stopping = True
@@ -171,7 +176,7 @@ class GroupMember:
         yield from self._core.leave(consumer_group=self.config.group)
 
     def end(self) -> Operation[None]:
-        """Wake all callers that wait for messages, if :meth:`close` did not; send nothing."""
+        """If :meth:`close` did not run, wake all callers that wait for messages; send nothing."""
         if not self.stopping:
             self.stopping = True
             self._assignment.stop()
@@ -179,7 +184,7 @@ class GroupMember:
         yield
 
     def subscribe(self, topic: str, expression: str = "*") -> Operation[None]:
-        """Subscribe to a topic, or change the tags of one; queues are assigned soon.
+        """Subscribe to a topic, or change the tags of a subscription; the next rebalance assigns queues.
 
         All members of a group must have the same subscriptions, as in RocketMQ.
 
@@ -202,7 +207,7 @@ class GroupMember:
         """Unsubscribe from a topic. Its queues are released soon, and their offsets are stored.
 
         Raises:
-            InvalidArgument: If it is not subscribed.
+            InvalidArgument: If the group does not subscribe to the topic.
             ClientClosed: If the consumer is closed.
         """
         self._check_open()
@@ -214,7 +219,7 @@ class GroupMember:
         yield from self._announce()
 
     def seek(self, queue: MessageQueue, offset: int) -> Operation[None]:
-        """Go on with another offset of an assigned queue; drop pulled messages.
+        """Continue an assigned queue at another offset; drop the messages that were pulled.
 
         Raises:
             InvalidArgument: If the offset is invalid, or the queue is not assigned to this member.
@@ -225,20 +230,20 @@ class GroupMember:
         yield from self._assignment.seek(self._namespace.queue_inside(queue), offset)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Stop pulling and delivering messages of these queues until :meth:`resume`; they stay assigned."""
+        """Stop pulling and delivering messages of queues until :meth:`resume`; the queues stay assigned."""
         self.paused.update(map(self._namespace.queue_inside, queues))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Go on with paused queues."""
+        """Pull and deliver messages of paused queues again."""
         self.paused.difference_update(map(self._namespace.queue_inside, queues))
         self._room.notify()
         self._work.notify()
 
     def on_request(self, request: RemotingCommand) -> RemotingCommand | Operation[RemotingCommand] | None:
-        """Serve a broker's request.
+        """Handle a broker's request; return the answer, an operation that computes it, or None.
 
-        These are 40 (members changed), 220 (offsets were reset), and for operators 221 (offsets) and 307
-        (state).
+        This method handles four requests: 40 (members changed), 220 (offsets were reset), 221 (return
+        offsets) and 307 (return the state). Operators send 221 and 307 through a broker.
         """
         fields = request.ext_fields
         group = self.config.group
@@ -263,7 +268,7 @@ class GroupMember:
         return request.reply(body=self.running_info(instant.now_s).encode())
 
     def running_info(self, now_s: float) -> ConsumerRunningInfo:
-        """Return the state of this member, in the form of the answer to 307."""
+        """Return the state of this member in the form of the answer to request 307."""
         queues = {}
         for queue, process in self._queues.items():
             low, high = process.cached_offsets
@@ -290,20 +295,22 @@ class GroupMember:
             subscriptions=tuple(self.subscriptions.values()),
         )
 
-    # For its kinds ----------------------------------------------------------------------------------
+    # Methods for the push and the pull consumer -----------------------------------------------------
 
     def _drain(self, deadline_s: float) -> Operation[None]:
-        """Wait until the listener's present calls have ended."""
+        """Wait until the running calls of the listener have ended."""
         return
         yield
 
     def _take(
         self, count: int, locked_s: float | None = None
     ) -> tuple[MessageQueue, ProcessQueue[Taken], tuple[Taken, ...]] | None:
-        """Return the next messages of one queue; the queues take turns.
+        """Return the next messages of one queue, or None if no queue has messages to consume.
+
+        Each call begins with the queue after the queue of the last result.
 
         Args:
-            locked_s: Only of queues whose lock is valid at this instant.
+            locked_s: Take only messages of queues whose lock is still valid at this instant.
         """
         queues = list(self._queues.items())
         for step in range(len(queues)):
@@ -316,7 +323,7 @@ class GroupMember:
                 return queue, process, batch
         return None
 
-    # Inside -----------------------------------------------------------------------------------------
+    # Internal methods -------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self.stopping:
@@ -343,10 +350,10 @@ class GroupMember:
         )
 
     def _body_room(self) -> int:
-        """Return how many bytes of bodies may be pulled now.
+        """Return the number of bytes of message bodies that may be pulled now.
 
-        A consumer without messages may always pull one body. So messages that other consumers or paused
-        queues hold cannot stop it.
+        A consumer that holds no messages may always pull one body. So it makes progress even if other
+        consumers or paused queues hold messages up to the limit.
         """
         room = self._core.cache_room()
         if room < BODY_MAX and not any(
@@ -369,7 +376,7 @@ class GroupMember:
         self, queue: MessageQueue, process: ProcessQueue[Taken], trouble: TroubleLog
     ) -> Operation[None]:
         broker_id = 0
-        wanted = 1  # size of the next body in bytes, if known
+        wanted = 1  # size in bytes of the next message body; 1 if the size is not known
         while not (self.stopping or process.dropped or process.leaving):
             subscribed = self.subscriptions.get(queue.topic)
             if subscribed is None or queue in self.paused:
@@ -390,7 +397,8 @@ class GroupMember:
                     suspend_s=self.config.suspend_s,
                     timeout_s=self.config.pull_timeout_s,
                     broker_id=broker_id,
-                    # otherwise the offset in it would undo the last stored one
+                    # Withdraw a pull that still waits when the queue is released. The pull contains an old
+                    # offset to commit, which would overwrite the offset stored at the release.
                     unless=lambda: process.dropped,
                     room=self._body_room,
                 )
@@ -417,11 +425,12 @@ class GroupMember:
                     )
                     yield from self._core.pause(_PAUSE_ON_ERROR_S)
                 continue
-            # or the offset was reset during the request
+            # Ignore the result if the queue was released, or if its offset was reset during the request.
             given_up = process.dropped or process.next_offset != offset
             moved = result.code == ResponseCode.PULL_OFFSET_MOVED
             if not (given_up or moved):
-                # Do this before the next effect, because the room for another pull depends on the bytes held.
+                # Add the messages before the next yield. Other pulls run during a yield, and the space that
+                # they may use depends on the messages added here.
                 process.pulled((*result.messages, *result.broken), result.next_offset)
             after = yield from read_clock()
             trouble.worked(after.now_s, source=queue)

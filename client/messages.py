@@ -1,4 +1,7 @@
-"""Users' messages: checks of their content, and the properties that represent it on the wire. Pure."""
+"""Messages of users: checks of their content, and their encoding as properties on the wire.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from .errors import InvalidArgument
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _BLANK: Final = re.compile(r"\s")
-#: Largest delay level that a broker can read; the number of its levels is a setting of the broker.
+#: Largest delay level that a broker can decode; the number of levels is a setting of the broker.
 _DELAY_LEVEL_MAX: Final = 2**31 - 1
 #: Names of properties that clients and brokers write. Source: MessageConst.STRING_HASH_SET, RocketMQ 5.3.3.
 RESERVED_PROPERTIES: Final = frozenset(
@@ -37,10 +40,10 @@ RESERVED_PROPERTIES: Final = frozenset(
         *("TTL", "UNIQ_KEY", "WAIT", "__BORNHOST", "__CRC32#"),
     }
 )
-#: Start of the names of properties that a broker adds for the client only. Source: MessageConst, 5.3.3.
+#: Prefix of the names of properties that a broker adds for the client only. Source: MessageConst, 5.3.3.
 TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
-#: Properties that control brokers and clients although RocketMQ does not reserve their names; they are not
-#: forwarded.
+#: Names of properties that change the behavior of brokers and clients, although RocketMQ does not reserve
+#: these names. A copy of a message must not contain such properties.
 _STEERING: Final = frozenset(
     {
         *("CHECK_IMMUNITY_TIME_IN_SECONDS", "INNER_BASE", "INNER_MULTI_DISPATCH", "INNER_NUM", "REDIRECT"),
@@ -54,15 +57,16 @@ class Message:
     """A message to send.
 
     Attributes:
-        topic: Name of its topic.
-        body: Its content.
+        topic: Name of the topic.
+        body: Content of the message.
         tags: Word by which consumers select messages.
-        keys: Words by which the message can be found; none contains a blank.
-        flag: A number of the user's own, stored unchanged.
-        delay_level: 0 for delivery at once, else a level of the broker's delay table; its last level for
-            greater numbers.
-        wait_store: The broker answers only after the disk or slave for which it waits by its own settings.
-        properties: The user's own properties; names that RocketMQ reserves are refused.
+        keys: Words by which the message can be found; a word must not contain a blank.
+        flag: A number that only the user interprets; brokers store it unchanged.
+        delay_level: 0 for delivery at once, else the number of a level in the broker's table of delays. A
+            number above the last level means the last level.
+        wait_store: True if the broker must answer only after it has synced the message to disk or copied it
+            to a slave, as far as the broker's settings demand that.
+        properties: The user's own properties; names that RocketMQ reserves are rejected.
     """
 
     topic: str
@@ -76,10 +80,10 @@ class Message:
 
 
 def check_message(message: object) -> None:
-    """Refuse a value that is no message, or has no topic, before all other checks.
+    """Reject a value that is not a message, or a message without a topic. Call this before other checks.
 
     Raises:
-        InvalidArgument: If it is refused.
+        InvalidArgument: If the value is not a message or has no topic.
     """
     if not isinstance(message, Message):
         raise InvalidArgument(f"a message of type {type(message).__name__}, allowed is Message")
@@ -87,10 +91,10 @@ def check_message(message: object) -> None:
 
 
 def plain_body(message: Message, size_max: int) -> bytes:
-    """Return the body of a message.
+    """Return the body of a message as bytes.
 
     Raises:
-        InvalidArgument: If it cannot be sent.
+        InvalidArgument: If the body is not bytes, is empty or is too large.
     """
     body = message.body
     if not isinstance(body, bytes):
@@ -104,10 +108,10 @@ def plain_body(message: Message, size_max: int) -> bytes:
 
 
 def check_size(body: bytes, size_max: int) -> None:
-    """Refuse a body of a size that is not allowed.
+    """Reject a body that is empty or too large.
 
     Raises:
-        InvalidArgument: If it is refused.
+        InvalidArgument: If the body is empty or too large.
     """
     if not body:
         raise InvalidArgument("message body of 0 bytes, at least 1 is needed")
@@ -116,19 +120,19 @@ def check_size(body: bytes, size_max: int) -> None:
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether users must not give a property this name."""
+    """Return True if users must not use this name for a property."""
     return name in RESERVED_PROPERTIES or name.startswith(TRANSIENT_PREFIX)
 
 
 def own_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return a message's properties from its user, without those of clients and brokers."""
+    """Return the properties that the message's user has set, without those of clients and brokers."""
     return {
         name: value for name, value in properties.items() if name not in _STEERING and not is_reserved(name)
     }
 
 
 def wire_properties(message: Message) -> dict[str, str]:
-    """Merge the user's properties with those for the message's own attributes.
+    """Return the user's properties together with the properties for tags, keys, delay and wait_store.
 
     Raises:
         InvalidArgument: If a name is reserved, or a name, a value or the delay level cannot be encoded.
@@ -177,7 +181,7 @@ def _check_words(name: str, words: str) -> None:
 
 
 def _joined(keys: Sequence[str]) -> str:
-    """Return the keys as one text."""
+    """Return the keys as one text, separated by blanks."""
     if isinstance(keys, str):
         _check_words("keys", keys)
         return keys

@@ -1,4 +1,4 @@
-"""The names and signatures of public methods that run an operation of a core."""
+"""Names and signatures of public methods that run an operation of a core class."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ _OPERATION: Final = "Operation["
 
 
 def show_as_called(kind: type[C]) -> type[C]:
-    """Give the class's methods that wrap an operation their own name, and the result that a caller gets.
+    """Correct the names and result types of a class's methods that wrap an operation.
 
-    Without it, ``help`` shows the operation's name, and ``Operation[SendResult]`` in place of ``SendResult``.
+    Without this decorator, ``help`` shows the operation's name, and ``Operation[SendResult]`` instead of
+    ``SendResult``.
     """
     for name, method in vars(kind).items():
         operation = getattr(method, "__wrapped__", None)

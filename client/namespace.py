@@ -1,4 +1,7 @@
-"""Namespaces of tenants: brokers store topics and groups as ``namespace%name``; users see ``name``. Pure."""
+"""Namespaces of tenants: brokers store topics and groups as ``namespace%name``; users see ``name``.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.codes import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
-    # imported only for types, because that module is in a layer above this one
+    # Import this module for type checks only: it belongs to a layer above this module.
     from .queue_reader import ReceivedMessage
 
 _SEPARATOR: Final = "%"
@@ -30,7 +33,7 @@ _SYSTEM_PREFIXES: Final = ("rmq_sys_", "CID_RMQ_SYS_")
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """Translates names; the empty namespace changes none.
+    """Translates the names that users see to names at brokers and back; an empty namespace changes nothing.
 
     Source: NamespaceUtil, RocketMQ 4.9 and 5.3.
     """
@@ -38,7 +41,10 @@ class Namespace:
     name: str = ""
 
     def inside(self, resource: str) -> str:
-        """Return the stored name of a topic or group; do not add the namespace twice."""
+        """Return the name under which brokers store a topic or group.
+
+        If the name already has the namespace, it does not change.
+        """
         if not self.name or resource in _SYSTEM or resource.startswith(_SYSTEM_PREFIXES):
             return resource
         prefix, plain = _split(resource)
@@ -47,7 +53,7 @@ class Namespace:
         return f"{prefix}{self._start}{plain}"
 
     def outside(self, resource: str) -> str:
-        """Return the name that users know; a name of another namespace does not change."""
+        """Return the name that users see. If a name belongs to another namespace, it does not change."""
         if not self.name:
             return resource
         prefix, plain = _split(resource)
@@ -60,7 +66,7 @@ class Namespace:
         return replace(queue, topic=self.outside(queue.topic)) if self.name else queue
 
     def messages_outside(self, messages: Iterable[ReceivedMessage]) -> tuple[ReceivedMessage, ...]:
-        """Return received messages as users see them."""
+        """Return received messages with the names of topics and queues that users see."""
         if not self.name:
             return tuple(messages)
         return tuple(
@@ -76,7 +82,7 @@ class Namespace:
 
 
 def _split(resource: str) -> tuple[str, str]:
-    """Split off the prefix of retry and dead letter topics."""
+    """Split a name into the prefix of a retry or dead letter topic, if it has one, and the rest."""
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if resource.startswith(prefix):
             return prefix, resource.removeprefix(prefix)

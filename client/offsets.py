@@ -1,4 +1,4 @@
-"""Stores of a group's offsets: at the brokers, or by a broadcast member itself."""
+"""Storage of a group's offsets: at the brokers, or in a file of a broadcast member."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from .errors import ClientError
 from .operation import Deliver, Operation, Signal, wait
 from .queue_reader import QueueReader
 
-#: Largest file of offsets in bytes: a hundred thousand queues take a tenth of it.
+#: Largest size in bytes of a file with offsets. The offsets of 100,000 queues take about a tenth of this
+#: size.
 _SIZE_MAX: Final = 64 * 1024 * 1024
 
 log = logging.getLogger(__name__)
@@ -30,10 +31,10 @@ class Offsets(Protocol):
     """Offsets of one group, by queue."""
 
     def committed(self, queue: MessageQueue) -> Operation[int | None]:
-        """Return the stored offset, None if there is none.
+        """Return the stored offset; None if no offset is stored.
 
         Raises:
-            RemotingError: If the offset cannot be found out now.
+            RemotingError: If the offset cannot be determined now.
         """
 
     def commit(
@@ -42,7 +43,8 @@ class Offsets(Protocol):
         """Store an offset; with ``oneway``, do not wait until it is stored.
 
         Args:
-            unless: As for :class:`.operation.Invoke`.
+            unless: Function that is called immediately before the request is sent. If it returns True,
+                nothing is sent, see :class:`.operation.Invoke`.
 
         Raises:
             RemotingError: If the offset is not stored.
@@ -50,7 +52,7 @@ class Offsets(Protocol):
 
 
 class BrokerOffsets:
-    """Offsets of a clustered group, at the queues' brokers."""
+    """Offsets of a clustered group, stored at the queues' brokers."""
 
     def __init__(self, reader: QueueReader) -> None:
         self._reader = reader
@@ -65,23 +67,23 @@ class BrokerOffsets:
 
 
 class OwnOffsets:
-    """Offsets of a broadcast member, in its own file if the settings name one.
+    """Offsets of a broadcast member, stored in the member's own file if the settings name a file.
 
-    The file is one JSON object, ``topic@broker name@queue id`` to offset. It is replaced whole, with a
-    checksum and the previous version beside it.
+    The file is one JSON object with keys ``topic@broker name@queue id`` and offsets as values. Each write
+    replaces the whole file, adds a checksum, and keeps the previous version in a second file.
     """
 
     def __init__(self, file: str) -> None:
         self._path = Path(file) if file else None
         self._known: dict[str, int] | None = None
-        self._kept: dict[str, int] = {}  # content of the file, as this process last wrote it
+        self._kept: dict[str, int] = {}  # content of the file after this process's last read or write
         self._writing = False
         self._written = Signal()
 
     def committed(self, queue: MessageQueue) -> Operation[int | None]:
         if self._known is None:
             found = {} if self._path is None else (yield Deliver(_read, self._path))
-            if self._known is None:  # another operation may have read it meanwhile
+            if self._known is None:  # during the read, another operation may have read the file and stored it
                 self._known, self._kept = found, dict(found)
         return self._known.get(_key(queue))
 
@@ -96,7 +98,10 @@ class OwnOffsets:
             yield from self._keep(self._path)
 
     def _keep(self, path: Path) -> Operation[None]:
-        """Write the file, one operation at a time: a delayed older one could undo a younger one."""
+        """Write the file; only one operation writes at a time.
+
+        Otherwise a delayed write of old offsets could overwrite a later write.
+        """
         while self._writing:
             yield from wait(self._written, self._written.version, None)
         known = dict(self._known or {})
@@ -119,10 +124,11 @@ def _key(queue: MessageQueue) -> str:
 
 
 def _read(path: Path) -> dict[str, int]:
-    """Return the file's content; empty if there is no file.
+    """Return the offsets in the file; empty if there is no file.
 
     Raises:
-        ClientError: If it cannot be read: an empty start would skip or repeat messages.
+        ClientError: If the file exists but cannot be read. Without its offsets, the member would skip or
+            repeat messages.
     """
     try:
         return state_file.load(_STORAGE, path, _parse).value or {}
@@ -131,14 +137,14 @@ def _read(path: Path) -> dict[str, int]:
 
 
 def _parse(content: bytes) -> dict[str, int]:
-    found = orjson.loads(content)  # unlike json, it raises only ValueErrors, however deep the text is nested
+    found = orjson.loads(content)  # raises only ValueError; json raises RecursionError on deep nesting
     if not isinstance(found, dict) or not all(type(offset) is int for offset in found.values()):
         raise ValueError("not an object of numbers")
     return found
 
 
 class _Storage:
-    """The disk interface for small state files."""
+    """Disk interface that :mod:`routekeeper.remoting.state_file` needs."""
 
     @staticmethod
     def content(path: Path) -> bytes:

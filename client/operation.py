@@ -1,11 +1,12 @@
-"""Operations: the client's work as generators without IO.
+"""Operations: the client's work as generators without I/O.
 
-An operation yields *effects* (send a request, wait, start another operation). It is resumed with an effect's
-result or exception. The two drivers, ``aio`` and ``blocking``, perform effects and hold no logic of their
-own. So there is one producer, one consumer and one admin, not a synchronous twin of each.
+An operation yields *effects* (send a request, wait, start another operation). A driver performs the effect
+and resumes the operation with the effect's result or exception. There are two drivers: ``aio`` and
+``blocking``. They only perform effects, so both use the same code for producers, consumers and
+administration.
 
-A driver runs the code between two effects without interruption by another operation of the same client:
-operations share state without locks as long as they do not rely on it across a ``yield``.
+While a driver runs the code between two effects, no other operation of the same client runs. Operations
+therefore share state without locks. At every ``yield``, another operation may change the shared state.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ T = TypeVar("T")
 
 
 class Invoke(msgspec.Struct, frozen=True):
-    """Send a request and wait for the answer, of any code. Result: RemotingCommand.
+    """Send a request and wait for the answer, whatever its code. Result: RemotingCommand.
 
     Fails with ConnectionLost, RequestTimeout, TooManyRequests, LocalProtocolError or RemoteProtocolError.
 
     Attributes:
-        unless: Called at the last moment, when no other operation can act before the request any more. If it
-            returns True, nothing is sent, and this effect fails with Withdrawn. It is needed because a thread
-            may be delayed between the effect and the sending, while later requests are sent.
+        unless: Function that is called immediately before the request is sent; no other operation can run
+            between the call and the sending. If it returns True, nothing is sent, and this effect fails with
+            Withdrawn. A thread may be delayed before it sends, while other threads send later requests; this
+            check avoids sending a request that is no longer wanted.
     """
 
     addr: str
@@ -43,7 +45,7 @@ class Invoke(msgspec.Struct, frozen=True):
 class Oneway(msgspec.Struct, frozen=True):
     """Send a request that gets no answer. Result: None.
 
-    Fails as Invoke, but never because an answer is missing.
+    Fails with the same exceptions as :class:`Invoke`, except for exceptions about a missing answer.
     """
 
     addr: str
@@ -53,12 +55,12 @@ class Oneway(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Send a request over HTTP. Result: FetchReply, of any status.
+    """Send a request over HTTP. Result: FetchReply, whatever its status.
 
-    Fails with :class:`Unreached` when nothing was sent, with another OSError when no reply came.
+    Fails with :class:`Unreached` if nothing was sent, or with another OSError if no reply came.
 
     Attributes:
-        timeout_s: Time for everything, from the connection to the last byte of the reply.
+        timeout_s: Seconds for the whole request, from the connection to the last byte of the reply.
         reply_max: Largest accepted reply in bytes.
     """
 
@@ -72,7 +74,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchReply:
-    """HTTP status and body."""
+    """Status and body of an HTTP reply."""
 
     status: int
     data: bytes
@@ -83,13 +85,14 @@ class FetchReply:
 
 
 class Unreached(ConnectionError):
-    """No connection was made, so nothing was sent."""
+    """No connection could be opened, so nothing was sent."""
 
 
 class ListenerEnded(Exception):
-    """The user's code raised something that is no Exception, such as SystemExit or its own CancelledError.
+    """The user's code raised an exception that is no subclass of Exception.
 
-    Raised unchanged, it would silently end the caller of the user's code: a consumer's worker.
+    Examples are SystemExit and CancelledError. Without this class, such an exception would end the consumer's
+    operation that called the user's code, and nothing would be logged.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -103,10 +106,10 @@ class Sleep(msgspec.Struct, frozen=True):
 
 
 class Instant(msgspec.Struct, frozen=True):
-    """One reading of both clocks.
+    """The time on the monotonic clock and on the wall clock, read at the same moment.
 
     Attributes:
-        now_s: Monotonic seconds, for deadlines; no relation to the time of day.
+        now_s: Monotonic seconds, for deadlines; they have no relation to the time of day.
         wall_ms: Unix time in milliseconds, for values on the wire.
     """
 
@@ -121,8 +124,8 @@ class Clock(msgspec.Struct, frozen=True):
 class Signal:
     """A counted event for which operations wait; no notification is lost.
 
-    A waiter remembers the last version that it handled. :class:`Wait` returns at once if there is a later
-    one.
+    A waiter remembers the last version that it handled. :class:`Wait` returns at once if the signal already
+    has a later version.
     """
 
     __slots__ = ("_wakers", "version")
@@ -139,11 +142,11 @@ class Signal:
             wake()
 
     def on_next(self, wake: Callable[[], None]) -> None:
-        """Have ``wake`` called by the next :meth:`notify`; for drivers."""
+        """Call ``wake`` at the next :meth:`notify`; used by drivers."""
         self._wakers.append(wake)
 
     def forget(self, wake: Callable[[], None]) -> None:
-        """Withdraw a function of :meth:`on_next`, if it was not called yet; for drivers."""
+        """Remove a function of :meth:`on_next`, if it was not called yet; used by drivers."""
         if wake in self._wakers:
             self._wakers.remove(wake)
 
@@ -158,10 +161,10 @@ class Wait(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Start another operation beside this one. Result: None, at once.
+    """Start another operation that runs concurrently. Result: None; this effect does not wait.
 
-    The driver owns the operation and ends it when the client closes. An exception in it is logged, and ends
-    only this operation.
+    The driver runs the operation and ends it when the client closes. If the operation raises an exception,
+    the driver logs it; other operations continue.
     """
 
     operation: Operation[None]
@@ -169,10 +172,10 @@ class Spawn:
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """Call the user's code with ``argument``. Result: its return value.
+    """Call the user's code with ``argument``. Result: the return value of the user's code.
 
-    The asyncio driver awaits an awaitable value. The effect fails with the exception of the user's code,
-    which is always an Exception: see :class:`ListenerEnded`. Other operations go on meanwhile.
+    If that value is awaitable, the asyncio driver awaits it. If the user's code raises, the effect fails with
+    the same exception, or with :class:`ListenerEnded`. Other operations continue while the user's code runs.
     """
 
     call: Callable[[Any], Any]
@@ -184,27 +187,27 @@ Operation: TypeAlias = Generator[Effect, Any, T]
 
 
 def read_clock() -> Operation[Instant]:
-    """Yield :class:`Clock`, typed."""
+    """Read the clocks. Like ``yield Clock()``, but type checkers know the type of the result."""
     instant: Instant = yield Clock()
     return instant
 
 
 def invoke(addr: str, request: RemotingCommand, timeout_s: float) -> Operation[RemotingCommand]:
-    """Yield :class:`Invoke`, typed."""
+    """Send a request and wait for the answer. Like ``yield Invoke(...)``, but with a typed result."""
     response: RemotingCommand = yield Invoke(addr, request, timeout_s)
     return response
 
 
 def wait(signal: Signal, seen: int, timeout_s: float | None) -> Operation[bool]:
-    """Yield :class:`Wait`, typed."""
+    """Wait for a later version of a signal. Like ``yield Wait(...)``, but with a typed result."""
     notified: bool = yield Wait(signal, seen, timeout_s)
     return notified
 
 
 def together(operations: Iterable[Operation[None]], name: str, *, at_once: int) -> Operation[None]:
-    """Run operations concurrently, up to a bound; end when all have ended.
+    """Run operations concurrently, at most ``at_once`` at the same time; return when all have ended.
 
-    They must not raise: the driver logs an exception of one of them, which ends only this one.
+    The operations must not raise: an exception in a spawned operation is only logged.
     """
     waiting = deque(operations)
     ended = Signal()
@@ -223,7 +226,7 @@ def together(operations: Iterable[Operation[None]], name: str, *, at_once: int) 
         running += 1
         try:
             yield Spawn(work(), name)
-        except RemotingError:  # no further thread can start: the existing ones, and this one, run everything
+        except RemotingError:  # no more threads can be started; this thread and the started ones do the work
             running -= 1
             break
     running += 1

@@ -1,4 +1,7 @@
-"""Messages pulled from one queue and not yet consumed. It decides what to pull, consume and commit. Pure."""
+"""Messages of one queue that were pulled and are not consumed yet (no I/O, no clock).
+
+This module decides when to pull, which messages to consume next, and which offset to commit.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import itertools
 from collections.abc import Iterable
 from typing import Final, Generic, Protocol, TypeVar
 
-#: Limits per queue above which pulling pauses. Source: DefaultMQPushConsumer.
+#: Limits for the messages of one queue in memory; above a limit, pulling pauses. Source:
+#: DefaultMQPushConsumer.
 MESSAGES_MAX: Final = 1000
 BYTES_MAX: Final = 100 * 1024 * 1024
 SPAN_MAX: Final = 2000
@@ -26,17 +30,18 @@ M = TypeVar("M", bound=Queued)
 
 
 class ProcessQueue(Generic[M]):
-    """The window between the offset to pull next and the offset to commit.
+    """The messages of one queue between the offset to commit and the offset to pull next.
 
     Attributes:
         next_offset: Offset of the next pull.
-        serial: One batch at a time (orderly consumption).
-        leaving: No more messages are delivered; those in flight still count.
-        dropped: The queue is no longer ours; no message counts any more.
+        serial: True if only one batch at a time is consumed (orderly consumption).
+        leaving: True if this member is about to release the queue. No more messages are delivered; messages
+            that are being consumed are completed and committed.
+        dropped: True if this member has released the queue. Results of messages are ignored from then on.
 
     Invariants:
-        - every offset below :attr:`commit_offset` was consumed, was filtered out, or was never asked for;
-        - a message is waiting, in flight or done, never two of these.
+        - every offset below :attr:`commit_offset` was consumed, was filtered out, or was never requested;
+        - a message is in exactly one state: waiting, in flight (being consumed), or done.
     """
 
     __slots__ = (
@@ -60,45 +65,49 @@ class ProcessQueue(Generic[M]):
         self._waiting: dict[int, M] = {}
         self._in_flight: dict[int, M] = {}
         self._bytes = 0
-        # the offsets of the waiting messages; valid as long as every pull brings later ones
+        # True if the waiting messages are stored in the order of their offsets.
         self._sorted = True
 
     @property
     def count(self) -> int:
-        """Number of messages that wait or are in flight."""
+        """Number of messages that wait or are being consumed."""
         return len(self._waiting) + len(self._in_flight)
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes of their bodies."""
+        """Size in bytes of the bodies of all messages that wait or are being consumed."""
         return self._bytes
 
     @property
     def idle(self) -> bool:
-        """No message of it is being consumed now."""
+        """True if no message of the queue is being consumed now."""
         return not self._in_flight
 
     @property
     def commit_offset(self) -> int:
-        """Offset at which a successor has to begin."""
+        """Offset to commit: the member that consumes this queue next begins at this offset."""
         pending = [*self._waiting, *self._in_flight]
         return min(pending) if pending else self.next_offset
 
     @property
     def cached_offsets(self) -> tuple[int, int]:
-        """Lowest and highest offset of these messages; zeros if there are none."""
+        """Lowest and highest offset of messages that wait or are being consumed; zeros if there are none."""
         pending = [*self._waiting, *self._in_flight]
         return (min(pending), max(pending)) if pending else (0, 0)
 
     @property
     def full(self) -> bool:
-        """True if pulling has to pause."""
+        """True if pulling has to pause, because a limit is exceeded."""
         if self.count > MESSAGES_MAX or self._bytes > BYTES_MAX:
             return True
         return not self.serial and self.count > 0 and self.next_offset - self.commit_offset > SPAN_MAX
 
     def pulled(self, messages: Iterable[M], next_offset: int) -> None:
-        """Add a pull's messages, after filtering; ``next_offset`` is the offset of the next pull."""
+        """Add the messages of one pull; the messages that the tag filter removed are not among them.
+
+        Args:
+            next_offset: Offset of the next pull.
+        """
         last = next(reversed(self._waiting), -1)
         for message in messages:
             self._sorted = self._sorted and last < message.queue_offset
@@ -111,7 +120,7 @@ class ProcessQueue(Generic[M]):
     def take(self, count: int) -> tuple[M, ...]:
         """Return up to ``count`` messages to consume, lowest offsets first.
 
-        A serial queue has one batch at a time.
+        A serial queue returns no messages while a batch is being consumed.
         """
         if self.dropped or self.leaving or (self.serial and self._in_flight):
             return ()
@@ -126,20 +135,20 @@ class ProcessQueue(Generic[M]):
         return tuple(batch)
 
     def done(self, messages: Iterable[M]) -> None:
-        """Note that these messages need no further work here."""
+        """Record that these messages were consumed, or that this member skips them."""
         for message in messages:
             if self._in_flight.pop(message.queue_offset, None) is not None:
                 self._bytes -= len(message.body)
 
     def give_back(self, messages: Iterable[M]) -> None:
-        """Note that these messages were not consumed, so that they are delivered again."""
+        """Record that these messages were not consumed, so that they are delivered again."""
         for message in messages:
             if self._in_flight.pop(message.queue_offset, None) is not None:
                 self._waiting[message.queue_offset] = message
                 self._sorted = False
 
     def restart(self, offset: int) -> None:
-        """Forget all messages and pull from ``offset``."""
+        """Remove all messages and continue pulling at ``offset``."""
         self._waiting.clear()
         self._in_flight.clear()
         self._bytes = 0

@@ -1,4 +1,4 @@
-"""Sending messages, as operations without IO."""
+"""Operations that send messages: generators that leave all I/O to a driver (see :mod:`.operation`)."""
 
 from __future__ import annotations
 
@@ -43,14 +43,15 @@ from .route_cache import MessageQueue, PublishInfo
 from .unique_ids import UniqueIds
 
 if TYPE_CHECKING:
-    import random  # callers pass the generator; no code here uses a global one
+    import random  # callers pass the random generator; no code here uses the global one
 
-#: Bits of the system flag. zlib has no bit, as with senders before 5.0, so that every consumer can read it.
+#: Bits of a message's system flag for each compression. zlib sets no bit, as in senders before 5.0: every
+#: consumer can decompress it.
 _COMPRESSION: Final = {"zlib": 0, "lz4": LZ4, "zstd": ZSTANDARD}
 
 
 class SendStatus(IntEnum):
-    """Safety of a stored message; the number is the answer's code."""
+    """The broker's report on how safely a message is stored. The number is the answer's code."""
 
     SEND_OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -62,11 +63,14 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True):
     """A stored message.
 
     Attributes:
-        message_id: Unique id from the client (comma-joined for a batch), as consumers see it.
-        offset_message_id: Id by which the broker finds it.
-        queue_offset: Queue offset, of a batch's first message; -1 if the broker did not send it.
+        message_id: Unique id created by the client and visible to consumers; for a batch, the ids of its
+            messages with commas between them.
+        offset_message_id: Id by which the broker finds the message.
+        queue_offset: Offset of the message in the queue; for a batch, the offset of its first message. It is
+            -1 if the broker sent no offset.
         tries: Number of tries.
-        maybe_repeated: The outcome of an earlier try is unknown, so the message may be stored more than once.
+        maybe_repeated: True if the outcome of an earlier try is unknown. The message may then be stored more
+            than once.
     """
 
     status: SendStatus
@@ -80,12 +84,12 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True):
 
 _STATUS: Final = {int(status): status for status in SendStatus}
 
-#: Picks the queue for a message from the publish queues of its topic (never empty).
+#: Function that picks the queue for a message. It gets the topic's queues for sends (at least one queue).
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
 def by_hash(key: str) -> QueueSelector:
-    """Return a selector that gives equal keys equal queues, as Java's SelectMessageQueueByHash does."""
+    """Return a selector that gives equal keys the same queue, as Java's SelectMessageQueueByHash does."""
 
     def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
         return queues[abs(tag_hash(key)) % len(queues)]
@@ -94,10 +98,10 @@ def by_hash(key: str) -> QueueSelector:
 
 
 class _Prepared(msgspec.Struct, frozen=True):
-    """Parts of a send that all tries share.
+    """Parts of a send request that are the same in all tries.
 
     Attributes:
-        arguments: Each try uses all of them except the queue.
+        arguments: Header fields of the request, except queue id and broker name.
     """
 
     code: int
@@ -108,7 +112,7 @@ class _Prepared(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class EncodedItem:
-    """One message in the form of a batch's body."""
+    """One message, encoded as a part of a batch's body."""
 
     message_id: str
     data: bytes
@@ -136,22 +140,23 @@ class ProducerCore:
         select: QueueSelector | None = None,
         timeout_s: float | None = None,
     ) -> Operation[SendResult]:
-        """Send one message; try again at other brokers if a try fails.
+        """Send one message. If a try fails, try other brokers.
 
         Args:
-            queue: Send to this queue, in one try.
-            select: Chooses the queue, for one try: order would be lost by a change of queue.
-            timeout_s: Time for all tries together.
+            queue: Queue to use. If given, there is only one try.
+            select: Function that picks the queue. If given, there is only one try, because a retry at another
+                queue would break the order of messages.
+            timeout_s: Seconds for all tries together.
 
         Raises:
-            InvalidArgument: If the message cannot be sent; nothing was sent.
-            NoRoute, NoNameserver: If there is no queue to send to; nothing was sent.
-            SendNotApplied: If certainly no broker stored it.
-            SendOutcomeUnknown: If one may have stored it.
+            InvalidArgument: If the message is invalid; nothing was sent.
+            NoRoute, NoNameserver: If the topic has no queue for sends; nothing was sent.
+            SendNotApplied: If certainly no broker stored the message.
+            SendOutcomeUnknown: If a broker may have stored the message.
             ClientClosed: If the producer is closed; nothing was sent.
         """
-        # Check this now, not in the first step: a send that waits for a thread is sent even after close() has
-        # begun.
+        # Check now, not in the operation's first step. A send that waits for a thread begins later, and must
+        # still be sent if close() has begun meanwhile.
         self.check_use(message, queue, select, timeout_s)
         return self._send_one(message, queue, select, timeout_s)
 
@@ -176,7 +181,10 @@ class ProducerCore:
         return result
 
     def resend(self, message: Message, reserved: Mapping[str, str]) -> Operation[SendResult]:
-        """Send a copy of a received message as :meth:`send` does, with properties of reserved names."""
+        """Send a copy of a received message, in the same way as :meth:`send`.
+
+        ``reserved`` are properties whose names only RocketMQ itself may use.
+        """
         instant: Instant = yield Clock()
         topic = self._namespace.inside(message.topic)
         prepared = self._prepare(message, topic, instant.wall_ms, reserved)
@@ -189,11 +197,14 @@ class ProducerCore:
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> Operation[SendResult]:
-        """Send messages of one topic in one request: all are stored, in order in one queue, or none.
+        """Send messages of one topic in one request.
+
+        The broker stores all of them in one queue, in the same order, or it stores none.
 
         Raises:
-            InvalidArgument: If they differ in topic or wait_store, are delayed, are too large, or there are
-                none. Others as :meth:`send`.
+            InvalidArgument: If ``messages`` is empty, if the messages differ in topic or wait_store, or if a
+                message is delayed or too large.
+            RemotingError: As :meth:`send`.
         """
         if not messages:
             raise InvalidArgument("a batch of 0 messages, at least 1 is needed")
@@ -208,10 +219,10 @@ class ProducerCore:
     def send_oneway(
         self, message: Message, *, queue: MessageQueue | None = None, select: QueueSelector | None = None
     ) -> Operation[None]:
-        """Send one message in one try without asking for an answer; its outcome stays unknown.
+        """Send one message in a single try and request no answer. The outcome stays unknown.
 
         Raises:
-            As :meth:`send`, for errors that are known before the request.
+            As :meth:`send`, for errors that are known before the request is sent.
         """
         self.check_use(message, queue, select, None)
         instant: Instant = yield Clock()
@@ -237,7 +248,7 @@ class ProducerCore:
         """Return the topic's queues for sends.
 
         Raises:
-            NoRoute, NoNameserver: If there are none.
+            NoRoute, NoNameserver: If the topic has no queue for sends.
             ClientClosed: If the producer is closed.
         """
         self._check_open()
@@ -251,7 +262,9 @@ class ProducerCore:
         select: QueueSelector | None,
         timeout_s: float | None,
     ) -> None:
-        """Refuse a send that cannot be made, before its message is checked.
+        """Check the arguments' types, and check that the producer is open.
+
+        The message's content is checked later.
 
         Raises:
             InvalidArgument: If an argument has a wrong type.
@@ -361,7 +374,7 @@ class ProducerCore:
         raise SendNotApplied(topic, code, tuple(failures))
 
     def _note(self, target: MessageQueue, *, since_s: float | None) -> Operation[None]:
-        """Remember a broker's latency; ``since_s`` is None if it gave no answer."""
+        """Remember a broker's latency; ``since_s`` is None if the broker gave no answer."""
         instant: Instant = yield Clock()
         latency_s = NO_ANSWER_S if since_s is None else instant.now_s - since_s
         self._slow.sent(target.broker_name, latency_s, instant.now_s)
@@ -377,7 +390,7 @@ class ProducerCore:
     def _master(self, queue: MessageQueue) -> Operation[str | None]:
         addr = self._directory.routes.master(queue.broker_name)
         if addr is None:
-            # an order configuration may name a broker that is not in the present route
+            # An order configuration may name a broker that the present route lacks: refresh the route.
             try:
                 yield from self._directory.refresh(queue.topic)
             except RemotingError:
@@ -386,7 +399,7 @@ class ProducerCore:
         return addr
 
     def _prepare(self, message: Message, topic: str, wall_ms: int, reserved: Mapping[str, str]) -> _Prepared:
-        """Encode a message for the topic with this stored name."""
+        """Encode a message. ``topic`` is the topic's name at the brokers, with the namespace."""
         check_topic(topic)
         config = self.config
         body, sys_flag = plain_body(message, config.message_size_max), 0
@@ -398,7 +411,8 @@ class ProducerCore:
             method = _COMPRESSION[config.compress_type]
             body = compress_body(body, method=method, level=config.compress_level)
             sys_flag = SYS_COMPRESSED | method << 8
-        # A message that a consumer itself sends to the retry topic has its number of tries in properties.
+        # A consumer may call this method to send a message to its group's retry topic. The message's
+        # properties then contain the number of retries, which belongs in the request's header.
         retried = topic.startswith(RETRY_PREFIX)
         reconsumed = int(properties.pop(PROPERTY_RECONSUME_TIME, "0")) if retried else 0
         reconsume_max = properties.pop(PROPERTY_MAX_RECONSUME_TIMES, None) if retried else None
@@ -433,7 +447,7 @@ class ProducerCore:
         """Encode one message of a batch.
 
         Raises:
-            InvalidArgument: If it cannot be sent.
+            InvalidArgument: If the message is invalid.
         """
         check_topic(self._namespace.inside(message.topic))
         body = plain_body(message, self.config.message_size_max)
@@ -485,7 +499,7 @@ class ProducerCore:
         batch: bool = False,
     ) -> dict[str, str]:
         text = encode_properties(properties)
-        if len(text) > PROPERTIES_SIZE_MAX // 4:  # a character takes up to four bytes
+        if len(text) > PROPERTIES_SIZE_MAX // 4:  # UTF-8 takes up to four bytes a character
             size = len(text.encode())
             if size > PROPERTIES_SIZE_MAX:
                 raise InvalidArgument(
@@ -516,7 +530,7 @@ def selected(select: QueueSelector, queues: Sequence[MessageQueue], message: Mes
     """Return the queue that the user's selector chooses.
 
     Raises:
-        InvalidArgument: If it returns something else; nothing was sent.
+        InvalidArgument: If the selector does not return a MessageQueue; nothing was sent.
     """
     queue = select(queues, message)
     if not isinstance(queue, MessageQueue):
@@ -534,7 +548,7 @@ def _result(
     try:
         answer = SendMessageResponseFields.parse(response.ext_fields)
     except FieldError:
-        # the code says that the message is stored, even if the broker does not say where
+        # Do not raise an error if the answer lacks the offset: its code says that the message is stored.
         answer = SendMessageResponseFields(msg_id="", queue_id=queue.queue_id, queue_offset=-1)
     return SendResult(
         status=_STATUS[response.code],

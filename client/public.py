@@ -1,4 +1,4 @@
-"""Public names of :mod:`routekeeper`: both clients, which accept addresses as text, and all their parts."""
+"""Public names of :mod:`routekeeper`: both clients, which accept addresses as text, and their types."""
 
 from __future__ import annotations
 
@@ -109,11 +109,12 @@ class Client(blocking.Client):
     """A client for threads and greenlets.
 
     Args:
-        nameservers: ``host:port;host:port``, or a sequence of these; if absent, NAMESRV_ADDR of the
-            environment.
-        config: All settings; ``nameservers`` replaces the addresses in them.
+        nameservers: ``host:port;host:port``, or a sequence of addresses. Default: the environment variable
+            NAMESRV_ADDR.
+        config: All settings; ``nameservers`` replaces the addresses in the settings.
         credentials: Keys that sign requests.
-        hooks: They get each request before it is sent, and each answer before its caller.
+        hooks: Each hook sees every request before the client sends it, and every answer before the caller
+            gets it.
 
     Raises:
         InvalidArgument: If no nameserver is named, or an address is invalid.
@@ -131,7 +132,7 @@ class Client(blocking.Client):
 
 
 class AsyncClient(aio.Client):
-    """A client for the running asyncio loop; arguments as for :class:`Client`."""
+    """A client for the running asyncio loop. It takes the same arguments as :class:`Client`."""
 
     def __init__(
         self,
@@ -153,5 +154,5 @@ def _settings(nameservers: str | Sequence[str] | None, config: ClientConfig | No
 
 
 def _hooks(credentials: Credentials | None, hooks: tuple[RPCHook, ...]) -> tuple[RPCHook, ...]:
-    # last, because it signs the request after all other hooks have changed it
+    # Keep the credentials last: they must sign the request after all other hooks have changed it.
     return hooks if credentials is None else (*hooks, credentials)

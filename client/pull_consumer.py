@@ -1,4 +1,4 @@
-"""The pull consumer, as operations without IO: it returns messages of a group on request."""
+"""The pull consumer: operations that return messages of a group when the application requests them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from .retry import partial_failure
 
 log = logging.getLogger(__name__)
 
-#: Timeouts from this number of seconds on are refused: drivers cannot wait that long. A year is less.
+#: Timeouts of this many seconds (388 days) or more are refused, because drivers cannot wait that long.
 _FOR_EVER_S: Final = 1 << 25
 
 
 class PullConsumerCore(GroupMember):
     """Operations of one pull consumer.
 
-    Its queues are assigned and filled in the background. A message counts as consumed when the next one is
-    requested, or with :meth:`commit`. The last returned message is delivered again after a failure: at least
-    once. Only one caller at a time may request messages.
+    In the background, the core assigns queues to this consumer and pulls their messages. A message counts as
+    consumed at the next call of :meth:`poll` or :meth:`commit`. If the consumer fails before that call, the
+    message is delivered again, so each message is delivered at least once. Only one caller at a time may
+    request messages.
     """
 
     consume_type = "CONSUME_ACTIVELY"
@@ -39,10 +40,10 @@ class PullConsumerCore(GroupMember):
     def __init__(
         self, core: ClientCore, config: PullConsumerConfig, subscriptions: Mapping[str, str]
     ) -> None:
-        """Take the subscriptions as topic to tag expression; more can follow.
+        """Store the subscriptions: a tag expression for each topic. Topics can be added later.
 
         Raises:
-            InvalidArgument: If one is malformed.
+            InvalidArgument: If a subscription is malformed.
         """
         super().__init__(
             core,
@@ -58,15 +59,18 @@ class PullConsumerCore(GroupMember):
     def poll(
         self, *, count: int = 32, timeout_s: float | None = None
     ) -> Operation[tuple[ReceivedMessage, ...]]:
-        """Return messages of one queue, in its order; those returned before now count as consumed.
+        """Return the next messages of one queue, in the queue's order.
+
+        Messages that were returned earlier count as consumed.
 
         Args:
-            count: Bound of their number.
-            timeout_s: How long to wait for a message, after which the result is empty; None: without a bound.
+            count: Largest number of messages to return.
+            timeout_s: Seconds to wait for a message. If none arrives in this time, the result is empty. None
+                waits without a bound.
 
         Raises:
-            InvalidArgument: If ``count`` is not at least 1.
-            ClientClosed: If the consumer was closed before or meanwhile.
+            InvalidArgument: If an argument is out of range.
+            ClientClosed: If the consumer is closed, or is closed during the call.
         """
         if type(count) is not int or count < 1:
             raise InvalidArgument(f"count={count!r}, allowed from 1")
@@ -92,12 +96,12 @@ class PullConsumerCore(GroupMember):
         raise ClientClosed(f"the consumer of group {self.config.group!r} is closed")
 
     def commit(self) -> Operation[None]:
-        """Store that all messages returned so far are consumed, for each queue with a new offset.
+        """Store the new offsets of all queues. All messages returned so far are then stored as consumed.
 
         Raises:
-            PartlyNotApplied: If offsets of some queues were not stored; ``failures`` names these queues, and
-                the offsets of all others are stored.
-            PartlyUnknown: Likewise, if offsets of some of these queues may be stored.
+            PartlyNotApplied: If the offsets of some queues were not stored; ``failures`` names these queues.
+                The offsets of all other queues are stored.
+            PartlyUnknown: If it is unknown whether the offsets of some of the failed queues were stored.
             ClientClosed: If the consumer is closed.
         """
         self._check_open()
@@ -115,7 +119,7 @@ class PullConsumerCore(GroupMember):
             else:
                 del unstored[queue]
 
-        # Offsets of a broadcast member are in one file, which is written once at a time.
+        # A broadcast member keeps all offsets in one file, and only one write of the file may run at a time.
         yield from together(
             (store(queue, process) for queue, process in moved.items()),
             f"commit {self.config.group}",
@@ -126,15 +130,15 @@ class PullConsumerCore(GroupMember):
             raise partial_failure("offset not stored", failures, of=len(moved))
 
     def committed(self, queue: MessageQueue) -> Operation[int | None]:
-        """Return the offset stored for the group, None if there is none.
+        """Return the offset stored for the group, or None if no offset is stored.
 
         Raises:
-            RemotingError: If its broker does not answer.
+            RemotingError: If the queue's broker does not answer.
         """
         return (yield from self._assignment.offsets.committed(self._namespace.queue_inside(queue)))
 
     def min_offset(self, queue: MessageQueue) -> Operation[int]:
-        """Return the offset of the oldest message still stored.
+        """Return the offset of the oldest message that the broker still stores.
 
         Raises:
             RemotingError: If the queue's broker does not answer.
@@ -142,7 +146,7 @@ class PullConsumerCore(GroupMember):
         return self.reader.min_offset(self._namespace.queue_inside(queue))
 
     def max_offset(self, queue: MessageQueue) -> Operation[int]:
-        """Return the offset that the next message will get.
+        """Return the offset that the next message of the queue will get.
 
         Raises:
             RemotingError: If the queue's broker does not answer.
@@ -150,7 +154,7 @@ class PullConsumerCore(GroupMember):
         return self.reader.max_offset(self._namespace.queue_inside(queue))
 
     def search_offset(self, queue: MessageQueue, wall_ms: int) -> Operation[int]:
-        """Return the offset of the first message stored at or after a Unix time in ms.
+        """Return the offset of the first message stored at or after ``wall_ms`` (Unix time in ms).
 
         Raises:
             RemotingError: If the queue's broker does not answer.

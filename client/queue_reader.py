@@ -1,4 +1,4 @@
-"""Reading single queues, as operations without IO: messages, offsets, and the pull consumer."""
+"""Operations (generators without I/O) on single queues: pull messages, and read and store offsets."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ from .route_cache import pick_read_addr
 _PULL_COMMIT: Final = 1
 _PULL_SUSPEND: Final = 2
 _PULL_SUBSCRIPTION: Final = 4
-#: Largest body in bytes that is decompressed.
+#: Largest decompressed body, in bytes. A larger body makes its message unreadable.
 BODY_MAX: Final = 16 * 1024 * 1024
-#: Bound of the decompressed bodies of one answer, in bytes. Uncompressed bodies of an answer fit in half of
-#: it.
+#: Bound for the sum of the decompressed bodies of one answer, in bytes. Bodies that were sent uncompressed
+#: never exceed this bound, because one answer has at most half as many bytes.
 PULL_MAX: Final = 2 * BODY_MAX
 
 
@@ -60,12 +60,13 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message as a consumer sees it.
 
     Attributes:
-        topic: Topic to which it was sent, even if it comes back for a retry.
+        topic: Topic to which the producer sent the message, even if this is a retry from the retry topic.
         body: The body, decompressed.
-        message_id: Unique id from its producer, else the offset id.
-        queue: Queue from which it was read; for a retry, a queue of the group's retry topic.
-        born_ms, store_ms: Unix ms at the producer and at the broker.
-        reconsume_times: How often it was sent back before.
+        message_id: Unique id from the message's producer, else the offset id.
+        queue: Queue from which the message was read; for a retry, a queue of the group's retry topic.
+        born_ms: Unix time in ms at which the producer created the message.
+        store_ms: Unix time in ms at which the broker stored the message.
+        reconsume_times: Number of times that consumers sent the message back for a retry.
     """
 
     topic: str
@@ -96,9 +97,9 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(self.properties.get(PROPERTY_KEYS, "").split())
 
     def forward_to(self, topic: str) -> Message:
-        """Return a message to send to a topic, with the body, tags, keys, flag and the user's own properties.
+        """Return a new message for ``topic`` with the same body, tags, keys, flag and user properties.
 
-        The copy has no properties of brokers and clients, such as the number of tries.
+        The copy lacks the properties that brokers and clients set, such as the number of tries.
         """
         return Message(
             topic=topic,
@@ -115,9 +116,9 @@ class BrokenMessage:
     """A stored message that cannot be read, such as one whose body is compressed in an unknown way.
 
     Attributes:
-        topic: Topic to which it was sent, if that can be read.
-        reason: Why it cannot be read.
-        body: Empty; the stored body stays at the broker.
+        topic: Topic to which the producer sent the message; if that topic cannot be read, the queue's topic.
+        reason: Why the message cannot be read.
+        body: Always empty; the stored body stays at the broker.
     """
 
     topic: str
@@ -129,7 +130,7 @@ class BrokenMessage:
     body: bytes = b""
 
 
-#: Least and greatest offset of a queue.
+#: One message of a pull answer, readable or not.
 Taken = ReceivedMessage | BrokenMessage
 
 
@@ -137,10 +138,11 @@ class PullResult(msgspec.Struct, frozen=True):
     """Answer to one pull; ``code`` is success or one of the PULL_ codes.
 
     Attributes:
-        broken: Messages between the others that cannot be read.
-        passed_over: The requested message cannot be read, and its end cannot be found: ``next_offset`` is the
-            offset that the broker names after it.
-        deferred: Bytes of the body at ``next_offset``, for which there was no room; 0 if there is none.
+        broken: Messages of the answer that cannot be read.
+        passed_over: True if the requested message cannot be read and its end cannot be found. Then the
+            message is skipped: ``next_offset`` is at least the offset after it.
+        deferred: Size in bytes of the decompressed body at ``next_offset``, if this body was left out because
+            all bodies together would have exceeded the bound ``room``; 0 if no body was left out.
     """
 
     code: int
@@ -155,7 +157,7 @@ class PullResult(msgspec.Struct, frozen=True):
 
 
 def subscription(topic: str, expression: str, version_ms: int) -> SubscriptionData:
-    """Return a subscription by tags: ``*`` or ``A || B``.
+    """Return a subscription by tags, from an expression such as ``*`` or ``A || B``.
 
     Raises:
         InvalidArgument: If topic or expression is invalid.
@@ -183,15 +185,15 @@ def receive(
     queue: MessageQueue | None = None,
     with_body: bool = True,
 ) -> ReceivedMessage:
-    """Turn a stored message into the consumer's form.
+    """Convert a stored message into the consumer's form.
 
     Args:
-        store_size: Its size in the commit log, in bytes.
-        queue: The queue from which it was read, if known.
-        with_body: False leaves the body empty, and decompresses nothing.
+        store_size: Size of the message in the commit log, in bytes.
+        queue: The queue from which the message was read, if known.
+        with_body: False leaves the body empty and decompresses nothing.
 
     Raises:
-        RemoteProtocolError: If its body cannot be decompressed.
+        RemoteProtocolError: If the body cannot be decompressed.
     """
     properties = decode_properties(stored.properties)
     topic = stored.topic
@@ -233,8 +235,9 @@ class Received(NamedTuple):
 
     Attributes:
         found: Messages in the order of their offsets.
-        rest: The rest of the answer, from a message on whose end cannot be found.
-        deferred: Size of the body after ``found`` for which there was no room; 0 if all had room.
+        rest: Last bytes of the answer. They begin with a message whose end cannot be found.
+        deferred: Size in bytes of the first decompressed body that was left out, because all bodies together
+            would have exceeded the bound ``room``; 0 if no body was left out.
     """
 
     found: list[Taken]
@@ -245,15 +248,15 @@ class Received(NamedTuple):
 def receive_all(
     body: bytes, queue: MessageQueue, *, first: int = 0, end: int = INT64_MAX, room: int = PULL_MAX
 ) -> Received:
-    """Return the messages of a pull answer for whose bodies there is room.
+    """Return the messages of a pull answer, until their bodies together would exceed the bound ``room``.
 
-    An unreadable message does not hide those after it.
+    If a message cannot be read but its header is valid, the messages after it are still returned.
 
     Args:
-        first, end: The queue offsets lie from ``first`` to below ``end``, and rise. A message that claims
-            another offset is damaged: if it is complete, it gets the first free offset; of other such
-            messages neither head nor end can be trusted.
-        room: Room for decompressed bodies, in bytes.
+        first, end: The answer's queue offsets rise from ``first`` and stay below ``end``. A message with
+            another offset is damaged. A damaged message that can be decoded gets the lowest free offset. If
+            it cannot be decoded, the size in its header may be wrong too. Then no later message is read.
+        room: Bound for the sum of the decompressed bodies, in bytes.
     """
     found: list[Taken] = []
     position = 0
@@ -306,14 +309,17 @@ def receive_all(
 
 
 def matching(messages: Iterable[ReceivedMessage], tags: Collection[str]) -> tuple[ReceivedMessage, ...]:
-    """Return the messages whose tag is among ``tags``, or all if it is empty: brokers compare only hashes."""
+    """Return the messages whose tag is in ``tags``, or all messages if ``tags`` is empty.
+
+    Brokers compare only hashes of tags, so they may send messages with other tags.
+    """
     if not tags:
         return tuple(messages)
     return tuple(message for message in messages if message.tags in tags)
 
 
 class QueueReader:
-    """Operations on single queues, for both kinds of consumers."""
+    """Operations on single queues, for the pull consumer and the push consumer."""
 
     def __init__(self, core: ClientCore, group: str) -> None:
         self._core = core
@@ -336,17 +342,19 @@ class QueueReader:
     ) -> Operation[PullResult]:
         """Pull messages from ``offset`` on, filtered by the subscription's tags.
 
-        Messages whose bodies are too large together are left for the next pull.
+        If the decompressed bodies would exceed the bound ``room``, the last messages of the answer are left
+        for the next pull.
 
         Args:
             commit: Offset that the same request stores for the group, if above 0.
-            suspend_s: How long the broker may wait for a message if there is none.
+            suspend_s: Seconds for which the broker may wait for a message if none is available.
             unless: As for :class:`.operation.Invoke`.
-            room: Called when the answer has come; returns the room for bodies in bytes, at most ``PULL_MAX``.
+            room: Function called when the answer has arrived. It returns the number of bytes that all
+                decompressed bodies may take; at most ``PULL_MAX`` is used.
 
         Raises:
             NoRoute: If the queue's broker is in no known route.
-            ResponseError: If the broker refuses.
+            ResponseError: If the broker answers with an error.
             ConnectionLost, RequestTimeout, RemoteProtocolError: If the broker does not answer, or its answer
                 cannot be read.
         """
@@ -399,7 +407,7 @@ class QueueReader:
             elif rest and found:
                 next_offset = found[-1].queue_offset + 1
             elif rest and count > 1:
-                # Pull it alone, so that no readable message is skipped together with it.
+                # Pull the unreadable message alone, so that no readable message is skipped together with it.
                 return (
                     yield from self.pull(
                         queue,
@@ -429,7 +437,7 @@ class QueueReader:
         )
 
     def committed(self, queue: MessageQueue) -> Operation[int | None]:
-        """Return the group's stored offset, or None if there is none.
+        """Return the offset stored for the group, or None if no offset is stored.
 
         Raises:
             As :meth:`pull`.
@@ -481,7 +489,7 @@ class QueueReader:
             ensure_success(response, addr)
 
     def min_offset(self, queue: MessageQueue) -> Operation[int]:
-        """Return the offset of the oldest message still stored.
+        """Return the offset of the oldest message that the broker still stores.
 
         Raises:
             As :meth:`pull`.
@@ -489,7 +497,7 @@ class QueueReader:
         return (yield from self._bound(RequestCode.GET_MIN_OFFSET, queue))
 
     def max_offset(self, queue: MessageQueue) -> Operation[int]:
-        """Return the offset that the next message will get.
+        """Return the offset that the next message of the queue will get.
 
         Raises:
             As :meth:`pull`.
@@ -497,7 +505,7 @@ class QueueReader:
         return (yield from self._bound(RequestCode.GET_MAX_OFFSET, queue))
 
     def search_offset(self, queue: MessageQueue, wall_ms: int) -> Operation[int]:
-        """Return the offset of the first message stored at or after ``wall_ms``.
+        """Return the offset of the first message stored at or after ``wall_ms`` (Unix time in ms).
 
         Raises:
             As :meth:`pull`.
@@ -514,7 +522,7 @@ class QueueReader:
         """Return the address of the broker to ask about a queue.
 
         Raises:
-            NoRoute: If its broker is in no known route, even after a query to the nameservers.
+            NoRoute: If the queue's broker is in no known route, even after a query to the nameservers.
         """
         directory = self._core.directory
         addr = pick_read_addr(directory.routes.addrs(queue.broker_name), broker_id)
@@ -543,17 +551,17 @@ def _offset(response: RemotingCommand, addr: str) -> int:
 
 
 class TopicReader:
-    """Operations that read a topic queue by queue for the caller alone, without a consumer group."""
+    """Operations that read a topic queue by queue for one caller, without a consumer group."""
 
     def __init__(self, core: ClientCore, group: str) -> None:
         self._core = core
         self.reader = QueueReader(core, check_group(group))
 
     def queues(self, topic: str) -> Operation[tuple[MessageQueue, ...]]:
-        """Return the topic's queues to read.
+        """Return the topic's queues for reads.
 
         Raises:
-            NoRoute: If there are none.
+            NoRoute: If the topic has no queues for reads.
             NoNameserver: If the cache has no route and no nameserver answered.
         """
         directory = self._core.directory
@@ -580,7 +588,7 @@ class TopicReader:
     ) -> Operation[PullResult]:
         """Pull messages from ``offset`` on; see :meth:`QueueReader.pull`.
 
-        With ``suspend_s`` above 0, the broker waits that long for a message if there is none.
+        With ``suspend_s`` above 0, the broker waits up to that many seconds if no message is available.
         """
         limit_s = suspend_s + 10.0 if timeout_s is None else timeout_s
         result = yield from self.reader.pull(

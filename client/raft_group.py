@@ -1,8 +1,8 @@
-"""Requests of administrators to a group of nameservers over HTTP, as operations without IO.
+"""An administrator's requests over HTTP to a group of nameservers, as operations without I/O.
 
-Only the leader makes a change. The first nameserver names the leader by its raft address. The client then
-searches the given HTTP addresses for it: each nameserver reports its own raft address. If it is not among
-them, the client uses the HTTP address that the members know of the leader.
+Only the leader makes changes. A member that does not lead names the leader by its raft address. The client
+then looks for this raft address among the given HTTP addresses: each nameserver reports its own raft address.
+If no given nameserver has this raft address, the client uses the leader's HTTP address from the refusal.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from routekeeper.remoting.logs import shortened
 from .errors import NotApplied, OutcomeUnknown
 from .operation import Fetch, FetchReply, Operation, Sleep, Unreached, read_clock
 
-#: Largest snapshot that is taken over HTTP, in bytes.
+#: Largest snapshot that the client accepts over HTTP, in bytes.
 SNAPSHOT_MAX: Final = 1 << 30
-#: Largest answer to any other change.
+#: Largest answer to a change that returns no snapshot, in bytes.
 _ANSWER_MAX: Final = 1 << 20
-#: Bound of the changes of leader during one request.
+#: Largest number of redirections to another leader during one request.
 _HOPS_MAX: Final = 5
-#: Time in seconds between two requests while no leader is known.
+#: Seconds between two requests while no leader is known.
 _NO_LEADER_PAUSE_S: Final = 0.5
-#: Seconds that the answer may take longer than the change itself.
+#: Seconds for which the client waits for an answer in addition to the time limit of the change.
 _MARGIN_S: Final = 5.0
 
 
-#: A server's address; the form that a browser shows is accepted, too.
+#: A server's address. A base URL, as a browser shows it, is accepted too.
 ADDRESS: Final = re.compile(
     r"(?:https?://)?(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.%]+\]):\d{1,5}/?|https?://[^\s:/]+/?"
 )
@@ -45,13 +45,13 @@ class NoAnswer(NotApplied):
 
 
 def http_address(addr: str, settings: Mapping[str, str]) -> str:
-    """Return a nameserver's HTTP address, from its settings (request 319).
+    """Return a nameserver's HTTP address, from its settings (request code 319).
 
-    Only the port comes from the settings, the host is the nameserver's own: the settings must not decide
-    where an operator's token is sent.
+    Only the port comes from the settings. The host is that of ``addr``, because the settings must not decide
+    to which host an operator's token is sent.
 
     Raises:
-        NoAnswer: If the nameserver serves no HTTP, or not at this host.
+        NoAnswer: If the nameserver serves no HTTP, or serves it only to its own machine.
     """
     listen = settings.get("httpListen", "off")
     host, _, port = listen.rpartition(":")
@@ -68,8 +68,8 @@ class Done:
     """A change that was made.
 
     Attributes:
-        http: Address of the nameserver that made it.
-        reply: Its answer.
+        http: Address of the nameserver that made the change.
+        reply: The nameserver's answer.
         document: The JSON object in the answer; empty if the answer is a file.
     """
 
@@ -79,13 +79,13 @@ class Done:
 
 
 class Group:
-    """Nameservers by their HTTP addresses.
+    """A group of nameservers, named by their HTTP addresses.
 
     Args:
-        addresses: ``host:port``, or with ``http://`` before it.
-        token: Content of ``--token-file``; reads need none.
-        read_timeout_s: Time for each read.
-        change_timeout_s: Time for a change, including redirections to the leader.
+        addresses: ``host:port``, with or without ``http://`` before it.
+        token: Content of ``--token-file``; reads do not need a token.
+        read_timeout_s: Seconds for each read.
+        change_timeout_s: Seconds for a change, including redirections to the leader.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Group:
         """Return one nameserver's answer to a read.
 
         Raises:
-            NoAnswer: If the nameserver gave no answer, or refused; the text is one line.
+            NoAnswer: If the nameserver gave no answer, or refused. The error's text is one line.
         """
         reply = yield from self.ask(address, path)
         document = _document(reply)
@@ -116,7 +116,7 @@ class Group:
         return document
 
     def ask(self, address: str, path: str) -> Operation[FetchReply]:
-        """Return one nameserver's answer with any HTTP status, also that of an error.
+        """Return one nameserver's answer with any HTTP status, including error statuses.
 
         Raises:
             NoAnswer: If no answer came.
@@ -130,7 +130,7 @@ class Group:
     # Changes ----------------------------------------------------------------------------------------
 
     def add_member(self, address: str) -> Operation[Done]:
-        """Add a member; it votes once it has caught up. A repeated request continues the same change."""
+        """Add a member, which votes once it has caught up. A repeated request continues the same change."""
         return self._change("POST", "/v1/raft/members", document={"address": address})
 
     def remove_member(self, address: str) -> Operation[Done]:
@@ -138,19 +138,19 @@ class Group:
         return self._change("DELETE", f"/v1/raft/members/{quote(address, safe='')}")
 
     def transfer_leadership(self, to: str | None) -> Operation[Done]:
-        """Hand leadership over to a member; None: to the member that has the most of the log."""
+        """Hand leadership over to member ``to``; None chooses the member with the longest log."""
         return self._change("POST", "/v1/raft/transfer", document={} if to is None else {"to": to})
 
     def save_snapshot(self, *, content: bool) -> Operation[Done]:
-        """Have the state written to a file.
+        """Write the leader's state to a snapshot file.
 
         Args:
-            content: Answer with the file itself instead of its name.
+            content: True returns the file itself instead of its name.
         """
         return self._change("POST", "/v1/raft/snapshot", accept="application/octet-stream" if content else "")
 
     def restore_snapshot(self, image: bytes) -> Operation[Done]:
-        """Replace the state of a group of one member by a snapshot file."""
+        """Replace the group's state by the state in a snapshot file. The group must have only one member."""
         return self._change("POST", "/v1/raft/restore", image=image)
 
     def _change(
@@ -162,7 +162,7 @@ class Group:
         image: bytes | None = None,
         accept: str = "",
     ) -> Operation[Done]:
-        """Have the leader make a change.
+        """Request a change from the leader.
 
         Raises:
             NotApplied: If the change was not made; the text says why.
@@ -234,7 +234,8 @@ class Group:
                     if now.now_s - started.now_s >= timeout_s:
                         raise NotApplied(f"{address}: {_words(reply)}")
                     yield Sleep(_NO_LEADER_PAUSE_S)
-                    # The leader's own address need not be among the given ones.
+                    # The address that answered may be missing in --http: another member may have named it as
+                    # the leader's.
                     position = self.addresses.index(address) + 1 if address in self.addresses else 0
                     waiting = [*self.addresses[position:], *self.addresses[:position]]
                 case 401 if "Authorization" not in headers:
@@ -246,7 +247,7 @@ class Group:
         raise NotApplied("; ".join(dict.fromkeys(unreached)) or "no HTTP address is given")
 
     def _named(self, leader: object) -> Operation[str | None]:
-        """Return the HTTP address of the member with this raft address, if it is among the given ones."""
+        """Return the given HTTP address of the member with raft address ``leader``; None if there is none."""
         for address in self.addresses:
             try:
                 status = yield from self.read(address, "/v1/raft/status")
@@ -259,10 +260,11 @@ class Group:
 
 
 def _told(address: str, leader: object) -> str | None:
-    """Return the leader's HTTP address from the nameserver at ``address``, if it may get the token.
+    """Return the leader's HTTP address that the nameserver at ``address`` named, or None if it is unusable.
 
-    The server at ``address`` already has the token. But if the token was sent there encrypted, it must not be
-    sent elsewhere in plain text.
+    The client sends its token to the returned address. The nameserver at ``address`` already has the token.
+    But if the client sent the token to ``address`` encrypted, it must not send the token elsewhere in plain
+    text.
     """
     if not isinstance(leader, str) or ADDRESS.fullmatch(leader) is None:
         return None
@@ -284,7 +286,7 @@ def _document(reply: FetchReply) -> Mapping[str, Any] | None:
 
 
 def _words(reply: FetchReply) -> str:
-    """Return a refusal in the server's own words."""
+    """Return the server's own text of a refusal."""
     detail = (_document(reply) or {}).get("detail")
     return (
         shortened(detail) if isinstance(detail, str) else f"answered status {reply.status} without saying why"

@@ -1,4 +1,4 @@
-"""Assignment of queues to consumers: pure functions of the member list and the queue list."""
+"""Assignment of queues to consumers: functions that use only the member list and the queue list."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ Q = TypeVar("Q")
 
 
 def average_share(queues: Sequence[Q], members: Sequence[str], me: str) -> tuple[Q, ...]:
-    """Return the contiguous part of ``queues`` that ``me`` consumes.
+    """Return the contiguous part of ``queues`` that the member ``me`` consumes.
 
-    Every member computes this on its own; the parts are disjoint and complete if all start from equal
-    ``queues`` and ``members``, both sorted. The first ``len(queues) % len(members)`` members get one queue
-    more.
+    Every member computes its part on its own. The parts do not overlap and cover all queues, provided that
+    all members use equal ``queues`` and ``members``, both sorted. The first ``len(queues) % len(members)``
+    members get one queue more.
 
     Source: AllocateMessageQueueAveragely.
     """
     if me not in members:
-        # our heartbeat has not arrived there yet: consume nothing, because all queues belong to other members
+        # The broker has not received this member's heartbeat yet. Until then, all queues belong to the other
+        # members.
         return ()
     index = members.index(me)
     size, extra = divmod(len(queues), len(members))
@@ -27,7 +28,7 @@ def average_share(queues: Sequence[Q], members: Sequence[str], me: str) -> tuple
 
 
 def reassign(current: Iterable[Q], target: Collection[Q]) -> tuple[tuple[Q, ...], tuple[Q, ...]]:
-    """Return (queues to begin, queues to release) for the change from ``current`` to ``target``."""
+    """Return the queues to add and the queues to release, to get from ``current`` to ``target``."""
     held = dict.fromkeys(current)
     wanted = dict.fromkeys(target)
     return (

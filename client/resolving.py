@@ -1,4 +1,4 @@
-"""Connections to hosts by name, within a time bound, which the system's resolver does not have."""
+"""TCP connections to named hosts within a time limit. The system's resolver has no such limit."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from routekeeper.remoting.transport.lookups import look_up, of_address
 
 
 def resolve(host: str, *, timeout_s: float) -> list[str]:
-    """Return the addresses of a host, in the order of tries.
+    """Return the addresses of a host, in the order in which to try them.
 
     Raises:
         TimeoutError: If the resolver did not answer in time.
-        OSError: If the host is not known, or too many names are being looked up.
+        OSError: If the host is unknown, or too many lookups are running.
         ValueError: If no resolver accepts the name.
     """
     if of_address(host) is not None:
-        return [host]  # unchanged, because it may have a scope
+        return [host]  # keep the text unchanged: an IPv6 address may carry a scope ("%eth0")
     lookup = look_up(host)
     try:
         return lookup.result(max(0.0, timeout_s))
     except TimeoutError:
         if lookup.done():
-            raise  # the system's own timeout
+            raise  # the lookup itself ended with a TimeoutError
         raise TimeoutError(f"{host} was not resolved within {timeout_s:g} s") from None
 
 
 def connect(host: str, port: int, *, deadline_s: float) -> socket.socket:
-    """Return a socket that is connected to a host by the instant ``deadline_s`` of the monotonic clock.
+    """Connect to a host and return the socket. ``deadline_s`` is an instant of the monotonic clock.
 
     Raises:
-        TimeoutError, OSError, ValueError: As :func:`resolve`, or if no address of it can be connected to.
+        TimeoutError, OSError, ValueError: As :func:`resolve`, or if no address accepts a connection in time.
     """
     failure: OSError | None = None
     for address in resolve(host, timeout_s=deadline_s - time.monotonic()):

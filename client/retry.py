@@ -1,6 +1,6 @@
-"""Choice of nameservers and of queues, outcomes of failed sends, and decisions about retries.
+"""Choice of nameservers and queues, outcomes of failed sends, and decisions about retries.
 
-Pure: the caller passes clock readings and the ``random.Random``.
+This module does no I/O and reads no clock: the caller passes clock readings and the ``random.Random``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from .errors import ClientError, OutcomeUnknown, PartlyNotApplied, PartlyUnknown
 from .route_cache import MessageQueue, PublishInfo
 
 if TYPE_CHECKING:
-    import random  # callers pass the generator; no code here uses a global one
+    import random  # callers pass the random generator; no code here uses the global one
 
-#: Codes of answers for stored messages; they differ in how safely the message is stored. Source: SendStatus.
+#: Answer codes for stored messages. They differ in how safely the message is stored. Source: SendStatus.
 STORED_CODES: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -34,7 +34,7 @@ STORED_CODES: Final = frozenset(
         ResponseCode.SLAVE_NOT_AVAILABLE,
     }
 )
-#: Codes of answers after which another broker may accept the message. Source:
+#: Answer codes after which another broker may accept the message. Source:
 #: DefaultMQProducerImpl.retryResponseCodes, 5.3.
 RETRIED_CODES: Final = frozenset(
     {
@@ -48,14 +48,14 @@ RETRIED_CODES: Final = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-#: Codes of a server with too many requests. Some servers have acted on the request before such an answer. So
-#: a read may be repeated elsewhere, but the outcome of a send is unknown.
+#: Beginning of the remark of a server with too many requests. Some servers send it after they have acted on
+#: the request. So a client may repeat a read elsewhere, but the outcome of a send is unknown.
 _OVERLOAD: Final = "[OVERLOAD]"
-#: Starts of remarks with which code 1 means that nothing was changed. Any other answer with code 1 may come
-#: after the change.
+#: Beginnings of remarks that prove, with answer code 1, that the server changed nothing. Without such a
+#: remark, code 1 may come after the change.
 _REFUSALS: Final = (
     *("[NO_QUORUM]", "request queueId", "[REJECTREQUEST]", "name server not ready"),
-    "org.apache.rocketmq.acl.common.AclException",  # 4.9, before it reads the request
+    "org.apache.rocketmq.acl.common.AclException",  # brokers 4.9 send it before they read the request
 )
 
 
@@ -69,7 +69,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Outcome of one try, and whether a try elsewhere may succeed."""
+    """Outcome of one try, and whether a try at another broker may succeed."""
 
     outcome: Outcome
     retry: bool
@@ -92,17 +92,17 @@ def classify_answer(code: int, remark: str | None) -> Verdict:
 def classify_failure(error: RemotingError) -> Verdict:
     """Classify a try that got no answer.
 
-    A request of which no byte was sent was not applied. A request that was sent may have been.
+    If no byte of the request was sent, the request was not applied. Otherwise the outcome is unknown.
     """
     if isinstance(error, LocalProtocolError):
-        return Verdict(Outcome.NOT_APPLIED, retry=False)  # it would be too large elsewhere, too
+        return Verdict(Outcome.NOT_APPLIED, retry=False)  # the request is too large for other brokers too
     if isinstance(error, TooManyRequests) or (isinstance(error, ConnectionLost) and not error.sent):
         return Verdict(Outcome.NOT_APPLIED, retry=True)
     return Verdict(Outcome.UNKNOWN, retry=True)
 
 
 def outcome_of(error: RemotingError) -> Outcome:
-    """Return the outcome of one change that ended with an error."""
+    """Return the outcome of a change that ended with an error."""
     if isinstance(error, ResponseError):
         return classify_answer(error.code, error.remark).outcome
     if isinstance(error, ClientError):
@@ -111,19 +111,19 @@ def outcome_of(error: RemotingError) -> Outcome:
 
 
 def partial_failure(change: str, failures: Mapping[Any, RemotingError], *, of: int) -> ClientError:
-    """Return the error for a call of which some changes failed and the others were made.
+    """Return the error for a call that made some of its changes and failed to make others.
 
     Args:
         change: The failed change in words, such as "offset not stored".
-        failures: Queue or broker of each failed change.
-        of: Number of all changes.
+        failures: The error of each failed change, by its queue or broker.
+        of: Number of all changes in the call.
     """
     unknown = any(outcome_of(error) is Outcome.UNKNOWN for error in failures.values())
     return (PartlyUnknown if unknown else PartlyNotApplied)(change, failures, of=of)
 
 
 def merge_outcomes(tries: Sequence[Outcome]) -> Outcome:
-    """Return the outcome of all tries together: applied if one try was, else unknown if one is unknown."""
+    """Return the outcome of all tries: applied if any try was applied, else unknown if any is unknown."""
     for outcome in (Outcome.APPLIED, Outcome.UNKNOWN):
         if outcome in tries:
             return outcome
@@ -131,10 +131,10 @@ def merge_outcomes(tries: Sequence[Outcome]) -> Outcome:
 
 
 def tries_next_nameserver(code: int, remark: str | None) -> bool:
-    """Return whether, after this answer to a read, another nameserver may answer better.
+    """Return True if a read with this answer may get a better answer from another nameserver.
 
-    A raft member without a leader refuses reads, a 5.x nameserver may still be starting, any may be
-    overloaded.
+    This answer may come from a raft member without a leader, a 5.x nameserver that is starting, or an
+    overloaded nameserver.
     """
     if code == ResponseCode.SYSTEM_BUSY:
         return True
@@ -142,11 +142,11 @@ def tries_next_nameserver(code: int, remark: str | None) -> bool:
 
 
 class NameserverChoice:
-    """Chooses the nameserver to ask next.
+    """The choice of the nameserver to ask next.
 
-    It keeps the chosen one while that answers; after a failure it takes the next in turn. For ``avoid_s``, a
-    failed nameserver is asked last: so a dead one costs one short try in that time, and not one for each
-    call.
+    The client stays with a nameserver that answers. After a failure it moves to the next one. A failed
+    nameserver comes last in the order for ``avoid_s`` seconds. So an unreachable nameserver costs only one
+    failed try in ``avoid_s`` seconds, instead of one in each call.
     """
 
     def __init__(self, addrs: Sequence[str], *, avoid_s: float, rng: random.Random) -> None:
@@ -159,34 +159,37 @@ class NameserverChoice:
 
     @property
     def addrs(self) -> tuple[str, ...]:
-        """All addresses, in the order of turns."""
+        """All addresses, in the order in which the client moves from one to the next."""
         return tuple(self._addrs)
 
     def replace(self, addrs: Sequence[str]) -> bool:
-        """Set a new list; return whether it differs. The current nameserver stays if it is still listed."""
+        """Set a new list; return True if it differs from the old list.
+
+        The current nameserver stays the current one if the new list contains it.
+        """
         if set(addrs) == set(self._addrs):
             return False
         current = self._addrs[self._current] if self._addrs else None
         self._addrs = list(addrs)
-        self._rng.shuffle(self._addrs)  # random, so that many clients spread over the nameservers
+        self._rng.shuffle(self._addrs)  # random, so that many clients spread over all nameservers
         self._failed_s = {addr: when for addr, when in self._failed_s.items() if addr in addrs}
         self._current = self._addrs.index(current) if current in self._addrs else 0
         return True
 
     def order(self, now_s: float) -> tuple[str, ...]:
-        """Return all addresses in the order to try them now."""
+        """Return all addresses in the order in which to try them now."""
         turn = self._addrs[self._current :] + self._addrs[: self._current]
         avoided = [addr for addr in turn if now_s - self._failed_s.get(addr, -self._avoid_s) < self._avoid_s]
         return tuple([addr for addr in turn if addr not in avoided] + avoided)
 
     def answered(self, addr: str) -> None:
-        """Note that ``addr`` answered, and stay with it."""
+        """Record that ``addr`` answered, and stay with it."""
         self._failed_s.pop(addr, None)
         if addr in self._addrs:
             self._current = self._addrs.index(addr)
 
     def failed(self, addr: str, now_s: float) -> None:
-        """Note that ``addr`` failed, and move on to the next one."""
+        """Record that ``addr`` failed, and move on to the next address."""
         if addr in self._addrs:
             self._failed_s[addr] = now_s
             if self._addrs[self._current] == addr:
@@ -194,7 +197,7 @@ class NameserverChoice:
 
 
 class QueueTurn:
-    """Round robin over the queues of each topic, from a random start.
+    """Round-robin choice of the queues of each topic, from a random start.
 
     Source: TopicPublishInfo.selectOneMessageQueue, ThreadLocalIndex.
     """
@@ -206,9 +209,10 @@ class QueueTurn:
     def pick(
         self, info: PublishInfo, *, last_broker: str | None = None, avoid: Collection[str] = ()
     ) -> MessageQueue:
-        """Return the next queue, if possible at a broker that is not in ``avoid``.
+        """Return the next queue, if possible from a broker that is not in ``avoid``.
 
-        A retry prefers another broker than the last one. ``info.queues`` must not be empty.
+        ``last_broker`` is the broker of the last try; a retry prefers another broker. ``info.queues`` must
+        not be empty.
         """
         count = len(info.queues)
         second: MessageQueue | None = None

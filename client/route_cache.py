@@ -1,6 +1,6 @@
-"""A client's routes, and conclusions from a route: queues for sends, queues for reads.
+"""A client's cached routes, and the queues for sends and for reads that follow from a route.
 
-Pure: the caller passes the time and the routes.
+This module does no I/O and reads no clock: the caller passes the time and the routes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _COUNT: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
-#: Bound of the queues of one topic in a client's list, of all brokers together.
+#: Largest number of queues of one topic in a client's list, all brokers together.
 QUEUES_MAX: Final = 4 * QUEUE_NUMS_MAX
 
 
@@ -37,10 +37,11 @@ class PublishInfo:
     """Queues to which messages of a topic may be sent.
 
     Attributes:
-        queues: Writable queues whose broker has a master; by broker name, then queue id.
-        order: The queues are those of the topic's order configuration.
-        provisional: Derived from the default topic: the topic itself is still to be created by a broker.
-        several_brokers: The queues are at more than one broker.
+        queues: Writable queues whose broker has a master, sorted by broker name and queue id.
+        order: True if the queues come from the topic's order configuration.
+        provisional: True if the queues come from the default topic's route, because no broker has created
+            this topic yet.
+        several_brokers: True if the queues are at more than one broker.
     """
 
     topic: str
@@ -57,8 +58,8 @@ class PublishInfo:
 def publish_info(topic: str, route: TopicRouteData, *, provisional: bool = False) -> PublishInfo:
     """Return the queues for sends.
 
-    An order configuration (``broker-a:4;broker-b:4``) replaces the queue data. Else only brokers with write
-    permission and a master count.
+    An order configuration (``broker-a:4;broker-b:4``) replaces the queue data. Without an order
+    configuration, only brokers that have write permission and a master are used.
 
     Source: MQClientInstance.topicRouteData2TopicPublishInfo.
     """
@@ -88,7 +89,7 @@ def publish_info(topic: str, route: TopicRouteData, *, provisional: bool = False
 
 
 def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
-    """Return the readable queues, sorted; slaves serve reads, too.
+    """Return the readable queues, sorted. Queues of slaves are included, because slaves serve reads too.
 
     Source: MQClientInstance.topicRouteData2TopicSubscribeInfo.
     """
@@ -98,7 +99,7 @@ def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, .
 
 
 def _queues(topic: str, counts: list[tuple[str, int]]) -> tuple[MessageQueue, ...]:
-    """Return the queues of each broker name from their numbers, up to the bound of a client's list."""
+    """Return the queues of each broker name from its number of queues, up to QUEUES_MAX in all."""
     total = sum(count for _, count in counts)
     if total > QUEUES_MAX or any(count > QUEUE_NUMS_MAX for _, count in counts):
         log.warning(
@@ -117,17 +118,20 @@ def _queues(topic: str, counts: list[tuple[str, int]]) -> tuple[MessageQueue, ..
 
 
 def clamp_default_route(route: TopicRouteData, queue_nums: int) -> TopicRouteData:
-    """Return the default topic's route, changed for a new topic with at most ``queue_nums`` queues."""
+    """Return the default topic's route, adapted to a new topic with at most ``queue_nums`` queues."""
 
     def clamp(data: QueueData) -> QueueData:
-        nums = min(queue_nums, data.read_queue_nums)  # Java uses the number of read queues for both
+        nums = min(queue_nums, data.read_queue_nums)  # also for the write queues, as in Java
         return msgspec.structs.replace(data, read_queue_nums=nums, write_queue_nums=nums)
 
     return replace(route, queue_datas=tuple(clamp(data) for data in route.queue_datas))
 
 
 def pick_read_addr(addrs: Mapping[int, str], suggested: int) -> str | None:
-    """Return the address for pulls: the suggested id's, else the master's, else the lowest id's; or None."""
+    """Return the address to pull from: broker id ``suggested``, else the master, else the lowest id.
+
+    The result is None if there is no address.
+    """
     if not addrs:
         return None
     for broker_id in (suggested, MASTER_ID):
@@ -149,10 +153,10 @@ class _Entry:
 
 
 class RouteCache:
-    """Routes of the topics that a client uses, each with the time of its last confirmation.
+    """Routes of the topics that a client uses, each with the time when it was last confirmed.
 
-    If the nameserver has no route any more, the last known one stays, as in RocketMQ. Brokers then accept or
-    refuse requests.
+    If the nameserver has no route for a topic any more, the last known route stays, as in RocketMQ. Brokers
+    then accept or refuse requests.
     """
 
     def __init__(self, *, refresh_s: float) -> None:
@@ -162,7 +166,7 @@ class RouteCache:
         self._brokers: dict[str, Mapping[int, str]] = {}
 
     def use(self, topic: str) -> None:
-        """Note a topic whose route must be refreshed."""
+        """Record a topic whose route the client must keep fresh."""
         self._asked_s.setdefault(topic, -float("inf"))
 
     def topics(self) -> tuple[str, ...]:
@@ -174,11 +178,11 @@ class RouteCache:
         return tuple(topic for topic, asked in self._asked_s.items() if now_s - asked >= self._refresh_s)
 
     def asked(self, topic: str, now_s: float) -> None:
-        """Note a query to the nameservers, with any answer."""
+        """Record a query to the nameservers at ``now_s``, no matter what they answered."""
         self._asked_s[topic] = now_s
 
     def put(self, topic: str, route: TopicRouteData, now_s: float, *, provisional: bool = False) -> bool:
-        """Store a route; return whether it is new or different.
+        """Store a route; return True if it is new or different.
 
         A provisional route (from the default topic) never replaces a real one.
         """
@@ -204,7 +208,7 @@ class RouteCache:
         return True
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Return the last known route."""
+        """Return the last known route, or None."""
         entry = self._entries.get(topic)
         return entry.route if entry else None
 
@@ -219,15 +223,15 @@ class RouteCache:
         return entry.subscribe if entry else ()
 
     def addrs(self, broker_name: str) -> Mapping[int, str]:
-        """Return a broker name's addresses by id; empty when it is in no known route."""
+        """Return a broker name's addresses by broker id; empty when no known route has the broker name."""
         return self._brokers.get(broker_name, {})
 
     def master(self, broker_name: str) -> str | None:
-        """Return the master's address."""
+        """Return the address of a broker name's master, or None."""
         return self.addrs(broker_name).get(MASTER_ID)
 
     def brokers(self) -> Mapping[str, Mapping[int, str]]:
-        """Return every known broker name's addresses."""
+        """Return the addresses of every broker name in the known routes, by broker id."""
         return self._brokers
 
 

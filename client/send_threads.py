@@ -12,16 +12,16 @@ from .errors import ClientClosed, OutcomeUnknown
 from .operation import Operation
 
 T = TypeVar("T")
-#: Seconds after which a thread without work ends, so that a client that was never closed keeps no threads.
+#: Seconds after which an idle thread ends, so that a client that was never closed keeps no threads.
 _IDLE_S: Final = 10.0
 _Task = tuple[Future[Any], Operation[Any]]
 
 
 class SendThreads:
-    """Runs operations in a bounded number of threads.
+    """A bounded number of threads that run operations.
 
-    The threads are daemons: the interpreter waits for the threads of a ThreadPoolExecutor without a bound,
-    and a thread that a hook or the system's resolver blocks may never end.
+    The threads are daemons, for which the interpreter does not wait at exit: a thread that is blocked by a
+    hook or by the system's resolver may never end. ThreadPoolExecutor has no daemon threads.
     """
 
     def __init__(self, perform: Callable[[Operation[Any]], Any], *, threads_max: int) -> None:
@@ -34,10 +34,10 @@ class SendThreads:
         self._ended = False
 
     def submit(self, operation: Operation[T]) -> Future[T]:
-        """Run an operation as soon as a thread is free; the future has its outcome.
+        """Run an operation as soon as a thread is free; the future gets the operation's outcome.
 
         Raises:
-            ClientClosed: If the threads have ended; nothing was done.
+            ClientClosed: If the threads have ended; the operation did not start.
             RuntimeError: If no thread can be started.
         """
         future: Future[T] = Future()
@@ -59,7 +59,7 @@ class SendThreads:
         return future
 
     def end(self) -> None:
-        """End all free threads; set an exception in every unfinished future."""
+        """End all idle threads, and set an exception in every unfinished future."""
         with self._lock:
             self._ended = True
             left = tuple(self._running)
@@ -78,18 +78,18 @@ class SendThreads:
             try:
                 future.set_exception(OutcomeUnknown("the client was closed, and the send had not ended"))
             except InvalidStateError:
-                pass  # the thread ended meanwhile
+                pass  # the thread has set the future's result meanwhile
 
     def _work(self, first: _Task) -> None:
         task: _Task | None = first
         del first
         while task is not None:
             self._run(*task)
-            task = None  # do not keep the last message in memory while nothing is sent
+            task = None  # release the last message: the thread may wait long for the next one
             task = self._next()
 
     def _next(self) -> _Task | None:
-        """Return the next operation; None if this thread is to end."""
+        """Return the next task, or None if this thread must end."""
         with self._lock:
             self._idle += 1
         task: _Task | None = None
@@ -101,7 +101,7 @@ class SendThreads:
         with self._lock:
             self._idle -= 1
             if is_late and not self._waiting.empty():
-                task = self._waiting.get()  # an operation for this thread came just now
+                task = self._waiting.get()  # the task arrived after the timeout: do not lose it
             if task is None:
                 self._threads -= 1
         return task
@@ -125,4 +125,4 @@ class SendThreads:
             else:
                 future.set_exception(failure)
         except InvalidStateError:
-            pass  # the client was closed meanwhile
+            pass  # end() has set the future meanwhile

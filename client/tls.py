@@ -23,15 +23,15 @@ log = logging.getLogger(__name__)
 
 
 def secured(directory: Directory) -> Tls | None:
-    """Return the TLS object for the client's connections, None without TLS.
+    """Return the TLS object for the client's connections, or None if TLS is off.
 
     Raises:
-        InvalidArgument: If a file cannot be used; the error names it.
+        InvalidArgument: If a file cannot be used; the error names the file.
     """
     config = directory.config.tls
     if config is None:
         return None
-    # loading this takes 30 ms, which clients without TLS save
+    # Import here: loading TLS takes 30 ms, which clients without TLS need not pay.
     from routekeeper.remoting.transport.tls import Tls, TlsError
 
     try:
@@ -44,9 +44,10 @@ def secured(directory: Directory) -> Tls | None:
 
 
 class _Files:
-    """A client's authority, certificate and key, read again after a change before each new connection.
+    """A client's certificate authority, certificate and key, from files.
 
-    A broken new content keeps the former one in use; one WARNING says why.
+    Each new connection reads a changed file again. If the new content is unusable, the old content stays in
+    use, and one WARNING says why.
 
     Raises:
         TlsError: If the files cannot be used.
@@ -56,7 +57,8 @@ class _Files:
         self._config = config
         self._paths = tuple(map(Path, filter(None, (config.ca_file, config.cert_file, config.key_file))))
         self._lock = threading.Lock()
-        # compute this before reading, so that a change during the reading is noticed
+        # Compute the files' signature before reading them. If a file changes during the reading, the next
+        # call of context() then notices the change.
         self._read = self._refused = signature(self._paths)
         self._context = self._load()
 
@@ -68,7 +70,8 @@ class _Files:
             found = signature(self._paths)
             if found == self._read:
                 return self._context
-            # Files are replaced one after the other: a certificate and key that do not fit yet may fit soon.
+            # An administrator replaces the files one after the other, and a new certificate does not fit an
+            # old key. So keep the old content in use until both files are new.
             try:
                 self._context = self._load()
             except TlsError as error:

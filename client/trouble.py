@@ -1,6 +1,6 @@
-"""Log lines about failures that go on: one when they start, one a minute, and one when they are over.
+"""Log lines for failures that last: one at the start, one a minute, and one at the end.
 
-Pure.
+This module does no I/O and reads no clock: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ import logging
 from collections.abc import Hashable
 from typing import Final
 
-#: Seconds between two lines about the same trouble.
+#: Seconds between two log lines about the same failure.
 LINE_PERIOD_S: Final = 60.0
 
 
 class TroubleLog:
-    """Logs one kind of failure; omitted lines are logged at DEBUG.
+    """Logger of one kind of failure. Lines that would come too often are only logged at level DEBUG.
 
-    A failure is over when every part that failed works again. If it comes and goes, it gets one pair of lines
-    in a period.
+    A failure ends when every part that failed works again. If a failure comes and goes, only one start and
+    one end are logged in a period of ``LINE_PERIOD_S``.
 
     Args:
-        over: The line that says that it is over, with its values.
-        quiet_s: Seconds without a failure after which it is over; for parts that work only now and then.
+        over: The log line at the failure's end, with its values.
+        quiet_s: Seconds without a failure that must pass before a success ends the failure. For parts that
+            sometimes work while the failure lasts.
     """
 
     def __init__(self, logger: logging.Logger, over: str, *values: object, quiet_s: float = 0.0) -> None:
@@ -44,11 +45,11 @@ class TroubleLog:
         level: int = logging.WARNING,
         error: BaseException | None = None,
     ) -> None:
-        """Log a failure, or count it.
+        """Log a failure, or only count it if the last log line was less than a period ago.
 
         Args:
-            source: The part that failed; :meth:`worked` must name the same part.
-            error: Its traceback follows the line.
+            source: The part that failed; a later :meth:`worked` must name the same part.
+            error: Exception whose traceback follows the log line.
         """
         self._failing.add(source)
         self._failures += 1
@@ -64,7 +65,7 @@ class TroubleLog:
         self._logger.log(level, line, *values, exc_info=error)
 
     def worked(self, now_s: float, *, source: Hashable = None) -> None:
-        """Log that the failure is over, if this was the last failed part."""
+        """Record that a part works. If it was the last failed part, log the end of the failure."""
         if not self._failing or now_s - self._last_s < self._quiet_s:
             return
         self.forget(source)
@@ -73,5 +74,5 @@ class TroubleLog:
             self._told, self._failures, self._untold = False, 0, 0
 
     def forget(self, source: Hashable) -> None:
-        """Stop waiting for a part to work again, because it is not used any more."""
+        """Stop waiting for a part to work again, because it is no longer used."""
         self._failing.discard(source)

@@ -1,4 +1,4 @@
-"""Unique ids of the messages that one client sends. Pure."""
+"""Unique ids of the messages that one client sends."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Final
 
 from routekeeper.remoting.message import unique_message_id
 
-#: Format of a part of a unique id: the millisecond of the month, and the counter.
+#: Hexadecimal digits at the end of an id: 8 for the millisecond of the month, 4 for the counter.
 _ID_TAIL_DIGITS: Final = 12
 
 
 class UniqueIds:
-    """Source of the unique ids of one client's messages."""
+    """Generator of unique ids for one client's messages."""
 
     def __init__(self, *, ip: str, pid: int, source_hash: int) -> None:
-        """Store this client's identity: address, process id, 32 bits for the client in the process."""
+        """Store this client's identity: IP address, process id, and 32 bits that differ between clients."""
         identity = unique_message_id(ip=ip, pid=pid, source_hash=source_hash, ms_of_month=0, counter=0)
         self._prefix = identity[:-_ID_TAIL_DIGITS]
         self._counter = 0
-        self._month_ms = range(0)  # the present month in Unix ms
+        self._month_ms = range(0)  # the current month in Unix ms; empty at first, so the first id computes it
 
     def next(self, wall_ms: int) -> str:
-        """Return an id; no two within the same millisecond are equal (up to 65536 of them)."""
+        """Return an id; up to 65536 ids in the same millisecond are all different."""
         if wall_ms not in self._month_ms:
             self._month_ms = _month_of(wall_ms)
         self._counter = counter = self._counter + 1 & 0xFFFF

@@ -1,4 +1,7 @@
-"""``mqnamesrv``: the only reader of the command line and the environment; sets up logging and the loop."""
+"""The program ``mqnamesrv``: it sets up logging and the event loop, and builds all parts.
+
+No other module reads the command line or the environment.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from routekeeper.remoting.interrupt import (
     server_signals,
 )
 
-hangups = Hangups()  # These lines run before the other modules are loaded, because loading takes a while.
+hangups = Hangups()  # Do this first: a SIGHUP while the other modules load would otherwise end the process.
 hangups.hold()
 end_quietly_when_interrupted()
 # ruff: noqa: E402
@@ -64,20 +67,21 @@ log = logging.getLogger("routekeeper.nameserver")
 
 _EXIT_SETTING: Final = 2
 _EXIT_REMOVED: Final = 3
-_EXIT_FAILED: Final = 70  # EX_SOFTWARE: a raft member that cannot go on exits with it.
-#: An error that keeps the process from serving. Its message is the one line that is printed before exit 2.
+_EXIT_FAILED: Final = 70  # EX_SOFTWARE: exit code of a raft member that cannot go on.
+#: Errors that keep the process from serving. The process prints only the error's message and exits with 2.
 _REFUSALS: Final = (ConfigError, DirectoryError, FileError, RaftStartError, TlsSettingError)
-#: The first number: allocations before the youngest generation is collected. The others: collections of a
-#: generation before the next older one is collected.
+#: Thresholds of Python's garbage collector. The first number counts allocations before the youngest
+#: generation is collected. Each other number counts collections of one generation before the next older one
+#: is collected.
 _COLLECT_AFTER: Final = (10_000, 20, 20)
-#: Parameters of glibc's mallopt with their values. The first is the size in bytes from which on an object
-#: gets memory of its own from the kernel. The second is the number of freed bytes at the end of the heap
-#: above which they are given back.
+#: Parameters of glibc's mallopt, and their values. M_MMAP_THRESHOLD: size in bytes from which an allocation
+#: gets a memory mapping of its own from the kernel. M_TRIM_THRESHOLD: number of free bytes at the end of the
+#: heap above which glibc returns these bytes to the kernel.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _FREED_KEPT_MAX: Final = 16 * 1024**2
 _FROM_KERNEL_FROM: Final = 32 * 1024**2
-#: Environment variables, and the setting that each one sets.
+#: The setting that each environment variable sets.
 _ENVIRONMENT: Final = {"MQNAMESRV_LOG_LEVEL": "logLevel", "MQNAMESRV_LOG_FORMAT": "logFormat"}
 
 
@@ -126,10 +130,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Ending:
-    """Waits for the end of this process: by a signal, or because the group removed this member.
+    """The orderly end of this process, after a signal or after the group removed this member.
 
     Attributes:
-        begun: Set once the end has begun.
+        begun: Event that is set once the end has begun.
     """
 
     def __init__(self) -> None:
@@ -143,7 +147,11 @@ class _Ending:
         return _EXIT_REMOVED if self._removed else self._signals.code
 
     def signal(self, number: int) -> None:
-        """End in order at the first signal; end at once at a second one, unless it only repeats the first."""
+        """Begin an orderly end at the first signal; exit at once at a second signal.
+
+        A second signal within 1 s counts as a repeat of the first one and does nothing; see
+        :class:`.interrupt.Ending`.
+        """
         order = self._signals.take(number, asyncio.get_running_loop().time())
         if order is Order.AT_ONCE:
             log.warning("second signal, exiting at once signal=%s", number)
@@ -154,7 +162,7 @@ class _Ending:
             self.begun.set()
 
     def removed(self, line: str) -> None:
-        """End in order, as at a signal: clients still get answers to their requests in flight."""
+        """Begin an orderly end, as at a signal. Clients still get answers to the requests in flight."""
         print(f"mqnamesrv: {line}", file=sys.stderr, flush=True)
         self._removed = True
         self.begun.set()
@@ -167,21 +175,21 @@ async def serve(
     token: str | None = None,
     bind_unnamed: bool = False,
 ) -> int:
-    """Bind the ports, log them, serve until a signal comes, stop in order; return the exit code.
+    """Bind and log the ports, serve until a signal arrives, and stop in order; return the exit code.
 
     Args:
-        settings_file: The server reads it again at SIGHUP.
-        token: Content of ``--http-token-file``: changes of the group over HTTP need it. None refuses all of
-            them.
-        bind_unnamed: As :attr:`.settings.ranking.Loaded.bind_unnamed`.
+        settings_file: The settings file, which the server reads again at SIGHUP.
+        token: Content of ``--http-token-file``, which every change of the group over HTTP must send. Without
+            a token the server refuses all these changes.
+        bind_unnamed: See :attr:`.settings.ranking.Loaded.bind_unnamed`.
 
     Raises:
         ConfigError: If an address cannot be bound.
     """
     current = settings.current
     if current.http_listen is not None:
-        # Loading aiohttp takes 0.15 s of CPU, a third of a start. --help, a start with a bad setting, and
-        # --http off do not need it.
+        # Import aiohttp only if needed. Loading it takes 0.15 s of CPU, a third of a start. A start with
+        # --help, with a bad setting or with --http off does not need it.
         from routekeeper.nameserver.http.app import HttpServer
     loop = asyncio.get_running_loop()
     ending = _Ending()
@@ -192,7 +200,7 @@ async def serve(
         loop.add_signal_handler(number, ending.signal, number)
     async with asyncio.TaskGroup() as group, contextlib.AsyncExitStack() as at_end:
         server = NameServer(settings=settings, group=group)
-        # JavaScript programs read this number, too, and JavaScript has no larger integers.
+        # Use 6 bytes: JavaScript programs read this number too, and lose digits of integers above 2**53.
         boot_id = int.from_bytes(os.urandom(6), "big")
         consistency = await _open_mode(settings, server, boot_id=boot_id, ending=ending)
         at_end.push_async_callback(consistency.close)
@@ -231,8 +239,8 @@ async def serve(
 def _spare_collector() -> None:
     """Exclude loaded modules and tables from garbage collection, and collect less often.
 
-    A full collection of 70,000 objects of modules and tables took 33 ms of CPU, and several times as long on
-    a busy machine. The process does nothing else meanwhile, so heartbeats wait too.
+    A full collection of 70,000 objects (modules and tables) took 33 ms of CPU, and several times as long on a
+    busy machine. The process does nothing else during a collection, so heartbeats wait too.
     """
     gc.collect()
     gc.freeze()
@@ -240,16 +248,17 @@ def _spare_collector() -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Let the C library keep memory that was freed, instead of giving it back to the kernel at once.
+    """Let the C library keep freed memory instead of returning it to the kernel at once.
 
-    A registration of 10,000 topics has 1.7 MB, which are received, joined and cut. Without this setting the
-    kernel supplied some 1,300 empty pages for each such registration: a repeated one then cost 7.4 ms of CPU,
-    and 2.8 ms with it.
+    A registration of 10,000 topics has 1.7 MB. The server copies these bytes several times, because it
+    receives them in parts, joins the parts and cuts the result. A repeated registration takes 2.8 ms of CPU
+    with this setting and 7.4 ms without it. Without this setting, the kernel supplies some 1,300 empty pages
+    for each registration.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return  # The operator has set these parameters already.
-    # The C library may be another one than glibc. A service manager may forbid memory that is both writable
-    # and executable.
+    # Ignore failures: the C library may not be glibc, and a service manager may forbid memory that is both
+    # writable and executable, which ctypes needs.
     with contextlib.suppress(AttributeError, ImportError, MemoryError, OSError):
         import ctypes
 
@@ -261,7 +270,7 @@ def _keep_freed_memory() -> None:
 async def _open_mode(
     settings: LiveSettings, server: NameServer, *, boot_id: int, ending: _Ending
 ) -> Consistency:
-    """Make the mode that the settings name, and start it. No other function knows the modes by name."""
+    """Create and start the mode that the settings name. No other function knows the modes by name."""
     if settings.current.mode == "raft":
         replicated = Replicated(settings, server, boot_id=boot_id, on_removed=ending.removed)
         await replicated.start()
@@ -277,18 +286,18 @@ async def _bind(what: str, start: Coroutine[Any, Any, str]) -> str:
     try:
         return await start
     except OSError as error:
-        # asyncio's own error text repeats the address, so only the reason is used.
+        # Use only the reason: asyncio's own error text repeats the address.
         number = error.errno or 0
         reason = os.strerror(number) if number in errno.errorcode else error.strerror or error
         raise ConfigError(f"{what} cannot be bound: {reason}") from None
 
 
 def _read_file(line: CommandLine) -> dict[str, str]:
-    """Return the content of the ``-c`` file, empty without one."""
+    """Return the settings in the ``-c`` file; empty if the command line names no file."""
     if line.config_file is None:
         return {}
     try:
-        # Java reads properties files as ISO-8859-1.
+        # Decode as ISO-8859-1, as Java does with properties files.
         content = read_regular(line.config_file, size_max=SETTINGS_SIZE_MAX)
         return parse_properties(content.decode("latin-1"))
     except (OSError, ValueError) as error:
@@ -297,9 +306,9 @@ def _read_file(line: CommandLine) -> dict[str, str]:
 
 
 def _load(line: CommandLine, file: Mapping[str, str]) -> tuple[Loaded, dict[str, str]]:
-    """Merge flags, stored settings, the file and defaults.
+    """Merge settings from flags, the stored settings, the ``-c`` file and the defaults.
 
-    The file may name the path of the stored settings.
+    The ``-c`` file may name the path of the stored settings.
     """
     first = _merge(line, file, {})
     stored = load_settings_file(Path(first.settings.store_path))
@@ -315,7 +324,7 @@ def _merge(line: CommandLine, file: Mapping[str, str], stored: Mapping[str, str]
 
 def _run(body: Coroutine[Any, Any, int]) -> int:
     try:
-        import uvloop  # uvloop does not exist for every system.
+        import uvloop  # uvloop is not available on every system.
     except ImportError:
         factory = None
     else:
@@ -323,7 +332,7 @@ def _run(body: Coroutine[Any, Any, int]) -> int:
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
             return runner.run(body)
-    # In Python 3.11.2, an exception raised inside except* comes out wrapped in a group again.
+    # Unwrap the error here: in Python 3.11.2, an exception raised inside except* is wrapped in a group again.
     except ExceptionGroup as group:
         refusals, others = group.split(_REFUSALS)
         if refusals is None or others is not None:
@@ -335,7 +344,7 @@ def _run(body: Coroutine[Any, Any, int]) -> int:
 
 
 def _read_environment() -> dict[str, str]:
-    """Return the settings that environment variables name.
+    """Return the settings that environment variables set.
 
     Raises:
         ConfigError: If a variable has a value that is not allowed.

@@ -1,14 +1,15 @@
-"""The closed set of changes to the route table, and how they are written to a log.
+"""The commands that change the route table, and their form in the log.
 
-A command names the state that it was computed from: the revision of each thing it changes. For a thing that
-is absent it names the table's revision at the decision. :func:`bases` lists these; the table answers *moved*
-if one of these things has changed since. Commands hold resolved settings only: applying one reads no clock,
-no randomness, no setting.
+A command names the state of the table from which a member computed it: the revision of each item that it
+changes. An item is a broker record, a broker name, a topic or a KV key. For an absent item, the command names
+the table's revision at the decision. :func:`bases` lists the items. If one of these items has changed since
+the decision, the table answers *moved*. Commands hold settings as final values: applying a command reads no
+clock, no random number and no setting.
 
-Log form of one command: one byte format version, one byte packing (0 plain, 1 zlib), then a msgpack array
-that starts with the command's kind. A release may add fields at the end, with defaults. A new kind, or a
-changed meaning, needs a new format version, with which its log form starts. Members propose it only when
-every member understands it. Older kinds keep their version.
+Log form of one command: one byte for the format version, one byte for the packing (0 plain, 1 zlib), then a
+msgpack array that starts with the command's kind. A release may add fields with defaults at the end. A new
+kind of command, or a kind with a changed meaning, gets a new format version. Members propose a command of a
+new version only when every member understands this version. Older kinds keep their version.
 """
 
 from __future__ import annotations
@@ -27,53 +28,61 @@ from routekeeper.remoting.route import DataVersion
 from routekeeper.remoting.steps import Steps, finish, in_chunks
 
 FORMAT_VERSION: Final = 3
-"""Newest format of commands that this program reads; it reads all older ones. 2 brought :class:`Update`."""
+"""Newest format of commands that this program reads; it also reads all older formats.
+
+Format 2 added :class:`Update`.
+"""
 
 FIRST_FORMAT: Final = 1
-"""Format version of the kinds of command that every release knows."""
+"""Oldest format of commands: every release reads commands of this format."""
 
 UPDATE_FORMAT: Final = 2
 """First format in which a member knows :class:`Update`."""
 
 LIMITS_FORMAT: Final = 3
-"""First format in which a member obeys :class:`TableLimits`; older members would apply rejected commands."""
+"""First format in which a member obeys :class:`TableLimits`.
+
+Older members would apply a command that these limits reject.
+"""
 
 BATCH_FORMAT: Final = 1
-"""Format of batches, with any commands in them."""
+"""Format of batches. It does not depend on the commands in a batch."""
 
 COMMAND_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Largest command in its log form, in bytes."""
+"""Size limit of one command as the log stores it, in bytes."""
 ENTRY_BYTES_MAX: Final = 5 * 1024 * 1024
-"""Largest log entry, batch included, in bytes."""
+"""Size limit of one log entry, in bytes; the entry may be a batch of commands."""
 INFLATED_BYTES_MAX: Final = 128 * 1024 * 1024
-"""Largest command before it is compressed, in bytes; a registration of 200,000 topics needs some 20 MB.
+"""Size limit of one uncompressed command, in bytes. A registration of 200,000 topics needs some 20 MB.
 
-Writers and readers of commands both check it, because repetitive text compresses to a thousandth of its size.
+Repetitive text compresses to a thousandth of its size, so the bytes in the log do not bound the memory.
+Writers and readers of commands both check this limit.
 """
 
 _PLAIN: Final = 0
 _ZLIB: Final = 1
 _PACKED_WORK: Final = 40
-_LONG_BYTES: Final = 2048  # Size of a command, in bytes, with some 1,000 topics, compressed.
-_PACK_FROM: Final = 1024  # Below this size, compression costs the members more time than it saves.
-#: Number of topics, and uncompressed size in bytes, from which on a command is written and read in steps.
-#: 20,000 topics take 2 ms to write and 3 ms to read; in steps, reading takes 1.5 times as long in all.
+_LONG_BYTES: Final = 2048  # A compressed command with some 1,000 topics has this size in bytes.
+_PACK_FROM: Final = 1024  # Below this size in bytes, compression costs the members more time than it saves.
+#: Number of topics, and uncompressed size in bytes, from which a command is written and read in steps. 20,000
+#: topics take 2 ms to write and 3 ms to read. Reading in steps takes 1.5 times as long in total.
 _TOPICS_SLICED: Final = 20_000
 _BYTES_SLICED: Final = 512 * 1024
-# Topic lists repeat themselves: zlib's highest level saves few bytes more and costs ten times the time.
+# Use zlib's lowest level. Topic lists are repetitive: the highest level would save few more bytes and take
+# ten times as long.
 _ZLIB_LEVEL: Final = 1
 
 
 class CommandFormatError(Exception):
-    """Bytes that are no command this program understands. The member that read them must stop."""
+    """Bytes in the log that this program cannot read as a command. The member that read them must stop."""
 
 
 class CommandTooLarge(Exception):
-    """A command above the limit of one log entry. Nothing was changed.
+    """A command is larger than a log entry may be. Nothing was changed.
 
     Attributes:
-        size: Bytes in the log's encoding.
-        limit: Bytes allowed.
+        size: Size of the command in the log, in bytes.
+        limit: Largest size allowed, in bytes.
     """
 
     def __init__(self, size: int, limit: int) -> None:
@@ -83,11 +92,11 @@ class CommandTooLarge(Exception):
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Base of the values in a log: immutable, compared by value, written as arrays."""
+    """Base of the values in a log. The values are immutable, compared by value and encoded as arrays."""
 
 
 class TopicQueues(_Wire, frozen=True, gc=False):
-    """A topic's configuration at one broker, as the nameserver keeps it."""
+    """A topic's configuration at one broker, as the nameserver stores it."""
 
     topic: str
     read_queue_nums: int
@@ -110,8 +119,8 @@ class QueueMapping(_Wire, frozen=True):
     """Mapping info of a static topic (5.x).
 
     Attributes:
-        epoch: A stored info is replaced only by one with a greater epoch.
-        info: The whole info as canonical JSON text.
+        epoch: Version of the info. The table replaces a stored info only by an info with a greater epoch.
+        info: The whole mapping info as canonical JSON text.
     """
 
     topic: str
@@ -120,15 +129,15 @@ class QueueMapping(_Wire, frozen=True):
 
 
 class TableLimits(_Wire, frozen=True):
-    """Bounds of the table, from the proposer's settings: a command must not make the table grow beyond them.
+    """Bounds of the table, from the proposer's settings. No command may make the table exceed these bounds.
 
     Attributes:
-        topics: Topics listed.
-        pairs: Pairs of a topic and a broker name that has queue data of it.
-        brokers: Records.
-        size: Bytes of the texts of all of them.
-        host: The host that sent the request; what the command adds is counted against it. Empty: nothing is
-            counted.
+        topics: Number of topics.
+        pairs: Number of pairs of a topic and a broker name that has queue data of the topic.
+        brokers: Number of broker records.
+        size: Size of the texts of topics, pairs and records together, in bytes.
+        host: Host that sent the request; the command's additions count against this host. If empty, the
+            additions count against no host.
         host_percent: Percentage of each bound that one host may use.
     """
 
@@ -141,7 +150,7 @@ class TableLimits(_Wire, frozen=True):
 
 
 class _OfBroker(_Wire, frozen=True):
-    """Base of the commands about one broker: its identity comes first."""
+    """Base of the commands about one broker. Their first fields identify the broker."""
 
     cluster_name: ClusterName
     broker_name: BrokerName
@@ -156,16 +165,17 @@ class RegisterBroker(_OfBroker, frozen=True, tag=1):
     """Request 103: a broker's registration.
 
     Attributes:
-        topics: Each topic at most once.
-        incremental: The body has exactly one topic (5.x's own criterion).
-        filter_servers: None leaves the stored list as it is, empty removes it.
-        lease_ms: How long the broker may be silent; resolved from the request or the default of 120,000.
-        enable_acting_master: None if the broker did not send it: brokers before 5.0 do not.
-        delete_absent: Setting ``deleteTopicWithBrokerRegistration``; has no effect on an incremental
-            registration.
+        topics: The broker's topics, each at most once.
+        incremental: True if the body has exactly one topic. RocketMQ 5.x uses the same criterion.
+        filter_servers: None keeps the stored list; an empty tuple removes it.
+        lease_ms: Longest time without contact from the broker, in ms. The request may give it; the default is
+            120,000 ms.
+        enable_acting_master: None if the request lacks it, as with brokers before 5.0.
+        delete_absent: Value of the setting ``deleteTopicWithBrokerRegistration``. It has no effect on an
+            incremental registration.
         record_revision: Revision of the (cluster, address) record.
         name_revision: Revision of the broker name.
-        limits: None applies the command however large the table is.
+        limits: Bounds of the table; None applies the command however large the table is.
     """
 
     broker_id: int
@@ -185,13 +195,14 @@ class RegisterBroker(_OfBroker, frozen=True, tag=1):
 
 
 class Touch(_OfBroker, frozen=True, tag=2):
-    """A registration that changes nothing, without its topics: only the record's revision rises.
+    """A registration that changes nothing, without its topics. It only raises the record's revision.
 
-    It names no revision. Instead the record must still be as described here, else the answer is *moved*.
+    This command names no revision. Instead the table compares the record with these fields, and answers
+    *moved* if they differ.
 
     Attributes:
-        data_version: The record's data version. That of an incremental registration may be older.
-        complete: The record's flag: no incremental registration came after its last full one.
+        data_version: The record's data version. The registration may have an older one if it is incremental.
+        complete: The record's flag: true if no incremental registration followed its last full registration.
     """
 
     broker_id: int
@@ -204,7 +215,10 @@ class Touch(_OfBroker, frozen=True, tag=2):
 
 
 class UnregisterBroker(_OfBroker, frozen=True, tag=3):
-    """Request 104 over a connection on which the broker never registered. Matches by address and name."""
+    """Request 104 on a connection on which the broker never registered.
+
+    The table finds the record by address and broker name.
+    """
 
     broker_id: int
     record_revision: int
@@ -212,7 +226,7 @@ class UnregisterBroker(_OfBroker, frozen=True, tag=3):
 
 
 class Evict(_Wire, frozen=True, tag=4):
-    """Evict a broker that is gone; changes nothing unless its record is exactly at this revision."""
+    """Eviction of a broker that is gone. It changes nothing if the broker's record has another revision."""
 
     cluster_name: ClusterName
     broker_addr: BrokerAddr
@@ -247,7 +261,7 @@ class DeleteTopic(_Wire, frozen=True, tag=7):
 
 
 class RegisterTopic(_Wire, frozen=True, tag=8):
-    """Request 217: put queue data of one topic, if every broker named is known."""
+    """Request 217: store queue data of one topic, if the table knows every broker in the request."""
 
     topic: str
     queues: tuple[BrokerQueues, ...]
@@ -256,7 +270,7 @@ class RegisterTopic(_Wire, frozen=True, tag=8):
 
 
 class PutKv(_Wire, frozen=True, tag=9):
-    """Request 100. A value of None is stored as such."""
+    """Request 100. The table stores a value of None too."""
 
     namespace: str
     key: str
@@ -265,7 +279,7 @@ class PutKv(_Wire, frozen=True, tag=9):
 
 
 class DeleteKv(_Wire, frozen=True, tag=10):
-    """Request 102. The namespace stays, also when it is empty."""
+    """Request 102. The table keeps the namespace, even if it is empty."""
 
     namespace: str
     key: str
@@ -273,28 +287,30 @@ class DeleteKv(_Wire, frozen=True, tag=10):
 
 
 class ImportKv(_Wire, frozen=True, tag=11):
-    """The KV file found at the first start; rejected once the table has held any KV configuration."""
+    """The KV file found at the first start. A table that ever stored a KV configuration rejects the file."""
 
     table: dict[str, dict[str, str | None]]
 
 
 class Update(_OfBroker, frozen=True, tag=12):
-    """A registration as the difference that it makes, for a broker whose own facts have not changed.
+    """A registration sent as the difference that it makes, for a broker whose own fields have not changed.
 
-    It has the same result as the whole registration; :meth:`RouteTable.shortened` makes it. The results are
-    equal only if the table still has the same state of this broker. So the table compares all that the
-    command names exactly: both revisions, the fields of a broker name that change without a new revision, and
-    its number of topics. While a name's revision is unchanged, no topic of it can have been added or changed.
-    But :class:`DeleteTopic` can have removed a topic that the registration names and the difference omits.
+    :meth:`RouteTable.shortened` creates this command. The command has the same result as the whole
+    registration only if the table still has the same state of this broker. So the table compares three parts
+    of its state with the command: both revisions, the broker name's fields that change without a new
+    revision, and the broker name's number of topics. The revision of the name rises when a topic of the name
+    is added or changed. But :class:`DeleteTopic` may remove a topic without raising the revision. In this
+    case the number of topics differs, and the command must not be applied: the registration may contain the
+    removed topic, but the difference does not contain it.
 
     Attributes:
-        topics: The topics whose queue data differ, with the queue data that the table is to store.
-        incremental: Whether the registration was incremental.
-        enable_acting_master, zone_name: Values of the broker name, which the registration repeats.
+        topics: Topics whose queue data differ from the table's, each with its new queue data.
+        incremental: True if the registration was incremental.
+        enable_acting_master, zone_name: Fields of the broker name. The registration has the same values.
         topic_count: Number of topics of the broker name before this command.
         record_revision: Revision of the (cluster, address) record.
         name_revision: Revision of the broker name.
-        limits: None if none of the topics is new to the broker name; else as in :class:`RegisterBroker`.
+        limits: None if the broker name already has all these topics; otherwise as in :class:`RegisterBroker`.
     """
 
     data_version: DataVersion
@@ -330,11 +346,11 @@ BaseKind: TypeAlias = Literal["record", "name", "topic", "key"]
 
 
 class Base(msgspec.Struct, frozen=True):
-    """One thing that a command was computed from.
+    """One item of the table from which a command was computed.
 
     Attributes:
-        key: BrokerKey for a record, the text for a broker name or topic, (namespace, key) for a KV key.
-        revision: Revision of the thing's last change, or of the table if the thing was absent.
+        key: A BrokerKey for a record, text for a broker name or topic, (namespace, key) for a KV key.
+        revision: Revision of the item's last change, or of the table if the item was absent.
     """
 
     kind: BaseKind
@@ -343,9 +359,11 @@ class Base(msgspec.Struct, frozen=True):
 
 
 def bases(command: Command) -> tuple[Base, ...]:
-    """Return the things that a command was computed from; it has moved if one of them has changed since.
+    """Return the items from which a command was computed.
 
-    Two commands of one log conflict if they name the same thing.
+    The table answers *moved* if any of these items has changed since the command was computed.
+
+    Two commands in one log conflict if they name the same item.
     """
     match command:
         case RegisterBroker() | Update() | UnregisterBroker():
@@ -367,13 +385,13 @@ def bases(command: Command) -> tuple[Base, ...]:
 
 
 class Proposal(_Wire, frozen=True):
-    """A command on its way through a log, with the mark by which its proposer recognises it.
+    """A command on its way through a log, with numbers by which its proposer recognises it.
 
     Attributes:
         boot_id: Random number of the proposing process.
-        sequence: Number of the proposal within that process. It stays the same when the proposal is sent
-            again.
-        command: Its log form, so that a process that forwards it need not encode it again.
+        sequence: Number of the proposal within that process. It stays the same when the process sends the
+            proposal again.
+        command: Log form of the command: a process that forwards the proposal need not encode it again.
     """
 
     boot_id: int
@@ -382,18 +400,18 @@ class Proposal(_Wire, frozen=True):
 
 
 class Batch(_Wire, frozen=True):
-    """One log entry: proposals, which are applied one by one in this order."""
+    """One log entry: proposals that members apply one by one in this order."""
 
     proposals: tuple[Proposal, ...]
 
 
 _OfTopics: TypeAlias = RegisterBroker | Update
-"""Commands with the topics of one broker, of which there may be many."""
+"""Commands that contain the topics of one broker. One command may have many topics."""
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _array_decoder: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _topics_decoder: Final = msgspec.msgpack.Decoder(list[TopicQueues])
-#: The place of the topics in the log form of a command, by the encoded kind.
+#: Position of the topics in a command's log form, by the encoded kind.
 _TOPICS_AT: Final = {
     _encoder.encode(kind.__struct_config__.tag): 1 + kind.__struct_fields__.index("topics")
     for kind in (RegisterBroker, Update)
@@ -406,8 +424,8 @@ def encode_command(command: Command) -> bytes:
     """Return the log form of a command.
 
     Raises:
-        CommandTooLarge: If it is above :data:`COMMAND_BYTES_MAX`, or above :data:`INFLATED_BYTES_MAX` before
-            it is compressed.
+        CommandTooLarge: If the log form exceeds :data:`COMMAND_BYTES_MAX`, or the uncompressed form exceeds
+            :data:`INFLATED_BYTES_MAX`.
     """
     data = _encoder.encode(command)
     _check_inflated(len(data))
@@ -435,14 +453,14 @@ def _format_for(command: Command) -> int:
 
 
 def written_and_read(command: Command) -> Steps[tuple[bytes, Command]]:
-    """Return the log form of a command, and the command as every member reads it.
+    """Return a command's log form, and the command as every member will read it.
 
-    A proposer writes only a command that it could read back. A member that could not read it would stop, and
-    one that read another command would differ from the others.
+    A proposer sends only a command that it can read back. Otherwise all members might stop at this command,
+    or a member might apply a different command than the other members.
 
     Raises:
         CommandTooLarge: As :func:`encode_command`.
-        CommandFormatError: If it cannot be read back: a defect of this program.
+        CommandFormatError: If the command cannot be read back, which is a defect of this program.
     """
     if isinstance(command, _OfTopics) and len(command.topics) >= _TOPICS_SLICED:
         return (yield from _writing_long(command))
@@ -453,7 +471,7 @@ def written_and_read(command: Command) -> Steps[tuple[bytes, Command]]:
 
 
 def _writing_long(command: _OfTopics) -> Steps[tuple[bytes, Command]]:
-    """Write a command with many topics as :func:`encode_command` does, and read it, in steps."""
+    """Write a command with many topics in steps, as :func:`encode_command` does, and read it back."""
     rest = _encoder.encode(replace(command, topics=()))
     fields = _array_decoder.decode(rest)
     at, begin = _TOPICS_AT[bytes(fields[0])], len(rest) - sum(map(len, fields))
@@ -475,7 +493,7 @@ def _writing_long(command: _OfTopics) -> Steps[tuple[bytes, Command]]:
 
 
 def _pieces(head: bytes, topics: Sequence[TopicQueues], tail: bytes) -> Iterator[bytes]:
-    """Yield a command in encoded pieces, after making sure that topics are read as they were."""
+    """Yield the encoded pieces of a command. Check that each piece's topics can be read back unchanged."""
     yield head
     for chunk in in_chunks(topics):
         piece = _encoder.encode(chunk)
@@ -486,21 +504,22 @@ def _pieces(head: bytes, topics: Sequence[TopicQueues], tail: bytes) -> Iterator
 
 
 def _array_head(count: int) -> bytes:
-    """Return msgpack's head of an array of so many items, as msgspec writes it."""
+    """Return msgpack's header of an array of ``count`` items, as msgspec writes it."""
     if count < 16:
         return bytes((0x90 | count,))
     return struct.pack(">BH", 0xDC, count) if count < 65536 else struct.pack(">BI", 0xDD, count)
 
 
 def format_of(command: bytes) -> int:
-    """Return the format version that a member must know to apply a command, given in its log form."""
+    """Return the format version that a member must know to apply a command. ``command`` is the log form."""
     return command[0] if command else 0
 
 
 def work_of(command: bytes) -> int:
-    """Return the cost of applying a command, given in its log form: its bytes; 40 for each compressed byte.
+    """Return the cost of applying a command, from the bytes of its log form.
 
-    Compressed topics have two or three bytes each.
+    Each plain byte costs 1 and each compressed byte 40, because a compressed topic takes only two or three
+    bytes.
     """
     return len(command) * (_PACKED_WORK if command[1] == _ZLIB else 1)
 
@@ -514,7 +533,7 @@ def decoding_command(data: bytes) -> Steps[Command]:
     """Read the log form of a command in steps, within a bound of memory.
 
     Raises:
-        CommandFormatError: If it is of a newer format, an unknown kind, or damaged.
+        CommandFormatError: If the log form has a newer format, has an unknown kind, or is damaged.
     """
     if len(data) < 3 or not FIRST_FORMAT <= data[0] <= FORMAT_VERSION or data[1] not in (_PLAIN, _ZLIB):
         raise CommandFormatError(
@@ -540,7 +559,7 @@ def decoding_command(data: bytes) -> Steps[Command]:
 
 
 def _reading_long(payload: bytes) -> Steps[Command | None]:
-    """Read a command with many topics in steps; None for any other, and if it is damaged."""
+    """Read a command with many topics in steps; return None for other commands and damaged commands."""
     try:
         fields = _array_decoder.decode(payload)
         at = _TOPICS_AT.get(bytes(fields[0])) if fields else None
@@ -562,7 +581,7 @@ def encode_batch(batch: Batch) -> bytes:
     """Return the log form of a batch.
 
     Raises:
-        CommandTooLarge: If it is above :data:`ENTRY_BYTES_MAX`.
+        CommandTooLarge: If the log form exceeds :data:`ENTRY_BYTES_MAX`.
     """
     data = bytes((BATCH_FORMAT,)) + _encoder.encode(batch)
     if len(data) > ENTRY_BYTES_MAX:
@@ -571,10 +590,10 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 def decode_batch(data: bytes) -> Batch:
-    """Read the log form of a batch; its commands stay encoded.
+    """Read the log form of a batch. Its commands stay encoded.
 
     Raises:
-        CommandFormatError: If it is of a newer format or damaged.
+        CommandFormatError: If the batch has a newer format or is damaged.
     """
     if not data or data[0] != BATCH_FORMAT:
         raise CommandFormatError(f"batch of {len(data)} bytes is not of format {BATCH_FORMAT}")
@@ -587,7 +606,8 @@ def decode_batch(data: bytes) -> Batch:
 def _inflate(data: bytes) -> bytes:
     stream = zlib.decompressobj()
     try:
-        # Allow one byte more: at exactly the limit, zlib has not yet seen the end of its stream.
+        # Allow one byte more than the limit. If zlib had to stop at exactly the limit, it would not see the
+        # end of its stream.
         plain = stream.decompress(data, INFLATED_BYTES_MAX + 1)
     except zlib.error as error:
         raise CommandFormatError(f"command's zlib stream of {len(data)} bytes: {error}") from None

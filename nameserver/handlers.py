@@ -1,9 +1,9 @@
-"""Answers of a nameserver, as one pure function of the table, the request and the settings.
+"""Answers of a nameserver, as a pure function of the table, the request and the settings.
 
-:func:`decide` returns an answer, or the action that must come first: a command for the table, a renewal of a
-lease, or a change of settings. It knows neither the mode nor connections. :func:`answer_for` turns a
-command's verdict into the answer. Source of every rule: DefaultRequestProcessor and ClientRequestProcessor of
-RocketMQ 4.9 and 5.3; where we differ on purpose, the comment says so.
+:func:`decide` returns an answer, or an action that must come before the answer: a command for the table, a
+renewal of a lease, or a change of settings. It knows neither the mode nor the connections. :func:`answer_for`
+turns a command's result into the answer. The rules come from DefaultRequestProcessor and
+ClientRequestProcessor of RocketMQ 4.9 and 5.3. A comment marks each place where we differ on purpose.
 """
 
 from __future__ import annotations
@@ -43,10 +43,13 @@ FAQ_4: Final = "http://rocketmq.apache.org/docs/faq/"
 FAQ_5: Final = "https://rocketmq.apache.org/docs/bestPractice/06FAQ"
 
 NOT_READY: Final = "name server not ready"
-"""Remark of 105 while ``needWaitForService`` refuses, and with a tag while there is no leader."""
+"""Remark of the answer to request 105 while ``needWaitForService`` refuses it, or while there is no leader.
+
+Without a leader, a tag precedes the text.
+"""
 
 DONE: Final = Answer()
-"""The answer that says success and nothing else."""
+"""Answer that reports success and has no further content."""
 
 _FLAG_UNIT: Final = 1
 _FLAG_UNIT_SUB: Final = 2
@@ -56,13 +59,13 @@ _FLAG_UNIT_SUB: Final = 2
 
 
 class Renewal(msgspec.Struct, frozen=True, kw_only=True):
-    """The table already is as the sender wants it; only its lease is renewed.
+    """A request after which the table stays the same: this process only renews the record's lease.
 
     Attributes:
-        record: The broker's; it has the lease.
-        answer: Answer if this process may renew the record's lease.
-        otherwise: Action if it may not: a command to propose, or another answer.
-        is_current: The sender stated the data version of the record.
+        record: The broker's record, whose lease is renewed.
+        answer: Answer if this process may renew the lease.
+        otherwise: Action if this process may not renew the lease: a command to propose, or another answer.
+        is_current: True if the sender sent the record's data version.
     """
 
     record: Record
@@ -73,7 +76,7 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsChange:
-    """Request 318: apply these settings now, and write the changes to a file."""
+    """Request 318: apply these settings now, and write the changed ones to a file."""
 
     after: NamesrvSettings
     changes: Mapping[str, str]
@@ -83,12 +86,12 @@ Decision: TypeAlias = Answer | Renewal | SettingsChange | Command
 
 
 def decide(view: RouteView, request: Request, settings: NamesrvSettings, *, uptime_s: float) -> Decision:
-    """Decide a request on the table as it is.
+    """Decide a request from the current table.
 
     Args:
-        view: The table; a command's bases are read from it.
-        request: Its code is one of :data:`SERVED`, as the wire refuses all others. It is no registration:
-            :func:`decide_registration` is for those.
+        view: The table. The revisions of items in a command come from this table.
+        request: A request with a code in :data:`SERVED`. The caller has already refused all other codes. For
+            registrations, use :func:`decide_registration` instead.
         uptime_s: Seconds since this process started to serve.
     """
     if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC and must_wait(settings, uptime_s):
@@ -96,14 +99,15 @@ def decide(view: RouteView, request: Request, settings: NamesrvSettings, *, upti
     try:
         return _HANDLERS[request.code](view, request, settings)
     except FieldError as error:
-        # If a required argument is missing, Java fails later or stores null; our error names the argument.
+        # Differs from Java: without a required argument, Java fails later or stores null. Our answer names
+        # the missing argument.
         return refusal(str(error))
     except RemoteProtocolError as error:
         return refusal(f"body of request {request.code} cannot be read: {error}")
 
 
 def answer_for(command: Command, verdict: Verdict, settings: NamesrvSettings) -> Answer:
-    """Build the answer to a request from its command's result. Never called with *moved*."""
+    """Build the answer to a request from its command's result. The result must not be *moved*."""
     if isinstance(verdict, Rejected):
         return Answer(code=verdict.code, remark=verdict.remark)
     assert not isinstance(verdict, Moved), "a command that moved is decided again, not answered"
@@ -118,7 +122,7 @@ def answer_for(command: Command, verdict: Verdict, settings: NamesrvSettings) ->
 
 
 def table_limits(settings: NamesrvSettings, host: str) -> commands.TableLimits:
-    """Return the bounds of the table, for a command that makes it grow.
+    """Return the bounds of the table that a command must obey when it makes the table grow.
 
     Args:
         host: Host of the connection, in the form of :func:`routekeeper.remoting.addresses.charged_host`.
@@ -134,7 +138,10 @@ def table_limits(settings: NamesrvSettings, host: str) -> commands.TableLimits:
 
 
 def must_wait(settings: NamesrvSettings, uptime_s: float) -> bool:
-    """Return whether 105 is refused because the process is young (``needWaitForService``, 5.1)."""
+    """Return True if the nameserver must refuse request 105 because it has just started.
+
+    RocketMQ 5.1 has the same rule. The setting is ``needWaitForService``.
+    """
     return settings.need_wait_for_service and uptime_s < settings.wait_seconds_for_service
 
 
@@ -159,8 +166,9 @@ def deciding_registration(
     *,
     limits: commands.TableLimits | None = None,
 ) -> Steps[Renewal | commands.RegisterBroker]:
-    """Decide a request 103, once it is decoded. It must be decided again if its broker changed between two
-    steps.
+    """Decide a decoded request 103 in steps.
+
+    The caller must decide again if the broker's state changed between two steps.
 
     Args:
         limits: See :func:`table_limits`.
@@ -191,8 +199,8 @@ def deciding_registration(
         limits=limits,
     )
     command = msgspec.structs.replace(command, topics=(yield from decoded.topics()))
-    # Propose it although it changes nothing: without a record there is no lease to renew, and the log must
-    # check the proposal's bases again.
+    # Without a record there is no lease to renew. Then propose the command even if it changes nothing, so
+    # that the log checks the items from which it was computed.
     if record is None or (yield from view.would_change(command)):
         return command
     return renewal_of(view, record, settings, is_current=record.data_version == decoded.data_version)
@@ -201,11 +209,11 @@ def deciding_registration(
 def renewal_of(
     view: RouteView, record: Record, settings: NamesrvSettings, *, is_current: bool = False
 ) -> Renewal:
-    """Return the answer to a registration that changes nothing, because the record is the same already.
+    """Return the renewal for a registration that changes nothing, because the record is the same already.
 
     Args:
-        is_current: It has the record's data version. A late copy has another one, and may have another broker
-            name or id.
+        is_current: True if the registration has the record's data version. A late copy of an older
+            registration has another version, and may have another broker name or id.
     """
     entry = view.name(record.broker_name)
     assert entry is not None, "a record has its broker name"
@@ -228,8 +236,8 @@ def renewal_of(
 def _registered(reply: RegisterReply, settings: NamesrvSettings) -> Answer:
     body = b""
     if reply.order_topics is not None and settings.return_order_topic_config_to_broker:
-        # Send an empty table, as Apache does. A 4.9 broker then resets the order flags of all its topics;
-        # without a body it would leave them alone.
+        # Send an empty table, as Apache does. A 4.9 broker then resets the order flags of all its topics.
+        # Without a body, the broker would not change these flags.
         body = _kv_body({key: entry.value for key, entry in reply.order_topics.items()})
     elif reply.master_addr is None and reply.ha_server_addr is None:
         return DONE
@@ -240,17 +248,17 @@ def _registered(reply: RegisterReply, settings: NamesrvSettings) -> Answer:
 
 
 def broker_of_farewell(request: Request) -> BrokerKey:
-    """Return the broker that a 104 is about.
+    """Return the broker that a request 104 (unregister) names.
 
     Raises:
-        FieldError: If it cannot be read.
+        FieldError: If a field of the request is invalid.
     """
     fields = _farewell(request)
     return broker_key(fields.cluster_name, fields.broker_addr)
 
 
 def _farewell(request: Request) -> ext.UnregisterBrokerFields:
-    # Ignore brokerId, because it decides nothing. 4.9 fails on one that is no number, 5.x does not.
+    # Ignore brokerId: it is not needed to find the broker. RocketMQ 4.9 fails if it is not a number.
     return ext.UnregisterBrokerFields.parse({**request.ext_fields, "brokerId": "0"})
 
 
@@ -302,7 +310,7 @@ def _member_group(view: RouteView, request: Request, settings: NamesrvSettings) 
         broker_name=fields.broker_name,
         broker_addrs={} if data is None else data.broker_addrs,
     )
-    # 5.x leaves this remark on the success; no client may conclude anything from it.
+    # 5.x sends this remark with a success. A client must not conclude anything from the remark.
     return Answer(remark="not set any response code", body=group.encode())
 
 
@@ -318,7 +326,7 @@ def _route(view: RouteView, request: Request, settings: NamesrvSettings) -> Deci
 
 
 def route_answer(route: TopicRouteData, request: Request, fields: ext.GetRouteFields) -> Answer:
-    """Return the answer to a 105 with this route, in the encoding that its sender reads."""
+    """Return the answer to request 105 with this route, in the JSON encoding that the sender reads."""
     if fields.zone_mode and fields.zone_name:
         route = select_zone(route, fields.zone_name)
     dialect = dialect_for(request.version, accept_standard_json_only=fields.accept_standard_json_only)
@@ -326,24 +334,24 @@ def route_answer(route: TopicRouteData, request: Request, fields: ext.GetRouteFi
 
 
 def no_route(topic: str | None, *, is_5: bool) -> Answer:
-    """Return the answer to 105 for a topic that nobody has, to a client of 5.x or an older one."""
+    """Return the answer to request 105 for a topic without a route, with the FAQ link of 5.x or of 4.9."""
     remark = f"No topic route info in name server for the topic: {_shown(topic)}\n"
     faq = FAQ_5 if is_5 else FAQ_4
     return Answer(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"{remark}See {faq} for further details.")
 
 
 def route_of(view: RouteView, topic: str, settings: NamesrvSettings) -> TopicRouteData | None:
-    """Return a topic's route in the form that these settings ask for; None if it has no route."""
+    """Return a topic's route in the form that the settings require, or None if it has no route."""
     return view.route(
         topic, acting_master=settings.support_acting_master, order_conf=settings.order_message_enable
     )
 
 
 def select_zone(route: TopicRouteData, zone_name: str) -> TopicRouteData:
-    """Keep the brokers of one zone, and broker names without a master; the result may be empty (5.x).
+    """Keep only the brokers of one zone, and broker names without a master (5.x). The result may be empty.
 
-    Source: ZoneRouteRPCHook. Unlike that hook, this function leaves the JSON dialect to the caller: number
-    keys stay quoted for clients that asked for standard JSON.
+    Source: ZoneRouteRPCHook. Unlike the hook, this function leaves the JSON encoding to the caller. So keys
+    that are numbers stay quoted for clients that requested standard JSON.
     """
     kept = tuple(
         data
@@ -543,7 +551,7 @@ _HANDLERS: Final[Mapping[int, _Handler]] = {
 }
 
 READS: Final = frozenset(_READS)
-"""Requests that only read the table; they follow ``routeFreshness``."""
+"""Codes of requests that only read the table; the setting ``routeFreshness`` applies to them."""
 
 SERVED: Final = frozenset({*_HANDLERS, RequestCode.REGISTER_BROKER})
-"""Request codes that are known here."""
+"""Codes of all requests that a nameserver serves."""

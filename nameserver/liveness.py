@@ -1,24 +1,27 @@
 """Times at which brokers were last seen, by connection, and connections that closed.
 
-One small state machine for both modes. It decides nothing about routes: independent mode judges this
-process's evidence alone. In raft mode each member reports its evidence to the leader, which judges the
-evidence of all members.
+Both modes use this small state machine. It decides nothing about routes. In independent mode, the nameserver
+decides by this process's evidence alone. In raft mode, each member reports its evidence to the leader, and
+the leader decides by the evidence of all members.
 
 Rules:
-    - A connection counts for every broker that registered over it. A broker belongs to the youngest accepted
-      connection over which it registered (ids grow); an older connection never takes the broker over. So a
-      late copy from a former process neither keeps a broker alive by its connection nor removes it.
-    - A close by the peer, an error or idleness is evidence that the broker is gone, if the connection owned
-      the broker. A close that this process starts (shutdown, shedding) is none.
-    - A message of a former process may arrive after its successor is gone, and list the broker anew. The end
-      of that older connection is evidence against the record that the message made.
-    - An unregistration over the owning connection is evidence as a close is.
-    - A registration is a late copy if its data version is contained in the listed one and differs from it. A
-      broker whose data version really went back (its store was restored from a backup) repeats it: see
-      :meth:`Liveness.is_late`.
+    - A connection is tracked for every broker that registered over it. A broker belongs to the youngest
+      accepted connection over which it registered (connection ids grow). An older connection never takes
+      the broker over. So if a copy of a registration arrives late over a connection of the broker's former
+      process, this connection neither keeps the broker listed nor removes the broker.
+    - The end of a connection by the peer, by an error or by idleness is evidence that a broker is gone, if
+      the broker belonged to the connection. If this process closes the connection (shutdown, shedding load),
+      this is no evidence.
+    - After a broker's newer process is gone, a late registration from the broker's former process may
+      arrive. This registration lists the broker again. Then the end of the former process's connection is
+      evidence against the record that this registration made.
+    - An unregistration over the owning connection is evidence, like a close.
+    - A registration is a late copy if the data version in the broker's record contains the registration's
+      data version, and the two differ. But a broker's data version goes back if its store was restored from
+      a backup. Such a broker repeats the older version: see :meth:`Liveness.is_late`.
 
-This module has its own clock, in seconds. It moves only in :meth:`Liveness.advance`, by at most
-:data:`CLOCK_STEP_MAX_S` a step. So a process that was paused does not expire all leases when it goes on.
+This module has its own clock, in seconds. Only :meth:`Liveness.advance` moves it, by at most
+:data:`CLOCK_STEP_MAX_S` a step. So the leases do not all expire at once when a paused process goes on.
 """
 
 from __future__ import annotations
@@ -36,30 +39,36 @@ from routekeeper.remoting.bounds import LEASE_MS
 from routekeeper.remoting.route import DataVersion
 
 CLOCK_PERIOD_S: Final = 0.25
-"""How often the driver calls :meth:`Liveness.advance`."""
+"""Seconds between two calls of :meth:`Liveness.advance` by the driver."""
 
 CLOCK_STEP_MAX_S: Final = 1.0
-"""Largest step of the clock in seconds, however long the process was paused."""
+"""Largest step of the clock in seconds, no matter how long the process was paused."""
 
 LEASE_DEFAULT_S: Final = LEASE_MS / 1000
-"""Lease of a broker that asks for none."""
+"""Lease in seconds of a broker that asks for no lease."""
 
 CLOSED_MAX: Final = 10_000
-"""Bound of the remembered brokers without a connection; beyond it, the longest unchanged are forgotten."""
+"""Largest number of remembered brokers without a connection.
+
+Above this number, the broker whose contact has not changed for the longest time is forgotten.
+"""
 
 SPARE_MAX: Final = 10_000
-"""Pairs of an open connection and a broker that registered over it, except the youngest connection of each
-broker with a record. Above it the oldest pair is forgotten: a stranger could register any number of names.
+"""Largest number of remembered pairs of an open connection and a broker that registered over it.
+
+A pair is not counted if the broker has a record and the connection owns the broker. A stranger could register
+any number of names, so the number of pairs is bounded. Above the bound, the oldest pair is forgotten.
 """
 
 REPEATED_AFTER_S: Final = 5.0
-"""A contained version that comes again after this time is the broker's own.
+"""Seconds from the first arrival of an older data version until a repeat of this version is accepted.
 
-Copies from one socket buffer arrive within moments, while brokers register every 10 s at most.
+A repeat that arrives earlier counts as a late copy. Late copies from one socket buffer arrive within moments,
+but a broker registers at most once in 10 s.
 """
 
 NEVER: Final = float("-inf")
-"""Instant that stands for "never seen"."""
+"""Instant that stands for "never seen", because it lies before every other instant."""
 
 
 class Ownership(Enum):
@@ -67,27 +76,30 @@ class Ownership(Enum):
 
     OWNER = "owner"
     OLDER = "older"
-    """The broker registered over it, and later over a younger connection."""
+    """The broker registered over the connection, and later over a younger connection."""
     STRANGER = "stranger"
-    """The broker never registered over it: an admin tool, or a broker that has not registered yet."""
+    """The broker never registered over the connection: it belongs to an admin tool or to a new broker."""
 
 
 class Closing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Evidence that a broker is gone: its connection closed, or it unregistered over the connection."""
 
     at: float
-    """Instant on the liveness clock."""
+    """Instant of the evidence on the liveness clock, in seconds."""
     origin: ConnectionId
     revision: int | None
-    """Revision of the record at that moment; or the revision that a registration over this connection made
-    afterwards. None while there is no record.
+    """Revision of the broker's record when the connection closed or the broker unregistered; None if the
+    broker had no record then.
+
+    A registration that arrived over this connection may succeed later. This field then becomes the revision
+    of the record after that registration.
     """
     unregistered: bool = False
-    """The broker unregistered; its connection did not close."""
+    """True if the broker unregistered; False if its connection closed."""
 
 
 class _Contained(msgspec.Struct, frozen=True, gc=False):
-    """A data version that a broker sent, older than the listed one, and the instant of the first time."""
+    """A broker's data version that is older than the one in its record, and the time of its first arrival."""
 
     version: DataVersion
     listed: DataVersion
@@ -98,42 +110,44 @@ class Contact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Facts about one broker from this process's own connections."""
 
     heard_at: float
-    """Instant on the liveness clock."""
+    """Instant of the last contact on the liveness clock, in seconds."""
     lease_s: float
     owner: ConnectionId | None = None
-    """The youngest connection over which the broker registered, remembered after its close."""
+    """The youngest connection over which the broker registered. It is remembered even after its close."""
     connected: bool = False
-    """The owner is open, and the broker has not unregistered over it."""
+    """True if the owner is open and the broker has not unregistered over it."""
     confirmed: bool = False
-    """A registration over the owner has succeeded."""
+    """True if a registration over the owner has succeeded."""
     closing: Closing | None = None
     version: int = 0
-    """Number of the last change of any contact; orders them for reports."""
+    """Number of the contact's last change; changes of all contacts are numbered in one sequence."""
 
 
 class Liveness:
-    """Contacts of one process, and the clock that dates them.
+    """Contacts of this process with brokers, and the clock by which they are dated.
 
     Invariants:
-        - a connected broker has an owner, and that connection is open;
-        - a broker is not both connected and closing;
-        - contacts lie in the order of their last change.
+        - a connected broker has an owner, and the owner is an open connection;
+        - a broker is never connected and closing at the same time;
+        - contacts are stored in the order of their last change.
     """
 
     def __init__(self) -> None:
         self.clock = 0.0
-        """Seconds this process has been running, pauses not counted."""
+        """Seconds for which this process has run, without its pauses."""
         self.version = 0
-        """Number of the last change; see :meth:`changes_since`."""
+        """Number of the last change of any contact; see :meth:`changes_since`."""
         self._read_at: float | None = None
         self._contacts: dict[BrokerKey, Contact] = {}
-        self._unconnected: dict[BrokerKey, None] = {}  # contacts, in the order of their last change
-        # Open connections only; the value is the revision of the last registration that succeeded over it.
+        self._unconnected: dict[BrokerKey, None] = {}  # unconnected brokers, by last change
+        # For each open connection: the brokers that registered over it, each with the record's revision after
+        # the last successful registration. The revision is None before the first successful registration.
         self._registered_over: dict[ConnectionId, dict[BrokerKey, int | None]] = {}
-        # All of those pairs except owners of brokers with a record, the oldest first. Either no registration
-        # has succeeded yet, or the record is gone, or a younger connection owns the broker.
+        # Pairs of a connection and a broker in _registered_over, the oldest pair first. In each of these
+        # pairs, no registration has succeeded yet, or the broker's record is gone, or a younger connection
+        # owns the broker.
         self._spare: dict[tuple[ConnectionId, BrokerKey], None] = {}
-        # At most one for each record; it is removed with the record.
+        # This has at most one entry for each record, and the entry is removed with the record.
         self._contained: dict[BrokerKey, _Contained] = {}
 
     def advance(self, now: float) -> None:
@@ -141,18 +155,18 @@ class Liveness:
         read_at = self._read_at
         if read_at is None:
             self._read_at = now
-        elif now > read_at:  # a reading that goes back is ignored: the same time must not count twice
+        elif now > read_at:  # Ignore a reading that goes back: the same time must not count twice.
             self.clock += min(now - read_at, CLOCK_STEP_MAX_S)
             self._read_at = now
 
-    # -- what happens -------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------
 
     def registering(
         self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float = LEASE_DEFAULT_S
     ) -> None:
-        """Note that a registration arrived over ``origin``, before it is decided.
+        """Record that a registration arrived over ``origin``, before the registration is decided.
 
-        The broker belongs to this connection from here on, unless a younger one has it.
+        From then on the broker belongs to this connection, unless a younger connection owns the broker.
         """
         is_spare = self._registered_over.setdefault(origin, {}).setdefault(broker, None) is None
         before = self._contacts.get(broker)
@@ -175,10 +189,10 @@ class Liveness:
             self._add_spare(origin, broker)
 
     def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
-        """Note that a registration over ``origin`` succeeded and left the record at ``revision``.
+        """Record that a registration over ``origin`` succeeded and left the record at ``revision``.
 
-        The call may come after the close of that connection, if the proposal took long. The evidence of the
-        close then refers to this revision.
+        If the proposal took long, this call may come after the connection's close. The evidence of the close
+        then refers to this revision.
         """
         contact = self._contacts.get(broker)
         if origin in self._registered_over:
@@ -196,7 +210,8 @@ class Liveness:
         closing = contact.closing
         if contact.connected:
             if not contact.confirmed:
-                # Reports do not contain this field, so the contact keeps its place in the order.
+                # Do not count this as a change, because reports to the leader do not contain ``confirmed``.
+                # The contact keeps its position in the order of changes.
                 self._contacts[broker] = replace(contact, confirmed=True)
         elif closing is not None and closing.origin == origin and closing.revision != revision:
             self._put(broker, replace(contact, closing=replace(closing, revision=revision)))
@@ -204,16 +219,17 @@ class Liveness:
     def is_late(
         self, broker: BrokerKey, origin: ConnectionId, *, version: DataVersion, listed: DataVersion
     ) -> bool:
-        """Note the data version of a registration; return whether it is a late copy, which is not applied.
+        """Record a registration's data version; return True if the registration is a late copy.
 
-        A registration is a late copy if the listed version contains its version, and the two differ. But a
-        broker whose store was restored also sends such an older version, again and again. So the older
-        version is accepted when the broker's youngest connection repeats it long enough after the first
-        time, unless the listed version came in between.
+        A registration is a late copy if the listed version contains its version and the two differ. A late
+        copy must not be applied. But a broker whose store was restored from a backup also sends an older
+        version, again and again. So an older version is accepted if two conditions hold: the broker's
+        youngest connection repeats it after :data:`REPEATED_AFTER_S` seconds, and the listed version did not
+        arrive in between.
 
         Args:
-            origin: Its connection; :meth:`registering` was called with it.
-            listed: Version of the broker's record as applied here.
+            origin: The registration's connection, after a call of :meth:`registering` with it.
+            listed: Data version of the broker's record in this process's table.
         """
         if version.counter > listed.counter or not version.contained_in(listed) or version == listed:
             if self._contained:
@@ -227,15 +243,19 @@ class Liveness:
         return self.clock - first.at < REPEATED_AFTER_S
 
     def note_current(self, broker: BrokerKey) -> None:
-        """Note that a broker sent the listed data version or a newer one, so an older one was a late copy."""
+        """Record that a broker sent the listed data version or a newer one.
+
+        Any older version that arrived before was therefore a late copy.
+        """
         self._contained.pop(broker, None)
 
     def heard(self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float | None = None) -> None:
-        """Renew the lease without a registration: at a heartbeat, or at a query for the data version."""
+        """Renew the lease without a registration, at a heartbeat or a query for the data version."""
         before = self._contacts.get(broker) or Contact(heard_at=NEVER, lease_s=LEASE_DEFAULT_S)
-        # After a close, only a younger connection shows that the broker lives: an older one may deliver
-        # messages of a former process. After an unregistration, the owner counts again only when it
-        # registers.
+        # ``closing`` is the evidence that the broker is gone. A heartbeat or a query cancels it only if the
+        # message came over a younger connection than the owner: an older connection may deliver messages of
+        # the broker's former process. If the broker unregistered over the owner and the owner is still open,
+        # messages over the owner do not cancel the evidence; only a new registration does.
         lives = before.closing is None or (before.owner is not None and origin > before.owner)
         lease_s, closing = before.lease_s if lease_s is None else lease_s, None if lives else before.closing
         self._put(broker, replace(before, heard_at=self.clock, lease_s=lease_s, closing=closing))
@@ -243,14 +263,16 @@ class Liveness:
     def closed(
         self, origin: ConnectionId, *, by_us: bool, revision_of: Callable[[BrokerKey], int | None]
     ) -> tuple[BrokerKey, ...]:
-        """Note the end of a connection.
+        """Record the end of a connection.
 
         Args:
-            by_us: This process closed it by its own decision. A close for idleness does not count as one.
-            revision_of: The revision of a broker's record as applied here, None if there is none.
+            by_us: True if this process closed the connection at shutdown or to shed load. False if the peer
+                closed the connection, or if it ended after an error or because it was idle.
+            revision_of: Function that returns the revision of a broker's record in this process's table, or
+                None if there is no record.
 
         Returns:
-            The brokers for which this is evidence that they are gone, in the order they registered.
+            The brokers that are gone because of this close, in the order in which they registered.
         """
         gone = []
         for broker, revision in self._registered_over.pop(origin, {}).items():
@@ -270,10 +292,12 @@ class Liveness:
         return tuple(gone)
 
     def withdrawn(self, broker: BrokerKey, origin: ConnectionId, *, revision: int | None) -> None:
-        """Note an unregistration over ``origin``; it is evidence only if that connection owns the broker.
+        """Record an unregistration over ``origin``.
+
+        The unregistration is evidence that the broker is gone only if this connection owns the broker.
 
         Args:
-            revision: The revision of the broker's record as applied here, None if there is none.
+            revision: Revision of the broker's record in this process's table; None if there is no record.
         """
         contact = self._contacts.get(broker)
         if contact is not None and contact.owner == origin:
@@ -281,7 +305,7 @@ class Liveness:
             self._put(broker, replace(contact, connected=False, confirmed=False, closing=closing))
 
     def forget(self, broker: BrokerKey) -> None:
-        """Drop all that is known of a broker whose record is gone for good (independent mode)."""
+        """Drop all facts about a broker whose record is gone for good (independent mode)."""
         self._contacts.pop(broker, None)
         self._unconnected.pop(broker, None)
         self._contained.pop(broker, None)
@@ -291,9 +315,10 @@ class Liveness:
                 self._spare.pop((origin, broker), None)
 
     def removed(self, broker: BrokerKey) -> None:
-        """Note that the record is gone, by any change: earlier messages say nothing about the next record.
+        """Record that a broker's record is gone. Earlier messages must not count for the next record.
 
-        Connections and evidence of closed connections stay, because they name revisions.
+        Connections and evidence of closed connections are kept. They name the revision of their record, so
+        they cannot be taken for evidence about the next record.
         """
         self._contained.pop(broker, None)
         contact = self._contacts.get(broker)
@@ -303,28 +328,28 @@ class Liveness:
             self._add_spare(origin, broker)
 
     def table_replaced(self) -> None:
-        """Forget all revisions of records, because another table may be in force now."""
+        """Forget data versions that refer to records: the table may have been replaced by another one."""
         self._contained.clear()
 
     def prune(self) -> None:
-        """Forget brokers without a connection whose lease has passed since they were last seen or closed."""
+        """Forget unconnected brokers whose lease has passed since they were last seen or closed."""
         for broker, contact in list(self._contacts.items()):
             last = contact.heard_at if contact.closing is None else max(contact.heard_at, contact.closing.at)
             if not contact.connected and self.clock - last > contact.lease_s:
                 del self._contacts[broker]
                 del self._unconnected[broker]
 
-    # -- what is known ------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------
 
     def contact(self, broker: BrokerKey) -> Contact | None:
-        """Return what is known of a broker here."""
+        """Return this process's facts about a broker, or None."""
         return self._contacts.get(broker)
 
     def changes_since(self, version: int) -> tuple[tuple[BrokerKey, Contact], ...]:
-        """Return the contacts that changed after ``version``, the latest change first.
+        """Return the contacts that changed after change number ``version``, the latest change first.
 
-        Forgotten contacts are not among them. Only unconnected contacts are forgotten, after their lease; a
-        process with a copy can compute that time itself.
+        Forgotten contacts are missing. Only unconnected contacts are forgotten, after their lease. A process
+        that has a copy of a contact can compute itself when the contact is forgotten.
         """
         latest_first = reversed(self._contacts.items())
         return tuple(takewhile(lambda change: change[1].version > version, latest_first))
@@ -339,13 +364,14 @@ class Liveness:
         return Ownership.STRANGER
 
     def carries_broker(self, origin: ConnectionId) -> bool:
-        """Return whether any broker registered over this open connection."""
+        """Return True if any broker registered over this open connection."""
         return bool(self._registered_over.get(origin))
 
     def connections_of(self, broker: BrokerKey, *, up_to_revision: int) -> tuple[ConnectionId, ...]:
-        """Return the open connections over which this or an older revision of the record was registered.
+        """Return the open connections over which a broker's record got a revision up to ``up_to_revision``.
 
-        These are closed when that revision is evicted, so that a broker that still lives notices it.
+        When the broker is evicted, the caller closes these connections. So a broker that still lives notices
+        the eviction.
         """
         return tuple(
             origin
@@ -354,16 +380,17 @@ class Liveness:
         )
 
     def silent(self) -> tuple[BrokerKey, ...]:
-        """Return the brokers whose lease has run out by this clock, the longest silent first."""
+        """Return the brokers whose lease has run out by this clock, the longest unseen first."""
         contacts, clock = self._contacts, self.clock
         late = (broker for broker, known in contacts.items() if clock - known.heard_at > known.lease_s)
         return tuple(sorted(late, key=lambda broker: contacts[broker].heard_at))
 
     def _left_behind(self, broker: BrokerKey, contact: Contact, revision: int | None) -> bool:
-        """Note that an older connection has ended whose last registration left the record at ``revision``.
+        """Record the end of an older connection whose last registration left the record at ``revision``.
 
         Returns:
-            Whether that is evidence: the owner is gone, and the record was made after its end.
+            True if this end is evidence that the broker is gone: the owner was closed before, and the older
+            connection's registration made the record after that.
         """
         closing = contact.closing
         if closing is None or revision is None or revision <= (closing.revision or 0):
@@ -372,9 +399,10 @@ class Liveness:
         return True
 
     def _add_spare(self, origin: ConnectionId, broker: BrokerKey) -> None:
-        """Count a pair as spare if its connection is open; above the bound forget the oldest pair.
+        """Add a pair to ``_spare`` if its connection is open. Above the bound, forget the oldest pair.
 
-        For other members, the connection of a forgotten broker counts as closed by us, which is no evidence.
+        Other members then assume that this process closed the forgotten pair's connection. Such a close is
+        no evidence that the broker is gone.
         """
         if broker not in self._registered_over.get(origin, ()):
             return
@@ -397,15 +425,15 @@ class Liveness:
         self._place(broker, replace(contact, version=self.version + 1))
 
     def _place(self, broker: BrokerKey, contact: Contact) -> None:
-        """Store a contact that has its change number already."""
+        """Store a contact that already has its change number."""
         self.version = contact.version
-        self._contacts.pop(broker, None)  # a dict keeps insertion order: the latest change lies last
+        self._contacts.pop(broker, None)  # reinsert: dicts keep insertion order, the latest last
         self._contacts[broker] = contact
         self._unconnected.pop(broker, None)
         if not contact.connected:
             self._unconnected[broker] = None
             if len(self._unconnected) > CLOSED_MAX:
-                # Without its contact nothing is known of the broker. Its lease then decides, by the clock of
-                # the process that judges.
+                # Without a contact, this process has no evidence about the broker. The process that decides
+                # on evictions then waits for the broker's lease by its own clock.
                 oldest = next(iter(self._unconnected))
                 del self._unconnected[oldest], self._contacts[oldest]

@@ -1,4 +1,4 @@
-"""Request 103, decoded: a broker's facts and its topics."""
+"""Decoding of request 103 (register broker): a broker's properties and its topics."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ from routekeeper.remoting.route import DataVersion
 from routekeeper.remoting.steps import Steps, finish, in_chunks
 
 SHORT_BYTES: Final = 16 * 1024
-"""Size in bytes up to which a body is read in one step, which takes less than 0.1 ms."""
+"""Largest size in bytes of a body that is decoded in one step. Such a step takes less than 0.1 ms."""
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """A decoded request 103, so that a second decision needs no second decoding.
+    """A decoded request 103. A request may be decided twice; the decoded form is kept for both decisions.
 
     Attributes:
-        lease_ms: How long the broker may be silent; the default if the request has no sensible value.
+        lease_ms: Milliseconds for which the broker may be silent; the default if the request has no positive
+            value.
         enable_acting_master, filter_servers, mappings: As in :class:`RegisterBroker`.
         table: Topics of the body by name, in the body's order.
     """
@@ -57,7 +58,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     mappings: tuple[QueueMapping, ...]
 
     def topics(self) -> Steps[tuple[TopicQueues, ...]]:
-        """Make the topics in the form of a command."""
+        """Return the topics in the form in which a command carries them."""
         made: list[TopicQueues] = []
         for topics, said in zip(in_chunks(self.table), in_chunks(self.table.values()), strict=True):
             if made:
@@ -75,7 +76,10 @@ def decode_registration(request: Request) -> Registration | Answer:
 
 
 def decoding_registration(request: Request) -> Steps[Registration | Answer]:
-    """Decode a request 103 once for all decisions on it; return an answer if it cannot be used."""
+    """Decode a request 103; return a refusal if the request cannot be used.
+
+    A request may be decided more than once. The result can be used for every decision on this request.
+    """
     try:
         fields = RegisterBrokerFields.parse(request.ext_fields)
     except FieldError as error:
@@ -97,7 +101,7 @@ def decoding_registration(request: Request) -> Steps[Registration | Answer]:
         if crc32 != fields.body_crc32:
             return refusal("crc32 not match")
     try:
-        if is_short and not fields.compressed:  # Most requests end here, because they need no steps.
+        if is_short and not fields.compressed:  # fast path for most requests: one step is enough
             body = read_plain_json(data)
         if body is None:
             body = yield from reading_registration(

@@ -1,4 +1,4 @@
-"""Values that several parts of the nameserver use."""
+"""Types that several parts of the nameserver use."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     BrokerName = NewType("BrokerName", str)
     """Name that a master and its slaves share."""
     BrokerAddr = NewType("BrokerAddr", str)
-    """``host:port`` (``[v6]:port``) under which a broker serves clients."""
+    """Address at which a broker serves clients: ``host:port``, or ``[v6]:port`` for IPv6."""
     ClusterName = NewType("ClusterName", str)
     ConnectionId = NewType("ConnectionId", int)
-    """Number of an accepted connection in this process; a younger connection has a greater one."""
-else:  # a NewType's call takes four times as long, and each registration would make five of these calls
+    """Number of an accepted connection in this process; a younger connection has a greater number."""
+else:  # calling a NewType takes four times as long as str, and a registration would make five such calls
     BrokerName = BrokerAddr = ClusterName = str
     ConnectionId = int
 
 
 class BrokerKey(NamedTuple):
-    """Identity of one broker process, as in 5.x. 4.9 uses the address alone."""
+    """Identity of one broker process, as in RocketMQ 5.x. RocketMQ 4.9 uses the address alone."""
 
     cluster_name: ClusterName
     broker_addr: BrokerAddr
@@ -36,29 +36,32 @@ class BrokerKey(NamedTuple):
 
 
 class LeaveReason(StrEnum):
-    """Why a broker, or a topic at a broker, left the table; the values stand in logs of commands."""
+    """Reason why a broker, or a topic at a broker, was removed from the table.
+
+    The values are stored in the logs of commands, so they must not change.
+    """
 
     CONNECTION_CLOSED = "closed"
     LEASE_EXPIRED = "expired"
     UNREGISTERED = "unregistered"
     DISPLACED = "displaced"
-    """Another address took its broker id."""
+    """Another address took the broker's id."""
     MOVED = "moved"
-    """It registered under another name or id."""
+    """The broker registered under another broker name or broker id."""
     FENCED = "fenced"
-    """The holder of its broker id has a greater state version."""
+    """Another address holds the same broker id with a greater state version."""
     DELETED = "deleted"
-    """An admin request dropped the topic."""
+    """An admin request deleted the topic."""
     ABSENT = "absent"
-    """The broker's registration no longer had the topic."""
+    """The broker's newest registration does not contain the topic."""
 
 
 Request: TypeAlias = RemotingCommand
-"""One received request. Only its code, arguments, body and version decide its answer."""
+"""One received request. Only its code, arguments, body and version decide the answer to it."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to the sender. The server adds opaque, flag, version and header codec."""
+    """The answer to a request. The server adds opaque, flag, version and header codec."""
 
     code: int = ResponseCode.SUCCESS
     remark: str | None = None
@@ -67,24 +70,25 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 REMARK_MAX: Final = 1024
-"""Longest remark of a refusal in characters: it may repeat parts of a request."""
+"""Largest length of a refusal's remark in characters. The remark may repeat parts of a request."""
 
 
 def refusal(remark: str, code: int = ResponseCode.SYSTEM_ERROR) -> Answer:
-    """Return the answer that a request was not applied, or that its outcome is unknown."""
+    """Return an answer which says that a request was not applied, or that its outcome is unknown."""
     return Answer(code=code, remark=remark[:REMARK_MAX])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinBrokerChange:
-    """The smallest broker id behind a name changed; the brokers may be notified by request 905.
+    """A change of the smallest broker id of a broker name; request 905 may notify the brokers.
 
     Attributes:
-        min_broker_addr: None when no broker is left.
-        offline_addr: The address that left, if one did.
+        min_broker_addr: Address of the broker with the smallest id; None when no broker is left.
+        offline_addr: Address of the broker that was removed; None if none was removed.
         ha_addr: Replication address of the broker with the new smallest id.
-        tell: Addresses of the brokers to notify; the nameserver connects to each.
-        Source: RouteInfoManager.notifyMinBrokerIdChanged, RocketMQ 5.3.
+        tell: Addresses of the brokers to notify; the nameserver connects to each address.
+
+    Source: RouteInfoManager.notifyMinBrokerIdChanged, RocketMQ 5.3.
     """
 
     min_broker_id: int

@@ -1,4 +1,4 @@
-"""Outcome of a command in the route table, and the facts for its sender and others."""
+"""Outcome of a command in the route table, with details for the answer, the log and waiting requests."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class RegisterReply(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         master_addr, ha_server_addr: Addresses of the master, for a slave whose master is registered.
-        order_topics: KV namespace ``ORDER_TOPIC_CONFIG``, None if there is none.
-        revision: Revision of the broker's record after the registration; None if the broker has no record,
-            because another holds its id.
+        order_topics: Content of the KV namespace ``ORDER_TOPIC_CONFIG``; None if it does not exist.
+        revision: Revision of the broker's record after the registration. None if the broker has no record,
+            because another broker holds its id.
     """
 
     master_addr: str | None = None
@@ -27,7 +27,7 @@ class RegisterReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of topics of a broker name (205, 327), or of imported keys."""
+    """The number of a broker name's topics (requests 205, 327), or the number of imported KV keys."""
 
     count: int
 
@@ -36,7 +36,7 @@ Reply: TypeAlias = RegisterReply | CountReply | None
 
 
 class BrokerLeft(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that a change removed."""
+    """A broker whose record a change removed."""
 
     broker: BrokerKey
     broker_name: BrokerName
@@ -44,7 +44,7 @@ class BrokerLeft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicsLost(msgspec.Struct, frozen=True, kw_only=True):
-    """Topics that lost the queue data of some broker name."""
+    """Topics whose queue data at some broker name were removed."""
 
     topics: tuple[str, ...]
     reason: LeaveReason
@@ -53,13 +53,13 @@ class TopicsLost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """The command changed the table.
+    """Verdict: the command changed the table.
 
     Attributes:
         topics: Topics whose own entry was changed, added or removed.
-        names: Broker names whose change shows in the routes of all their topics.
-        joined: The broker that this change added.
-        kv_changed: The KV configuration has changed.
+        names: Broker names for which the change affects the routes of all their topics.
+        joined: The broker that this change added; None if it added none.
+        kv_changed: True if the KV configuration changed.
     """
 
     revision: int
@@ -74,7 +74,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct):
-    """Effects of one change, gathered while it is made."""
+    """Effects of one change, gathered while the change is made."""
 
     topics: dict[str, object] = {}
     names: dict[str, None] = {}
@@ -97,20 +97,20 @@ class Facts(msgspec.Struct):
 
 
 class NoChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The command changes nothing, because the table has this state already."""
+    """Verdict: the command changes nothing, because the table already has the requested state."""
 
     revision: int
     reply: Reply = None
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """A thing has changed since the command was computed; the request must be decided again."""
+    """Verdict: an entry has changed since the command was computed, so the request must be decided again."""
 
     revision: int
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
-    """The command can never be applied."""
+    """Verdict: the command can never be applied."""
 
     code: int
     remark: str

@@ -1,4 +1,6 @@
-"""The page that lists the nameservers of an environment, and its content. Pure.
+"""The address server's page, which lists the nameservers of an environment: its URL and its content.
+
+This module does no I/O and reads no clock.
 
 Source: MixAll.getWSAddr and DefaultTopAddressing, RocketMQ 4.9.7 and 5.3.3.
 """
@@ -12,21 +14,21 @@ from urllib.parse import quote
 from routekeeper.remoting.addresses import address_fault
 from routekeeper.remoting.bounds import ADDR_FORM, is_address
 
-#: Most addresses that are used of one answer, or of one setting.
+#: Largest number of addresses that are used from one answer or from one setting.
 ADDRESSES_MAX: Final = 64
 _DOMAIN: Final = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?")
 _SUBGROUP: Final = re.compile(r"[A-Za-z0-9._~/-]{1,255}")
 
 
 def url_of(*, domain: str, subgroup: str, environment: str) -> str:
-    """Return the URL at which an address server names the nameservers of an environment.
+    """Return the URL of the page on which an address server lists the nameservers of an environment.
 
     Args:
-        domain: Host, or ``host:port``; without a port it is 8080.
-        environment: Its name; if empty, the one without a name is asked for.
+        domain: Host, or ``host:port``; without a port, the port is 8080.
+        environment: Name of the environment; empty for the environment without a name.
 
     Raises:
-        ValueError: If domain or subgroup cannot be part of one; says what is allowed.
+        ValueError: The domain or the subgroup cannot be part of a URL; the message says what is allowed.
     """
     if not _DOMAIN.fullmatch(domain):
         raise ValueError(f"rocketmq.namesrv.domain={domain[:300]} is neither HOST nor HOST:PORT")
@@ -40,7 +42,10 @@ def url_of(*, domain: str, subgroup: str, environment: str) -> str:
 
 
 def wrong_address(text: str) -> str:
-    """Say which text in a setting is no address, and why; empty if all are addresses."""
+    """Return the first item of a setting's list that is not an address, with the reason.
+
+    Return an empty text if all items are addresses.
+    """
     for part in text.split(";"):
         if part.strip() and not is_address(part.strip()):
             fault = address_fault(part.strip(), form=ADDR_FORM, separator="semicolons")
@@ -49,7 +54,7 @@ def wrong_address(text: str) -> str:
 
 
 def addresses_in(text: str) -> tuple[str, ...]:
-    """Return the addresses in the first line of an answer, in order; other texts are left out."""
+    """Return the addresses in the first line of an answer, in order; skip texts that are not addresses."""
     lines = text.strip().splitlines()
     parts = (part.strip() for part in lines[0].split(";")) if lines else ()
     return tuple(dict.fromkeys(part for part in parts if is_address(part)))[:ADDRESSES_MAX]

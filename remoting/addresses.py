@@ -1,6 +1,6 @@
-"""Addresses as text: ``host:port``, an IPv6 host in brackets. Nothing is resolved. Pure.
+"""Addresses as text: ``host:port``, an IPv6 host in brackets. This module does no I/O and resolves no name.
 
-What an address on the wire may look like says :mod:`routekeeper.remoting.bounds`.
+:mod:`routekeeper.remoting.bounds` defines the form of an address on the wire.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _SEPARATORS: Final = re.compile(r"[;,\s]")
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Return host, without brackets, and port.
+    """Return the host, without brackets, and the port.
 
     Raises:
-        LocalProtocolError: If there is no host, or no such port.
+        LocalProtocolError: The text has no host, or no valid port.
     """
     host, _, port = text.rpartition(":")
-    # Peers choose addresses. Python raises an error at a number of thousands of digits, which is no port.
+    # Check the length first: peers choose addresses, and int() raises an error for thousands of digits.
     is_port = len(port) <= 5 and port.isascii() and port.isdecimal() and int(port) <= PORT_MAX
     if not host or not is_port or "/" in host or _SEPARATORS.search(host):
         raise LocalProtocolError(f"address {shortened(text)!r} {address_fault(text)}")
@@ -35,10 +35,10 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def address_fault(text: str, *, form: str = FORM, separator: str = "") -> str:
-    """Say why a text is not one address, in the words that help its writer most.
+    """Return the reason why a text is not one address, in words that help to correct it.
 
     Args:
-        separator: Stands between addresses where several are allowed.
+        separator: Name of the character between addresses, where several addresses are allowed.
     """
     if "://" in text:
         return f"has a scheme; leave it out: {form}"
@@ -49,7 +49,10 @@ def address_fault(text: str, *, form: str = FORM, separator: str = "") -> str:
 
 
 def is_unspecified(host: str) -> bool:
-    """Say whether a host, with or without brackets, is every address of a machine and so names none."""
+    """Return True if a host, such as 0.0.0.0, means all addresses of a machine.
+
+    Brackets around the host are ignored.
+    """
     if host and not host.strip("0."):  # operating systems read "0" as 0.0.0.0
         return True
     try:
@@ -66,19 +69,22 @@ def join_address(host: str, port: int) -> str:
 
 
 def host_port(name: object) -> str:
-    """Return ``host:port`` of a socket's name, "?" if it has none."""
+    """Return ``host:port`` of a socket's name; "?" if the socket has none."""
     return join_address(name[0], name[1]) if isinstance(name, tuple) and len(name) >= 2 else "?"
 
 
 def plain_host(host: str) -> str:
-    """Return ``10.0.0.1`` for ``[::ffff:10.0.0.1]``, as a listener for both families names IPv4 peers."""
+    """Return ``10.0.0.1`` for ``[::ffff:10.0.0.1]``, and any other host unchanged.
+
+    A socket that listens for IPv4 and IPv6 shows an IPv4 peer as ``[::ffff:10.0.0.1]``.
+    """
     return host[len(_MAPPED) : -1] if host.startswith(_MAPPED) and "." in host else host
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether only this machine can reach a host, with or without brackets, as far as its text tells."""
+    """Return True if a host's text shows that only this machine can reach it. Brackets are ignored."""
     host = canonical_host(host)
-    # RFC 6761: the name never stands for another machine.
+    # RFC 6761: these names always stand for this machine.
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -88,9 +94,10 @@ def is_loopback(host: str) -> bool:
 
 
 def canonical_host(host: str) -> str:
-    """Return the spelling by which hosts are compared: an IP address at its shortest, a name in lower case.
+    """Return the spelling by which hosts are compared.
 
-    An IPv4 address inside IPv6 is that IPv4 address. Brackets may be there or not.
+    This is the shortest form of an IP address, or a name in lower case. An IPv4 address inside an IPv6
+    address becomes the IPv4 address. Brackets are removed.
     """
     try:
         address = ipaddress.ip_address(host.strip("[]"))
@@ -101,9 +108,9 @@ def canonical_host(host: str) -> str:
 
 @lru_cache(maxsize=4096)
 def charged_host(host: str) -> str:
-    """Return the name under which a host's use of bounds is counted; empty for loopback, which has no share.
+    """Return the name under which a host's use of limits is counted; empty for loopback (not counted).
 
-    All of an IPv6 network of 64 bits is one host: anyone who has one of its addresses mostly has all of them.
+    An IPv6 network of 64 bits counts as one host: the owner of one of its addresses mostly owns all of them.
     """
     host = canonical_host(host.strip("[]").partition("%")[0])
     if is_loopback(host):
@@ -118,14 +125,15 @@ def charged_host(host: str) -> str:
 
 
 def network_of(host: str) -> str:
-    """Return the name under which connections take turns and share limits: an IPv6 network of 64 bits is one
-    host, as in :func:`charged_host`. Addresses of loopback stay apart.
+    """Return the host for which a connection counts: for limits, and for the order in which hosts are served.
+
+    An IPv6 network of 64 bits is one host, as in :func:`charged_host`. Each loopback address is its own host.
     """
     return charged_host(host) or host
 
 
 def same_address(one: str, other: str) -> bool:
-    """Say whether two texts name one address, however they spell it; names are not resolved."""
+    """Return True if two texts mean the same address, in any spelling; names are not resolved."""
     if one == other:
         return True
     try:

@@ -1,4 +1,4 @@
-"""Arguments of the requests by which operators look at brokers; see ``fields``."""
+"""Arguments of requests by which operators inspect and manage brokers; see :mod:`.fields`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _StatsKey = Annotated[str, Meta(max_length=NAME_MAX + TOPIC_NAME_MAX + 1)]
 
 
 class ResetGroupFields(Fields, frozen=True, kw_only=True):
-    """INVOKE_BROKER_TO_RESET_OFFSET 222; timestamp -1: the end. 5.x also names one queue, or an offset."""
+    """Arguments of INVOKE_BROKER_TO_RESET_OFFSET 222.
+
+    A timestamp of -1 means the end of each queue. RocketMQ 5.x can also name one queue, or an offset.
+    """
 
     topic: TopicName
     group: Name
@@ -24,7 +27,7 @@ class ResetGroupFields(Fields, frozen=True, kw_only=True):
 
 
 class ConsumerStatusFields(Fields, frozen=True, kw_only=True):
-    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS 223; ``clientAddr`` is a client id."""
+    """Arguments of INVOKE_BROKER_TO_GET_CONSUMER_STATUS 223; ``clientAddr`` is a client id."""
 
     topic: TopicName
     group: Name
@@ -32,20 +35,23 @@ class ConsumerStatusFields(Fields, frozen=True, kw_only=True):
 
 
 class TopicGroupFields(Fields, frozen=True, kw_only=True):
-    """QUERY_CONSUME_TIME_SPAN 303, QUERY_SUBSCRIPTION_BY_CONSUMER 345."""
+    """Arguments of QUERY_CONSUME_TIME_SPAN 303 and QUERY_SUBSCRIPTION_BY_CONSUMER 345."""
 
     topic: TopicName
     group: Name
 
 
 class GroupFields(Fields, frozen=True, kw_only=True):
-    """QUERY_TOPICS_BY_CONSUMER 343, GET_SUBSCRIPTIONGROUP_CONFIG 352."""
+    """Arguments of QUERY_TOPICS_BY_CONSUMER 343 and GET_SUBSCRIPTIONGROUP_CONFIG 352."""
 
     group: Name
 
 
 class CorrectionOffsetFields(Fields, frozen=True, kw_only=True):
-    """QUERY_CORRECTION_OFFSET 308; the groups left out are separated by commas."""
+    """Arguments of QUERY_CORRECTION_OFFSET 308.
+
+    ``filterGroups`` are the groups to exclude, separated by commas.
+    """
 
     topic: TopicName
     compare_group: Name
@@ -53,7 +59,7 @@ class CorrectionOffsetFields(Fields, frozen=True, kw_only=True):
 
 
 class CloneGroupFields(Fields, frozen=True, kw_only=True):
-    """CLONE_GROUP_OFFSET 314."""
+    """Arguments of CLONE_GROUP_OFFSET 314."""
 
     src_group: Name
     dest_group: Name
@@ -62,20 +68,20 @@ class CloneGroupFields(Fields, frozen=True, kw_only=True):
 
 
 class BrokerStatsFields(Fields, frozen=True, kw_only=True):
-    """VIEW_BROKER_STATS_DATA 315."""
+    """Arguments of VIEW_BROKER_STATS_DATA 315."""
 
     stats_name: Name
     stats_key: _StatsKey
 
 
 class BrokerConsumeStatsFields(Fields, frozen=True, kw_only=True):
-    """GET_BROKER_CONSUME_STATS 317."""
+    """Arguments of GET_BROKER_CONSUME_STATS 317."""
 
     is_order: bool = False
 
 
 class QueryConsumeQueueFields(Fields, frozen=True, kw_only=True):
-    """QUERY_CONSUME_QUEUE 321."""
+    """Arguments of QUERY_CONSUME_QUEUE 321."""
 
     topic: TopicName
     queue_id: Int32

@@ -1,6 +1,7 @@
-"""The audit log: peer, change and outcome, one line for each change.
+"""The audit log: one line for each change, with peer, change and outcome.
 
-The number of lines is bounded, for each host and in all; a line reports how many were left out.
+The number of lines within :data:`WINDOW_S` seconds is bounded, for each host and in total. If lines are
+omitted, a line at the end of this time reports their number.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from routekeeper.remoting.line_limit import LineLimit
 from routekeeper.remoting.logs import Quoted
 
 LINES_PER_HOST: Final = 20
-"""Bound of the lines about one host in a window of time."""
+"""Largest number of lines about one host in one window of :data:`WINDOW_S` seconds."""
 LINES_OVERALL: Final = 200
-"""Bound of the lines about all hosts in a window of time."""
+"""Largest number of lines about all hosts together in one window of :data:`WINDOW_S` seconds."""
 WINDOW_S: Final = 10.0
 
 _PLAIN: Final = re.compile(r"[^\s=\"\\]+")
-_WORD_MAX: Final = 128  # characters of each word that a stranger chose
+_WORD_MAX: Final = 128  # largest number of characters that are logged of a text that a client chose
 
 
 class AuditLog:
     """The audit of one process.
 
     Args:
-        log: Its name ends in ``.audit``, so that the limit on repeated events does not apply to it.
+        log: Logger with a name that ends in ``.audit``: the limit on repeated events does not apply to such
+            loggers.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -42,17 +44,17 @@ class AuditLog:
         self._turn: asyncio.TimerHandle | None = None
 
     def note(self, peer: str, change: str, result: str, fields: Mapping[str, str]) -> None:
-        """Note a change; ``peer`` is the ``host:port`` of the client."""
+        """Log a change; ``peer`` is the ``host:port`` of the client."""
         if self._turn is None:
             self._turn = self._loop.call_later(WINDOW_S, self.close)
         if self._limit.allow(network_of(peer.rpartition(":")[0] or peer)):
-            # These texts are the program's own, as the template is.
+            # The names of fields are the program's own texts, so they may be part of the format string.
             names = "".join(f" {name}=%s" for name in fields)
             words = (_word(text[:_WORD_MAX]) for text in fields.values())
             self._log.info(f"audit peer=%s change=%s{names} result=%s", peer, change, *words, result)
 
     def refusal(self, peer: str, code: int, denied: Denied) -> None:
-        """Note a request that accounts or networks do not allow."""
+        """Log a request that accounts or networks do not allow."""
         try:
             name = RequestCode(code).name
         except ValueError:
@@ -61,14 +63,14 @@ class AuditLog:
         self.note(peer, name, f"refused({denied.code})", fields)
 
     def close(self) -> None:
-        """End the present window, if there is one, and log how many lines it left out."""
+        """End the present window of :data:`WINDOW_S` seconds, if any, and log the number of omitted lines."""
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
-            if suppressed := self._limit.turn(math.inf):  # the timer ends the window and logs the rest
+            if suppressed := self._limit.turn(math.inf):  # infinity ends the window at once
                 self._log.info("audit lines left out suppressed=%d", suppressed)
 
 
 def _word(text: str) -> str:
-    """Return a stranger's text so that it cannot pass for other fields of the line."""
+    """Return a client's text, quoted if needed, so that it cannot look like other fields of the line."""
     return text if _PLAIN.fullmatch(text) else Quoted(text)

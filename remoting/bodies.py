@@ -1,7 +1,8 @@
-"""JSON bodies between clients, brokers and admin tools, except those of routes and registrations.
+"""JSON bodies between clients, brokers and admin tools, except the bodies of routes and registrations.
 
-Each type writes itself with ``encode`` and is read with ``decode``. Maps with queues as keys are written with
-the raw object as key, because only this form can be read by all programs; number keys are unquoted.
+Each type is written by ``encode`` and read by ``decode``. In a map with queues as keys, each key is written
+as the queue's JSON object, and not as a text in quotes. Only this form can be read by all programs. Keys that
+are numbers are written without quotes.
 Source: the ``body`` and ``heartbeat`` packages of RocketMQ 4.9 and 5.3.
 """
 
@@ -74,7 +75,7 @@ class MessageQueue:
     Attributes:
         topic: Name of the topic.
         broker_name: Name of the broker that holds the queue.
-        queue_id: Number of the queue there, from 0.
+        queue_id: Number of the queue at this broker name, from 0.
     """
 
     topic: str
@@ -87,10 +88,10 @@ class MessageQueue:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Read the object, or its JSON text as it stands in a quoted key.
+        """Read a queue from its JSON object, or from a quoted key that contains the object's JSON text.
 
         Raises:
-            RemoteProtocolError: If the value is neither of the two.
+            RemoteProtocolError: The value has neither form.
         """
         members = as_object(loads(value) if type(value) is str else value, "message queue")
         return cls(
@@ -101,7 +102,10 @@ class MessageQueue:
 
 
 def queue_keyed(values: Mapping[MessageQueue, Any]) -> bytes:
-    """Return a JSON object whose keys are queues, as objects, in Java's form."""
+    """Return a JSON object with queues as keys.
+
+    Each key is the JSON object of a queue, and not a text in quotes. RocketMQ's Java programs do the same.
+    """
     entries = (orjson.dumps(queue.to_json()) + b":" + orjson.dumps(value) for queue, value in values.items())
     return b"{" + b",".join(entries) + b"}"
 
@@ -121,7 +125,7 @@ def read_queue_offsets(value: object) -> dict[MessageQueue, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicList:
-    """Answer to 206, 224, 304, 305, 311, 312, 313."""
+    """Answer to requests 206, 224, 304, 305, 311, 312 and 313: a list of topics."""
 
     topics: tuple[str, ...] = ()
     broker_addr: str | None = None
@@ -141,7 +145,7 @@ class TopicList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVTable:
-    """Text to text: one namespace of the KV config, or a broker's runtime figures."""
+    """Texts by name: one namespace of the KV configuration, or a broker's runtime figures."""
 
     table: Mapping[str, str] = field(default_factory=dict)
 
@@ -156,7 +160,7 @@ class KVTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupList:
-    """Answer to 300: who consumes a topic."""
+    """Answer to request 300: the consumer groups of a topic."""
 
     groups: tuple[str, ...] = ()
 
@@ -171,7 +175,7 @@ class GroupList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerIdList:
-    """Answer to 38: client ids of a consumer group."""
+    """Answer to request 38: client ids of a consumer group."""
 
     consumer_ids: tuple[str, ...] = ()
 
@@ -186,7 +190,7 @@ class ConsumerIdList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerMemberGroup:
-    """Answer to 901: the addresses behind one broker name, by id."""
+    """Answer to request 901: the addresses of one broker name, by broker id."""
 
     cluster: str
     broker_name: str
@@ -216,10 +220,12 @@ class SubscriptionData:
     """A consumer group's subscription to one topic.
 
     Attributes:
-        sub_string: ``A || B``; ``*`` is everything.
-        tags: The named tags; empty for all messages.
-        codes: Their hashes, see ``routekeeper.remoting.message.tag_hash``; the broker filters by them.
-        sub_version: Unix ms at which the subscription was made; newer replaces older.
+        sub_string: Expression, such as ``A || B``; ``*`` means all messages.
+        tags: The tags in the expression; empty for all messages.
+        codes: Hashes of the tags, by which the broker filters messages; see
+            ``routekeeper.remoting.message.tag_hash``.
+        sub_version: Time in Unix ms at which the subscription was made. A newer subscription replaces an
+            older one.
     """
 
     topic: str
@@ -257,7 +263,7 @@ class SubscriptionData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerData:
-    """One consumer group of a heartbeat."""
+    """One consumer group in a heartbeat."""
 
     group_name: str
     consume_type: str = "CONSUME_PASSIVELY"
@@ -327,7 +333,8 @@ class SubscriptionGroupConfig:
     """A broker's settings of one consumer group.
 
     Attributes:
-        consume_message_orderly: For consumers by POP, which 5.x brokers serve; others have their own setting.
+        consume_message_orderly: Setting for POP consumers, which 5.x brokers serve. Other consumers choose
+            ordered consumption themselves.
     """
 
     group_name: str
@@ -386,10 +393,10 @@ class SubscriptionGroupConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionGroupTable:
-    """Answer to 201, and the content of ``subscriptionGroup.json``.
+    """Answer to request 201, and the content of ``subscriptionGroup.json``.
 
     Attributes:
-        journal: Later changes are in a journal beside the file.
+        journal: True if later changes are in a journal beside the file.
     """
 
     data_version: DataVersion = field(default_factory=DataVersion)
@@ -414,7 +421,7 @@ class SubscriptionGroupTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConnection:
-    """One client of a group as its broker sees it."""
+    """One client of a group, as the broker sees the client."""
 
     client_id: str
     client_addr: str
@@ -443,7 +450,7 @@ class ClientConnection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConnection:
-    """Answer to 204."""
+    """Answer to request 204: the clients of a producer group."""
 
     connections: tuple[ClientConnection, ...] = ()
 
@@ -458,7 +465,7 @@ class ProducerConnection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConnection:
-    """Answer to 203."""
+    """Answer to request 203: the clients of a consumer group, and its subscriptions."""
 
     connections: tuple[ClientConnection, ...] = ()
     consume_type: str = "CONSUME_PASSIVELY"
@@ -519,7 +526,7 @@ class LockBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockBatchResponse:
-    """Answer to 41: the queues that the client now holds."""
+    """Answer to request 41: the queues that the client has locked now."""
 
     locked: tuple[MessageQueue, ...] = ()
 
@@ -537,7 +544,10 @@ class LockBatchResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOffsetTable:
-    """Answer to 43, and the content of ``consumerOffset.json``: ``topic@group`` to queue id to offset."""
+    """Answer to request 43, and the content of ``consumerOffset.json``.
+
+    ``offsets`` maps ``topic@group`` to queue id to offset.
+    """
 
     offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
@@ -557,7 +567,7 @@ class ConsumerOffsetTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayOffsetTable:
-    """Answer to 45, and the content of ``delayOffset.json``: delay level to offset."""
+    """Answer to request 45, and the content of ``delayOffset.json``: offsets by delay level."""
 
     offsets: Mapping[int, int] = field(default_factory=dict)
 
@@ -572,7 +582,7 @@ class DelayOffsetTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOffsets:
-    """Body of 220 and 222: queue to offset."""
+    """Body of requests 220 and 222: offsets by queue."""
 
     offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
 
@@ -583,7 +593,7 @@ class QueueOffsets:
     def decode(cls, body: bytes) -> Self:
         members = as_object(loads(body, ANSWER), "queue offsets")
         table = members.get("offsetTable")
-        if type(table) is list:  # the form for C++ and other readers without object keys
+        if type(table) is list:  # the form for C++ and other programs that cannot read objects as keys
             pairs: Iterable[Any] = table
             offsets: dict[MessageQueue, int] = {}
             for pair in pairs:
@@ -602,7 +612,10 @@ class QueueOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOffset:
-    """Bounds of one queue; ``last_update_timestamp`` is Unix ms, 0 if the queue is empty."""
+    """Smallest and largest offset of one queue.
+
+    ``last_update_timestamp`` is the time of the last message in Unix ms; 0 if the queue is empty.
+    """
 
     min_offset: int = 0
     max_offset: int = 0
@@ -611,7 +624,7 @@ class TopicOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStats:
-    """Answer to 202."""
+    """Answer to request 202: offsets of a topic by queue."""
 
     offsets: Mapping[MessageQueue, TopicOffset] = field(default_factory=dict)
 
@@ -642,9 +655,11 @@ class TopicStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeOffset:
-    """A group's progress in one queue; ``last_timestamp`` is Unix ms of the last message consumed.
+    """A consumer group's progress in one queue.
 
-    ``pull_offset`` is how far it has pulled (5.x; its consumerProgress prints the difference as in flight).
+    ``last_timestamp`` is the time of the last consumed message in Unix ms. ``pull_offset`` is the offset up
+    to which the group has pulled (5.x). The command consumerProgress of 5.x prints the difference between
+    ``pull_offset`` and ``consumer_offset`` as messages in flight.
     """
 
     broker_offset: int = 0
@@ -655,7 +670,7 @@ class ConsumeOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeStats:
-    """Answer to 208; ``consume_tps`` is messages per second."""
+    """Answer to request 208: a consumer group's progress; ``consume_tps`` is messages per second."""
 
     offsets: Mapping[MessageQueue, ConsumeOffset] = field(default_factory=dict)
     consume_tps: float = 0.0
@@ -698,7 +713,7 @@ class ConsumeStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeDirectlyResult:
-    """Answer to 309; ``spent_ms`` is the listener's time."""
+    """Answer to request 309; ``spent_ms`` is the time that the listener took, in ms."""
 
     consume_result: str = "CR_SUCCESS"
     order: bool = False

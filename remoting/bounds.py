@@ -1,6 +1,6 @@
-"""Bounds of names, addresses and counts on the wire: real peers stay far below.
+"""Bounds of names, addresses and counts on the wire. Real peers stay far below these bounds.
 
-Each is checked when the request is decoded, so that later code never gets a larger value.
+Each bound is checked when a request is decoded, so that later code never gets a larger value.
 Lengths are in characters.
 """
 
@@ -10,47 +10,47 @@ import re
 from functools import lru_cache
 from typing import Final
 
-#: Longest name of a topic. The longest real one has 390: the pop retry topic (5.x) of a group of 255
-#: characters and a topic of 127.
+#: Longest name of a topic. The longest name in use has 390 characters: the pop retry topic (5.x) of a group
+#: with 255 characters and a topic with 127.
 TOPIC_NAME_MAX: Final = 512
 #: Longest name of a broker, cluster, zone or group. Source: Validators.CHARACTER_MAX_LENGTH, RocketMQ 5.3.
 NAME_MAX: Final = 255
-#: Longest client id: Java's is ``ip@pid#nanos``, with a unit name and a namespace at most.
+#: Longest client id. Java's client id is ``ip@pid#nanos``, followed at most by a unit name and a namespace.
 CLIENT_ID_MAX: Final = 1024
 #: Longest address: a host name, a colon, a port.
 ADDR_MAX: Final = NAME_MAX + 6
 ADDR_FORM: Final = f"host:port of at most {ADDR_MAX} characters, the port from 1 to 65535"
 PORT_MAX: Final = 65_535
-#: Bound of the queues of one topic at one broker, for brokers and clients, which make objects for each queue.
-#: A nameserver only passes the number on.
+#: Largest number of queues of one topic at one broker. Brokers and clients check it, because they make
+#: objects for each queue. A nameserver only passes the number on.
 QUEUE_NUMS_MAX: Final = 65_536
-#: Longest silence of a broker whose request names no lease, in ms. Source:
-#: DEFAULT_BROKER_CHANNEL_EXPIRED_TIME, RouteInfoManager.
+#: Lease in ms of a broker whose request names no lease. A lease is the longest time for which a broker may be
+#: silent before it is evicted. Source: DEFAULT_BROKER_CHANNEL_EXPIRED_TIME, RouteInfoManager.
 LEASE_MS: Final = 120_000
-#: Longest silence that a broker may ask for, in ms: a day. 5.x brokers ask for 10 s unless set otherwise.
+#: Longest lease in ms that a broker may ask for: one day. 5.x brokers ask for 10 s by default.
 LEASE_MS_MAX: Final = 24 * 60 * 60 * 1000
-#: Bound of the filter servers of one broker.
+#: Largest number of filter servers of one broker.
 FILTER_SERVERS_MAX: Final = 256
-#: Bound of the consumer groups, and of the producer groups, of one client, because a broker creates unknown
-#: groups.
+#: Largest number of consumer groups, and of producer groups, of one client. A broker creates groups that it
+#: does not know, so a client must not name too many.
 GROUPS_MAX: Final = 1024
-#: Largest header of a request in bytes. The longest arguments are properties of messages (32 KiB) and KV
-#: values.
+#: Largest header of a request in bytes. The longest arguments in use are properties of messages (32 KiB) and
+#: KV values.
 REQUEST_HEADER_MAX: Final = 1024 * 1024
-#: Bound of a request's arguments. Java's requests have at most 20, and some more for access control and
-#: tracing.
+#: Largest number of arguments of a request. Java's requests have at most 20 arguments, and a few more for
+#: access control and tracing.
 ARGUMENTS_MAX: Final = 128
 
-# Also IPv6 without brackets, as Java's brokers spell it.
+# This also matches an IPv6 host without brackets, as Java's brokers write it.
 _ADDRESS: Final = re.compile(r"(?:\[[0-9A-Za-z:.%_-]++\]|[0-9A-Za-z:.%_-]+):([0-9]{1,5})", re.ASCII)
 
 
 def is_address(text: str) -> bool:
-    """Say whether a text has the form of an address that one could dial."""
+    """Return True if a text has the form of an address to which a program can connect."""
     return len(text) <= ADDR_MAX and _has_form(text)
 
 
-@lru_cache(maxsize=4096)  # cache results, because the same addresses come again and again
+@lru_cache(maxsize=4096)  # brokers send the same addresses with every registration
 def _has_form(text: str) -> bool:
     match = _ADDRESS.fullmatch(text)
     return match is not None and 1 <= int(match[1]) <= PORT_MAX

@@ -1,4 +1,4 @@
-"""Expiry of certificates: its time, a server's warnings before it, and files that are read again."""
+"""Expiry of certificates: the expiry time, a server's warnings before it, and certificate files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from routekeeper.remoting.watched_files import WatchedFiles
 logger = logging.getLogger(__name__)
 
 DAY_S: Final = 86_400.0
-#: Times in seconds before the end of a certificate at which its owner is warned; 0 is the end itself.
+#: The operator is warned this many seconds before a certificate expires; 0 is the expiry itself.
 THRESHOLDS_S: Final = (30 * DAY_S, 7 * DAY_S, 0.0)
 
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
@@ -26,15 +26,15 @@ T = TypeVar("T")
 
 
 def thresholds_passed(left_s: float) -> int:
-    """Return how many of :data:`THRESHOLDS_S` a certificate has passed that expires in ``left_s`` seconds."""
+    """Return the number of :data:`THRESHOLDS_S` that are reached ``left_s`` seconds before expiry."""
     return sum(left_s <= threshold for threshold in THRESHOLDS_S)
 
 
 def ends_of(pem: str) -> list[float]:
-    """Return the expiry times of the certificates in a PEM text, in order, in Unix s.
+    """Return the expiry times of the certificates in a PEM text, in order, in Unix seconds.
 
     Raises:
-        ValueError: If a certificate cannot be read, or the text has none.
+        ValueError: A certificate cannot be read, or the text contains no certificate.
     """
     ends = [_not_after(ssl.PEM_cert_to_DER_cert(text)) for text in _blocks(pem)]
     if not ends:
@@ -50,16 +50,16 @@ def _blocks(pem: str) -> Iterator[str]:
 
 
 def _not_after(der: bytes) -> float:
-    """Return the expiry time of a certificate.
+    """Return the expiry time of a certificate in Unix seconds.
 
-    Source: RFC 5280, 4.1: Certificate, TBSCertificate, Validity. The ssl module returns it for peers'
-    certificates only.
+    Source: RFC 5280, 4.1: Certificate, TBSCertificate, Validity. This code parses the certificate itself,
+    because the ssl module returns the expiry time only for peers' certificates.
     """
     try:
         _, certificate, _ = _element(der, 0)
         _, fields, _ = _element(certificate, 0)
         tag, _, at = _element(fields, 0)
-        for _ in range(3 if tag == _VERSION else 2):  # serial number, algorithm, issuer
+        for _ in range(3 if tag == _VERSION else 2):  # skip serial number, algorithm and issuer
             _, _, at = _element(fields, at)
         tag, validity, _ = _element(fields, at)
         if tag != _SEQUENCE:
@@ -86,14 +86,15 @@ def _element(der: bytes, at: int) -> tuple[int, bytes, int]:
 
 
 class CertificateFiles(Generic[T]):
-    """The files of one certificate: read, watched, read again, with warnings before it expires.
+    """The files of one certificate: read, watched, and read again, with warnings before expiry.
 
     Args:
         what: Name in log lines, such as "raft certificate".
-        paths: The first one is the certificate's own file.
-        read: Reads the files, after the first time in a thread; on an error, the former value stays.
+        paths: Paths of the files; the first is the certificate's own file.
+        read: Reads the files. The first call runs at once, later calls run in a thread. If a later call
+            raises an error, the former value stays.
         take: Called on the loop with each newer value.
-        ends_at: Returns the certificate's expiry time, Unix s.
+        ends_at: Returns the certificate's expiry time in Unix seconds.
     """
 
     def __init__(
@@ -116,11 +117,11 @@ class CertificateFiles(Generic[T]):
 
     @property
     def left_s(self) -> float:
-        """Seconds until the certificate has expired; below 0 afterwards."""
+        """Seconds until the certificate expires; below 0 afterwards."""
         return self._ends_at(self.value) - time.time()
 
     def watch(self) -> None:
-        """Begin to watch the files and the date."""
+        """Begin to watch the files and the expiry time."""
         self._warn()
         self.files.watch()
 
@@ -133,7 +134,7 @@ class CertificateFiles(Generic[T]):
         self._warned = 0
 
     def _warn(self) -> None:
-        """Log once at each threshold that the certificate expires."""
+        """Log a warning when the certificate reaches a new threshold before its expiry."""
         left_s = self.left_s
         passed = thresholds_passed(left_s)
         if passed <= self._warned:
@@ -150,5 +151,5 @@ class CertificateFiles(Generic[T]):
 
 
 def until(ends_at: float) -> str:
-    """Return an instant in the form of log lines."""
+    """Return a time, given in Unix seconds, in the form of log lines."""
     return f"{datetime.fromtimestamp(min(ends_at, 253_402_300_799.0), UTC):%Y-%m-%dT%H:%M:%SZ}"

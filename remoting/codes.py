@@ -1,4 +1,4 @@
-"""Numbers of the protocol: request, response and language codes, flag bits, permissions, release ordinals.
+"""Numbers of the protocol: request, response and language codes, flag bits, permissions, release numbers.
 
 Source: RequestCode, ResponseCode, LanguageCode, MQVersion and PermName of RocketMQ 4.9 and 5.3.
 """
@@ -15,7 +15,7 @@ PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1
 
-#: Release ordinal that all our programs send: 5.3.3, which 4.9 and 5.x counterparts accept.
+#: Release number that all our programs send: 5.3.3, which programs of 4.9 and 5.x accept.
 VERSION: Final = 479
 VERSION_3_0_11: Final = 37
 VERSION_4_9_4: Final = 401
@@ -29,14 +29,14 @@ ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 
 class HeaderCodec(IntEnum):
-    """Encoding of a frame's header; the first byte of the header word."""
+    """Encoding of a frame's header. The number is the first byte of the word with the header's length."""
 
     JSON = 0
     ROCKETMQ = 1
 
 
 class LanguageCode(IntEnum):
-    """Implementation language of the sender, as it names itself."""
+    """Programming language of the sender, as its header states."""
 
     JAVA = 0
     CPP = 1
@@ -55,7 +55,7 @@ class LanguageCode(IntEnum):
 
 
 class RequestCode(IntEnum):
-    """Request codes that our programs send, serve or name."""
+    """Request codes that our programs send, serve or mention."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -151,7 +151,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """Response codes that our programs send or look at."""
+    """Response codes that our programs send or check."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -181,7 +181,7 @@ class ResponseCode(IntEnum):
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
     NO_MESSAGE = 208
-    # Codes of 4.9. In 5.x these three numbers mean other things, which are not served here.
+    # Codes of RocketMQ 4.9. In 5.x these three numbers mean other errors, which our programs do not send.
     UPDATE_AND_CREATE_ACL_CONFIG_FAILED = 209
     DELETE_ACL_CONFIG_FAILED = 210
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211

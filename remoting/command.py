@@ -30,7 +30,7 @@ from routekeeper.remoting.header import (
     read_plain,
 )
 
-_LENGTHS_SIZE: Final = 8  # two words stand before a frame's header
+_LENGTHS_SIZE: Final = 8  # bytes of the two length words before a frame's header
 _HEADER_WORD: Final = struct.Struct(">I")
 
 
@@ -39,10 +39,11 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         code: Request code in requests, response code in responses.
-        opaque: Correlation id, int32, unique per connection at a time.
-        ext_fields: Arguments, text to text. Never None here; absent and empty are the same to a receiver.
-        body: Raw bytes; empty and absent are the same on the wire.
-        codec: Codec of its header, received or to send.
+        opaque: Correlation id, an int32. No two unanswered requests of a connection have the same opaque.
+        ext_fields: Arguments, text to text; never None. A receiver does not see a difference between absent
+            and empty arguments.
+        body: Raw bytes. An empty body and an absent body are the same on the wire.
+        codec: Codec with which the header was received or is to be sent.
     """
 
     code: int
@@ -64,7 +65,7 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
         *,
         oneway: bool = False,
     ) -> Self:
-        """Make a request; the session that sends it assigns ``opaque``."""
+        """Make a request; the session that sends the request assigns ``opaque``."""
         return cls(code=code, ext_fields=ext_fields or {}, body=body, flag=FLAG_ONEWAY if oneway else 0)
 
     def reply(
@@ -75,7 +76,7 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
         ext_fields: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> RemotingCommand:
-        """Make the response to this request: same opaque, same header codec."""
+        """Make the response to this request, with the same opaque and the same header codec."""
         return RemotingCommand(
             code=code,
             opaque=self.opaque,
@@ -87,7 +88,10 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def failed(self, error: Exception) -> RemotingCommand:
-        """Make the response for a handler that raised; a RemotingError's text is the remark."""
+        """Make the response to this request after its handler raised ``error``.
+
+        The remark is the text of a RemotingError; for another error it also names the error's class.
+        """
         words = str(error) if isinstance(error, RemotingError) else f"{type(error).__name__}: {error}"
         return self.reply(ResponseCode.SYSTEM_ERROR, remark=words)
 
@@ -106,12 +110,12 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
         """Return the whole frame.
 
         Args:
-            opaque: Takes the place of this command's own.
+            opaque: Used in place of this command's own opaque.
 
         Raises:
-            LocalProtocolError: If it is above the frame's limits or a number does not fit.
+            LocalProtocolError: The frame would exceed a limit, or a number does not fit into its field.
         """
-        language = "JAVA" if self.language is None else self.language._name_  # the name, without a descriptor
+        language = "JAVA" if self.language is None else self.language._name_  # faster than .name
         opaque = self.opaque if opaque is None else opaque
         arguments = self.ext_fields or None
         if self.codec is _JSON:
@@ -125,9 +129,9 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_done(request: RemotingCommand) -> bytes:
-    """Return the frame of an answer with success and no content: ``request.reply().encode()``.
+    """Return the frame of a successful answer without content: ``request.reply().encode()``.
 
-    Most answers to brokers are like that. Everything except the opaque is encoded once for all.
+    Most answers to brokers are of this kind. All bytes except the opaque are encoded in advance.
     """
     if request.codec is not _JSON:
         return request.reply().encode()
@@ -135,7 +139,8 @@ def encode_done(request: RemotingCommand) -> bytes:
     return _DONE_HEADS[len(opaque)] + opaque + _DONE_AFTER
 
 
-# A look-up in the enum class would take longer than the rest of this function.
+# This module-level name saves a look-up in the enum class, which would take longer than the rest of
+# encode_done().
 _JSON: Final = HeaderCodec.JSON
 _DONE_OPAQUE: Final = 2_000_000_000
 _DONE_LENGTHS: Final = struct.Struct(">II")
@@ -146,7 +151,8 @@ _DONE_BEFORE, _, _DONE_AFTER = (
     .partition(b"%d" % _DONE_OPAQUE)
 )
 _DONE_SIZE: Final = len(_DONE_BEFORE) + len(_DONE_AFTER)
-#: The beginning of such an answer, one for each length of the opaque: an int32 has at most 11 characters.
+#: The bytes of a successful, empty answer before its opaque. The index is the number of characters of the
+#: opaque: an int32 has 1 to 11 characters.
 _DONE_HEADS: Final = tuple(
     _DONE_LENGTHS.pack(4 + _DONE_SIZE + characters, _DONE_SIZE + characters) + _DONE_BEFORE
     for characters in range(12)
@@ -154,17 +160,18 @@ _DONE_HEADS: Final = tuple(
 
 
 SUCCESS: Final = RemotingCommand(code=ResponseCode.SUCCESS, ext_fields={})
-"""What a handler may return in place of ``request.reply()``, see :func:`encode_done`."""
+"""Answer that a handler may return in place of ``request.reply()``, see :func:`encode_done`."""
 
 
 def read_command(data: bytes, start: int, size: int) -> RemotingCommand:
-    """Return the request in the frame whose length word lies at ``start`` and says ``size``.
+    """Return the request in the frame whose length word is at position ``start`` and has the value ``size``.
 
-    It equals ``decode_command(split_frame(data, start, size))``, in a third of the time for most frames. One
-    difference: the header may have at most :data:`~routekeeper.remoting.bounds.REQUEST_HEADER_MAX` bytes.
+    The result equals ``decode_command(split_frame(data, start, size))``, but takes a third of the time for
+    most frames. There is one difference: the header may have at most
+    :data:`~routekeeper.remoting.bounds.REQUEST_HEADER_MAX` bytes.
 
     Raises:
-        RemoteProtocolError: As these do.
+        RemoteProtocolError: The frame or its header is malformed, or the header is too long.
     """
     found = _read_plain(data, start, size)
     if found is not None:
@@ -178,12 +185,12 @@ def read_command(data: bytes, start: int, size: int) -> RemotingCommand:
 
 
 def read_pieces(pieces: Sequence[bytes | bytearray]) -> RemotingCommand:
-    """Return the request in a frame that came in pieces, as :func:`read_command`; copy its body only once.
+    """Return the request in a frame that was received in pieces; copy its body only once.
 
     Raises:
-        RemoteProtocolError: As there.
+        RemoteProtocolError: See :func:`read_command`.
     """
-    head = bytes(pieces[0])  # the very same object, unless it is small
+    head = bytes(pieces[0])  # no copy if this piece is bytes; a bytearray is small
     if len(head) >= _LENGTHS_SIZE:
         (word,) = _HEADER_WORD.unpack_from(head, 4)
         body_at = _LENGTHS_SIZE + word
@@ -195,29 +202,31 @@ def read_pieces(pieces: Sequence[bytes | bytearray]) -> RemotingCommand:
 
 
 def read_answer(data: bytes, start: int, size: int) -> RemotingCommand:
-    """As :func:`read_command`, for data of a peer to which we connected: its header may have any size.
+    """Return the command in a frame, like :func:`read_command`, but with a header of any size.
+
+    Use this only for data from a peer to which this program connected.
 
     Raises:
-        RemoteProtocolError: As there.
+        RemoteProtocolError: The frame or its header is malformed.
     """
     found = _read_plain(data, start, size)
     return decode_command(split_frame(data, start, size)) if found is None else found
 
 
 def _read_plain(data: bytes, start: int, size: int) -> RemotingCommand | None:
-    """Return the command in a frame with a small JSON header of known members; None for all others."""
+    """Return the command in a frame with a small JSON header of known members; None for any other frame."""
     if size < 4:
         return None
     (word,) = _HEADER_WORD.unpack_from(data, start + 4)
     stop = start + 4 + size
     body_at = start + _LENGTHS_SIZE + word
-    # the header is not JSON if the word's first byte is not 0
+    # If the first byte of the word is not 0, the header is not JSON, and the word exceeds the limit here.
     if word > REQUEST_HEADER_MAX or body_at > stop:
         return None
     try:
         header = read_plain(data[start + _LENGTHS_SIZE : body_at])
     except UNUSUAL:
-        return None  # decode_header reads it, or raises the error
+        return None  # decode_header() will read it or raise the error
     return RemotingCommand(
         code=header.code,
         opaque=header.opaque,
@@ -231,10 +240,10 @@ def _read_plain(data: bytes, start: int, size: int) -> RemotingCommand | None:
 
 
 def decode_command(frame: Frame) -> RemotingCommand:
-    """Decode a frame's header.
+    """Decode the header of a frame, and return the command.
 
     Raises:
-        RemoteProtocolError: If the header is malformed.
+        RemoteProtocolError: The header is malformed.
     """
     header = decode_header(frame.header, frame.codec)
     return RemotingCommand(

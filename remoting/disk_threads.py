@@ -1,4 +1,4 @@
-"""Threads that wait for the disk in place of the event loop."""
+"""Threads that wait for the disk, so that the event loop does not have to wait."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ _Result = TypeVar("_Result")
 
 
 class DiskThreads(Executor):
-    """Threads for one kind of work with the disk; a single thread runs all work in order.
+    """Threads for one kind of disk work; if ``count`` is 1, the work runs in the order of its submission.
 
-    A hung disk may never answer. So no other work waits for these threads, and neither does a process that
-    ends; it would wait for the threads of usual executors.
+    A hung disk may never answer. Therefore each kind of disk work has its own threads: work that hangs delays
+    only work of the same kind. The threads are daemons: the process can end while the threads still wait for
+    the disk. The threads of Python's usual executors would keep the process from ending.
 
     Args:
-        count: Maximum number of threads; each task starts one until there are so many.
+        count: Maximum number of threads. Each task starts one more thread until this number is reached.
     """
 
     def __init__(self, name: str, *, count: int = 1) -> None:
@@ -31,7 +32,7 @@ class DiskThreads(Executor):
     def submit(
         self, work: Callable[_Arguments, _Result], /, *args: _Arguments.args, **kwargs: _Arguments.kwargs
     ) -> Future[_Result]:
-        """Submit work as to any executor; call it from one thread only."""
+        """Queue ``work`` for the threads, and return its future. All calls must come from the same thread."""
         future: Future[_Result] = Future()
 
         def run() -> None:
@@ -50,7 +51,7 @@ class DiskThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
-        """Have the threads end after all submitted work; return at once."""
+        """Tell the threads to end after all submitted work, and return without waiting for them."""
         for _ in range(self._made):
             self._work.put(None)
 

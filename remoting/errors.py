@@ -1,4 +1,4 @@
-"""Exceptions of the wire layer, by the side at fault."""
+"""Exceptions of the wire layer. The class says which kind of failure it was, and which side caused it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ class RemotingError(Exception):
 
 
 class LocalProtocolError(RemotingError):
-    """Our caller wants to send something that the protocol does not allow; nothing was sent."""
+    """The caller in this process wants to send something that the protocol forbids; nothing was sent."""
 
 
 class RemoteProtocolError(RemotingError):
-    """The peer sent something the protocol does not allow; the connection must be closed."""
+    """The peer sent something that the protocol forbids; the connection must be closed."""
 
 
 class ConnectionLost(RemotingError):
-    """The connection could not be made or went away.
+    """The connection could not be opened, or it was lost.
 
     Attributes:
-        sent: False if no byte of the request can have reached the peer (the request was *not applied*);
-            True if it may have (its outcome is *unknown*).
+        sent: False if no byte of the request can have reached the peer: the request was *not applied*.
+            True if bytes may have reached the peer: the request's outcome is *unknown*.
     """
 
     def __init__(self, message: str, *, sent: bool) -> None:
@@ -29,7 +29,7 @@ class ConnectionLost(RemotingError):
 
 
 class RequestTimeout(RemotingError):
-    """No answer within the deadline. The outcome of the request is unknown."""
+    """The deadline passed before the peer answered. The outcome of the request is unknown."""
 
 
 class TooManyRequests(RemotingError):
@@ -37,7 +37,7 @@ class TooManyRequests(RemotingError):
 
 
 class Withdrawn(RemotingError):
-    """The request was not needed any more when its turn came; nothing was sent."""
+    """The request waited to be sent, and its caller withdrew it; nothing was sent."""
 
 
 class ResponseError(RemotingError):
@@ -45,7 +45,7 @@ class ResponseError(RemotingError):
 
     Attributes:
         code: Response code, see :class:`routekeeper.remoting.codes.ResponseCode`.
-        remark: The peer's text, empty if it sent none.
+        remark: The peer's text; empty if the peer sent no text.
     """
 
     def __init__(self, code: int, remark: str | None, *, peer: str = "") -> None:
@@ -56,9 +56,9 @@ class ResponseError(RemotingError):
 
 
 class RequestRefused(RemotingError):
-    """A hook does not let a request through; a server answers with code and remark, a client sends nothing.
+    """A hook refuses a request. A server answers with code and remark; a client sends nothing.
 
-    Raised by ``before_request`` of a hook, see :class:`routekeeper.remoting.transport.RPCHook`.
+    A hook's ``before_request`` raises this error, see :class:`routekeeper.remoting.transport.RPCHook`.
 
     Attributes:
         code: Response code, 1 to 2147483647, such as 16 (no permission).
@@ -76,12 +76,12 @@ class RequestRefused(RemotingError):
 
 
 class FieldError(RemotingError):
-    """An argument of a request is missing or wrong; the request is refused, the connection stays.
+    """An argument of a request is missing or wrong. The request is refused; the connection stays open.
 
     Attributes:
         name: The argument's name on the wire.
-        value: The received value; None if there was none.
-        allowed: The allowed values, for people.
+        value: The received value; None if the argument is missing.
+        allowed: The allowed values, as text for people.
     """
 
     def __init__(self, name: str, value: str | None, allowed: str) -> None:

@@ -1,8 +1,11 @@
-"""Arguments of requests and responses as typed values; the wire's camelCase stays here.
+"""Arguments of requests and responses as typed Python values, with the conversion to and from the wire.
 
-Each class is the header of one request or response code: ``parse`` reads ``extFields``, ``to_ext`` writes
-them. An argument that is None is left out. Required ones are enforced here, because Java's marks are not
-enforced on receipt and a missing one fails later.
+Each class describes the header of one request or response code. ``parse`` reads ``extFields``; ``to_ext``
+writes them. An argument that is None is not written. Names on the wire are camelCase; only this module
+uses them.
+
+This module refuses a request whose required argument is missing. Java marks its required arguments, but does
+not check them on receipt, so that a request with a missing argument fails later.
 Source: the ``*RequestHeader`` and ``*ResponseHeader`` classes of RocketMQ 4.9 and 5.3.
 """
 
@@ -32,21 +35,22 @@ _FORGIVING: Final = {"forgiving": True}
 Name = Annotated[str, Meta(max_length=NAME_MAX)]
 TopicName = Annotated[str, Meta(max_length=TOPIC_NAME_MAX)]
 ClientId = Annotated[str, Meta(max_length=CLIENT_ID_MAX)]
-#: An address, or empty.
+#: An address, or an empty text.
 Address = Annotated[str, Meta(max_length=ADDR_MAX, extra={"address": True})]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-#: Value to use if the text is no number in these bounds.
+#: An integer. If the received text is not an integer within the bounds, the argument's default is used.
 Int32OrDefault = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, extra=_FORGIVING)]
 Int64OrDefault = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1, extra=_FORGIVING)]
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
-#: Texts that msgspec reads as true or as nothing, and Java as false.
+#: Values of a boolean that Java reads as false, but msgspec does not: msgspec reads "1" as true, and reads
+#: "null" in any spelling with capital or small letters as None.
 _NOT_AS_JAVA: Final = frozenset(map("".join, product(*zip("null", "NULL", strict=True)))) | {"1"}
 
 
 class _Argument(NamedTuple):
-    """One argument as its class declares it; ``meta`` holds its limits."""
+    """One argument as its class declares it; ``meta`` holds its bounds."""
 
     name: str
     wire: str
@@ -55,7 +59,7 @@ class _Argument(NamedTuple):
     required: bool
 
     def read(self, text: str) -> Any:
-        """Return the value that Java would read; None if the default is to be used.
+        """Return the value that Java would read; None if the argument's default must be used.
 
         Raises:
             FieldError: If the text is invalid.
@@ -81,7 +85,10 @@ class _Argument(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Checks of :meth:`Fields.parse` before it trusts msgspec; names on the wire."""
+    """All arguments of a class, and the names on the wire of its numbers, booleans and addresses.
+
+    :meth:`Fields.parse` checks the arguments of these three kinds after msgspec has read them.
+    """
 
     arguments: tuple[_Argument, ...]
     numbers: tuple[str, ...]
@@ -95,7 +102,7 @@ def _plan(kind: type[Fields]) -> _Plan:
     arguments = []
     for declared in msgspec.structs.fields(kind):
         hint = hints[declared.name]
-        if get_origin(hint) is not Annotated and get_args(hint):  # X | None
+        if get_origin(hint) is not Annotated and get_args(hint):  # the hint is ``X | None``
             (hint,) = (part for part in get_args(hint) if part is not type(None))
         of, meta = get_args(hint) if get_origin(hint) is Annotated else (hint, Meta())
         arguments.append(_Argument(declared.name, declared.encode_name, of, meta, declared.required))
@@ -108,16 +115,17 @@ def _plan(kind: type[Fields]) -> _Plan:
 
 
 class Fields(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Base of all argument classes: reads and writes by the declarations of the subclass."""
+    """Base of all argument classes; reads and writes the arguments that a subclass declares."""
 
     @classmethod
     def parse(cls, ext: Mapping[str, str]) -> Self:
-        """Read the arguments; those not declared are ignored.
+        """Read the declared arguments; ignore all others.
 
-        msgspec reads texts that Java would read in the same way: a pull's arguments in 2 us instead of 9.
+        msgspec reads usual texts as Java does. It needs 2 us for the arguments of a pull. Reading them
+        without msgspec needs 9 us.
 
         Raises:
-            FieldError: If a required one is missing, or one is of the wrong type.
+            FieldError: If a required argument is missing, or if an argument has a wrong type.
         """
         try:
             made = msgspec.convert(ext, cls, strict=False)
@@ -125,7 +133,8 @@ class Fields(msgspec.Struct, frozen=True, gc=False, rename="camel"):
             return cls.parse_slowly(ext)
         _, numbers, booleans, addresses = _plan(cls)
         get = ext.get
-        # msgspec takes "1e3" for a number, and "1" for true; Java does not.
+        # msgspec reads "1e3" as a number and "1" as true, but Java refuses "1e3" and reads "1" as false.
+        # Therefore :meth:`parse_slowly` must read such texts.
         for name in numbers:
             if not get(name, "0").isdigit():
                 return cls.parse_slowly(ext)
@@ -140,7 +149,14 @@ class Fields(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
     @classmethod
     def parse_slowly(cls, ext: Mapping[str, str]) -> Self:
-        """Read unusual spellings, as :meth:`parse`: signs, leading zeros, other booleans, errors."""
+        """Read the arguments as :meth:`parse` does; also read unusual spellings.
+
+        Unusual spellings are signs and leading zeros of numbers, and booleans other than ``true`` and
+        ``false``.
+
+        Raises:
+            FieldError: If a required argument is missing, or if an argument is invalid.
+        """
         values = {}
         for argument in _plan(cls).arguments:
             text = ext.get(argument.wire)
@@ -153,7 +169,7 @@ class Fields(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         return cls(**values)
 
     def to_ext(self) -> dict[str, str]:
-        """Write the arguments; those that are None are left out."""
+        """Return the arguments as text for the wire, without those that are None."""
         return self._write(self.__struct_encode_fields__)
 
     def _write(self, spelling: Iterable[str]) -> dict[str, str]:
@@ -177,9 +193,9 @@ class RegisterBrokerFields(Fields, frozen=True, kw_only=True):
     """REGISTER_BROKER 103.
 
     Attributes:
-        body_crc32: CRC32 of the body as sent, 31 bits; 0 or unreadable means not to be checked.
-        heartbeat_timeout_ms: Lease that a 5.x broker asks for; None for the default.
-        enable_acting_master: None from a broker that knows no acting master.
+        body_crc32: CRC32 of the body as sent, 31 bits. If it is 0 or unreadable, the body is not checked.
+        heartbeat_timeout_ms: Lease that a 5.x broker asks for, in ms; None for the nameserver's default.
+        enable_acting_master: None if the broker is too old to know acting masters.
     """
 
     broker_name: Name
@@ -195,7 +211,7 @@ class RegisterBrokerFields(Fields, frozen=True, kw_only=True):
 
 
 class RegisterBrokerResponseFields(Fields, frozen=True, kw_only=True):
-    """Answer to 103; both only for a slave whose master is registered."""
+    """Answer to REGISTER_BROKER 103; only a slave whose master is registered gets the two addresses."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -220,7 +236,7 @@ class QueryDataVersionFields(Fields, frozen=True, kw_only=True):
 
 
 class QueryDataVersionResponseFields(Fields, frozen=True, kw_only=True):
-    """Answer to 322."""
+    """Answer to QUERY_DATA_VERSION 322."""
 
     changed: bool
 
@@ -235,7 +251,7 @@ class GetRouteFields(Fields, frozen=True, kw_only=True):
 
 
 class PutKvFields(Fields, frozen=True, kw_only=True):
-    """PUT_KV_CONFIG 100. All are optional on the wire; the handler names what is missing."""
+    """PUT_KV_CONFIG 100. The handler, not this class, refuses a request without namespace or key."""
 
     namespace: str | None = None
     key: str | None = None
@@ -250,7 +266,7 @@ class GetKvFields(Fields, frozen=True, kw_only=True):
 
 
 class GetKvResponseFields(Fields, frozen=True, kw_only=True):
-    """Answer to 101."""
+    """Answer to GET_KV_CONFIG 101."""
 
     value: str | None = None
 
@@ -275,13 +291,13 @@ class WritePermFields(Fields, frozen=True, kw_only=True):
 
 
 class WipeWritePermResponseFields(Fields, frozen=True, kw_only=True):
-    """Answer to 205."""
+    """Answer to WIPE_WRITE_PERM_OF_BROKER 205."""
 
     wipe_topic_count: Int32
 
 
 class AddWritePermResponseFields(Fields, frozen=True, kw_only=True):
-    """Answer to 327."""
+    """Answer to ADD_WRITE_PERM_OF_BROKER 327."""
 
     add_topic_count: Int32
 
@@ -334,7 +350,7 @@ class NotifyMinBrokerIdFields(Fields, frozen=True, kw_only=True):
 
 
 class TopicFields(Fields, frozen=True, kw_only=True):
-    """One topic: 202, 215, 217, 300, 351."""
+    """Name of one topic: the argument of the request codes 202, 215, 217, 300 and 351."""
 
     topic: TopicName
 
@@ -343,7 +359,7 @@ class CreateTopicFields(Fields, frozen=True, kw_only=True):
     """UPDATE_AND_CREATE_TOPIC 17.
 
     Attributes:
-        attributes: ``+key=value,-key`` (5.x).
+        attributes: Attributes of the topic as one text, such as ``+key=value,-key`` (only 5.x).
     """
 
     topic: TopicName
@@ -362,14 +378,15 @@ class CreateTopicFields(Fields, frozen=True, kw_only=True):
 
 
 class SendMessageFields(Fields, frozen=True, kw_only=True):
-    """SEND_MESSAGE 10; its V2 (310, 320, 325) spells the same arguments as single letters.
+    """SEND_MESSAGE 10. The codes 310, 320 and 325 carry the same arguments, named by single letters (V2).
 
     Attributes:
-        queue_id: Below 0 the broker picks one.
-        sys_flag: See ``routekeeper.remoting.message``.
-        born_timestamp: Unix ms at the producer.
-        properties: ``name 0x01 value 0x02 ...``.
-        batch: The body is a batch; this, not the code, says so.
+        queue_id: Queue of the message; if it is below 0, the broker chooses a queue.
+        sys_flag: Bits, see ``routekeeper.remoting.message``.
+        born_timestamp: Time at which the producer made the message, in Unix ms.
+        properties: Properties of the message as one text: ``name 0x01 value 0x02 ...``.
+        batch: True if the body is a batch of messages. Only this argument says that; the request code does
+            not.
     """
 
     producer_group: Name
@@ -389,10 +406,10 @@ class SendMessageFields(Fields, frozen=True, kw_only=True):
 
     @classmethod
     def parse_v2(cls, ext: Mapping[str, str]) -> Self:
-        """Read the single-letter spelling.
+        """Read the arguments of a send that are named by single letters (V2).
 
         Raises:
-            FieldError: As :meth:`parse`.
+            FieldError: If a required argument is missing, or if an argument has a wrong type.
         """
         spelt = {name: ext[letter] for letter, name in _SEND_LETTERS.items() if letter in ext}
         try:
@@ -402,21 +419,24 @@ class SendMessageFields(Fields, frozen=True, kw_only=True):
             raise FieldError(letter, error.value, error.allowed) from None
 
     def to_ext_v2(self) -> dict[str, str]:
-        """Write the single-letter spelling."""
+        """Return the arguments for the wire, named by single letters (V2)."""
         return self._write(_SEND_LETTERS)
 
 
 def at_queue_v2(ext: Mapping[str, str], queue_id: int, broker_name: str) -> dict[str, str]:
-    """Return the arguments of a send, spelt in single letters, for another queue."""
+    """Return a send's arguments (V2, single letters) with another queue id and broker name."""
     return {**ext, "e": str(queue_id), "n": broker_name}
 
 
-#: Names of a send's arguments by their letters, which follow the order of their declaration.
+#: Name of each argument of a send by its letter. The letters follow the order of declaration.
 _SEND_LETTERS: Final = dict(zip("abcdefghijklmn", SendMessageFields.__struct_encode_fields__, strict=True))
 
 
 class SendMessageResponseFields(Fields, frozen=True, kw_only=True):
-    """Answer to a send. Java's producer crashes on a success without arguments; it also reads the region."""
+    """Answer to a send.
+
+    Java's producer crashes if a successful answer has no arguments. The producer also reads ``MSG_REGION``.
+    """
 
     msg_id: str
     queue_id: Int32
@@ -433,7 +453,8 @@ class SendBackFields(Fields, frozen=True, kw_only=True):
 
     Attributes:
         offset: Commit log offset of the message.
-        delay_level: 0 leaves it to the broker; below 0 straight to the dead letters.
+        delay_level: If it is 0, the broker chooses the delay. If it is below 0, the broker puts the message
+            into the group's dead letter topic.
     """
 
     offset: Int64
@@ -453,9 +474,10 @@ class PullMessageFields(Fields, frozen=True, kw_only=True):
     """PULL_MESSAGE 11.
 
     Attributes:
-        sys_flag: 1 commit the offset, 2 suspend, 4 subscription present, 8 class filter, 16 lite pull.
-        commit_offset: Offset to commit for the group, with bit 1.
-        suspend_timeout_ms: How long the broker may hold the request, with bit 2.
+        sys_flag: Sum of bits: 1 = commit the offset, 2 = the broker may hold the request, 4 = a subscription
+            is present, 8 = class filter, 16 = lite pull.
+        commit_offset: Offset to commit for the group; only used with bit 1 of ``sys_flag``.
+        suspend_timeout_ms: Time in ms for which the broker may hold the request; only used with bit 2.
     """
 
     consumer_group: Name
@@ -475,7 +497,7 @@ class PullMessageFields(Fields, frozen=True, kw_only=True):
 
 
 class PullMessageResponseFields(Fields, frozen=True, kw_only=True):
-    """Answer to 11; the first four are needed in every answer, also when nothing was found."""
+    """Answer to PULL_MESSAGE 11. Every answer has the first four arguments, also if no message was found."""
 
     suggest_which_broker_id: Int64 = 0
     next_begin_offset: Int64
@@ -508,7 +530,7 @@ class UpdateConsumerOffsetFields(Fields, frozen=True, kw_only=True):
 
 
 class SearchOffsetFields(Fields, frozen=True, kw_only=True):
-    """SEARCH_OFFSET_BY_TIMESTAMP 29; ``timestamp`` is Unix ms."""
+    """SEARCH_OFFSET_BY_TIMESTAMP 29; ``timestamp`` is in Unix ms."""
 
     topic: TopicName
     queue_id: Int32
@@ -527,26 +549,26 @@ class QueueFields(Fields, frozen=True, kw_only=True):
 
 
 class OffsetResponseFields(Fields, frozen=True, kw_only=True):
-    """Answer to 14, 29, 30, 31."""
+    """Answer to the request codes 14, 29, 30 and 31."""
 
     offset: Int64
 
 
 class TimestampResponseFields(Fields, frozen=True, kw_only=True):
-    """Answer to 32: Unix ms, -1 if there is no message."""
+    """Answer to GET_EARLIEST_MSG_STORETIME 32: Unix ms, -1 if the queue has no message."""
 
     timestamp: Int64
 
 
 class ViewMessageFields(Fields, frozen=True, kw_only=True):
-    """VIEW_MESSAGE_BY_ID 33; ``offset`` is the commit log's."""
+    """VIEW_MESSAGE_BY_ID 33; ``offset`` is an offset in the commit log."""
 
     offset: Int64
     topic: TopicName | None = None
 
 
 class QueryMessageFields(Fields, frozen=True, kw_only=True):
-    """QUERY_MESSAGE 12; instants are Unix ms."""
+    """QUERY_MESSAGE 12; both timestamps are in Unix ms."""
 
     topic: TopicName
     key: str
@@ -557,7 +579,7 @@ class QueryMessageFields(Fields, frozen=True, kw_only=True):
 
 
 class QueryMessageResponseFields(Fields, frozen=True, kw_only=True):
-    """Answer to 12."""
+    """Answer to QUERY_MESSAGE 12."""
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64
@@ -587,7 +609,10 @@ class ProducerGroupFields(Fields, frozen=True, kw_only=True):
 
 
 class DeleteGroupFields(Fields, frozen=True, kw_only=True):
-    """DELETE_SUBSCRIPTIONGROUP 207; 4.9 and 5.x name the offset switch differently."""
+    """DELETE_SUBSCRIPTIONGROUP 207.
+
+    Both switches mean "also delete the group's offsets": RocketMQ 4.9 and 5.x use different names for it.
+    """
 
     group_name: Name
     remove_offset: bool | None = None
@@ -602,7 +627,11 @@ class ConsumeStatsFields(Fields, frozen=True, kw_only=True):
 
 
 class ResetOffsetFields(Fields, frozen=True, kw_only=True):
-    """INVOKE_BROKER_TO_RESET_OFFSET 222, RESET_CONSUMER_CLIENT_OFFSET 220; timestamp -1: the maximum."""
+    """INVOKE_BROKER_TO_RESET_OFFSET 222 and RESET_CONSUMER_CLIENT_OFFSET 220.
+
+    Attributes:
+        timestamp: Unix ms; -1 means the maximum offset.
+    """
 
     topic: TopicName
     group: Name

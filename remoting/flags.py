@@ -1,4 +1,4 @@
-"""Command lines of programs that use argparse: their help, and scripts by which a shell completes them."""
+"""Command lines of programs that use argparse: the form of their help, and completion scripts for shells."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 SHELLS: Final = ("bash", "zsh")
-#: A value that must be one of some words.
+#: Matches the metavar of a flag whose value must be one of several words, such as ``bash|zsh``.
 _WORDS: Final = re.compile(r"[A-Za-z_]+(\|[A-Za-z_]+)+")
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """Shows a value once behind all names of its flag: ``-c, --configFile FILE``."""
+    """Help formatter that shows a flag's value once, behind all its names: ``-c, --configFile FILE``."""
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:
@@ -23,7 +23,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 class PrintCompletion(argparse.Action):
-    """Prints the script for a shell, and ends the program."""
+    """Action that prints the completion script for a shell and ends the program."""
 
     def __call__(
         self,
@@ -49,7 +49,7 @@ def add_print_completion(parser: argparse.ArgumentParser | argparse._ArgumentGro
 
 
 def _script(parser: argparse.ArgumentParser, shell: str) -> str:
-    import shtab  # import it only here, because few command lines need it
+    import shtab  # imported only here, because few command lines need it
 
     for action in _actions(parser):
         if action.metavar == "FILE":

@@ -1,4 +1,4 @@
-"""Protocols that clients speak to the wrong port, by their first bytes; pure."""
+"""Recognition of clients that speak another protocol to this port, by their first bytes; does no I/O."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ _HTTP: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b
 
 
 def foreign(start: bytes) -> str:
-    """Return the other protocol with which a connection begins, and a hint; empty if there is none.
+    """Return the name of the foreign protocol that these first bytes belong to, and a hint; else "".
 
-    Read as the length word of a frame, each of these beginnings is far above every limit.
+    A frame begins with its length. If the first bytes of a foreign protocol are read as this length, the
+    length is far above every limit. Therefore such bytes cannot begin a valid frame.
     """
     if start[:2] == b"\x16\x03":
         return "this client speaks TLS; see --tls-mode"

@@ -35,7 +35,7 @@ def encode_frame(header: bytes, body: bytes = b"", *, codec: HeaderCodec) -> byt
         header, body
 
     Raises:
-        LocalProtocolError: If header or frame is above its limit; nothing was sent.
+        LocalProtocolError: If the header or the frame is above its limit; nothing was sent.
 
     Source: RemotingCommand.encode and markProtocolType, RocketMQ 5.3.
     """
@@ -49,7 +49,7 @@ def encode_frame(header: bytes, body: bytes = b"", *, codec: HeaderCodec) -> byt
 
 
 def split_frame(data: bytes | bytearray | memoryview, start: int, size: int) -> Frame:
-    """Split the frame whose length word lies at ``start`` and says ``size``; all bytes must be there.
+    """Split the frame of ``size`` bytes whose length word begins at ``start``; all its bytes must be present.
 
     Raises:
         RemoteProtocolError: If the header word does not fit the frame or names an unknown codec.
@@ -70,36 +70,37 @@ def split_frame(data: bytes | bytearray | memoryview, start: int, size: int) -> 
 
 
 class FrameDecoder:
-    """Incremental decoder: bytes in as they come, whole frames out.
+    """Incremental decoder: takes bytes as they arrive and yields whole frames.
 
-    Memory is bounded by one frame of ``frame_size_max`` plus what one :meth:`feed` brings. After an error
-    the decoder must not be used any more; the connection has to be closed.
+    The decoder holds at most one frame of ``frame_size_max`` bytes plus the bytes of one :meth:`feed`. Do not
+    use the decoder after an error; close the connection.
     """
 
     __slots__ = ("_buffer", "_frame_size_max", "_missing")
 
     def __init__(self, *, frame_size_max: int = FRAME_SIZE_MAX) -> None:
         self._buffer = bytearray()
-        self._missing = 0  # bytes that are still missing before the buffer can hold a whole frame
+        self._missing = 0  # number of bytes that the buffer must hold before it contains a whole frame
         self._frame_size_max = frame_size_max
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Frame]:
         """Yield each frame completed by ``data``.
 
         Raises:
-            RemoteProtocolError: If a frame is above the limit or malformed; frames before it were yielded.
+            RemoteProtocolError: If a frame is above the limit or malformed; all earlier frames were yielded.
         """
         for whole, start, size in self.places(bytes(data)):
             yield split_frame(whole, start, size)
 
     def places(self, data: bytes) -> Generator[tuple[bytes, int, int], None, None]:
-        """Yield for each frame that ``data`` completes: the bytes that hold it, its length word's place, its
-        size.
+        """Yield the position of each frame that ``data`` completes.
 
-        If the generator is closed early, the next call begins with the frames that it has not yielded.
+        Each item is: the bytes that hold the frame, the position of the frame's length word in these bytes,
+        and the value of the length word. If the generator is closed early, the next call begins with the
+        frames that were not yielded.
 
         Raises:
-            RemoteProtocolError: If a frame is above the limit; those before it were yielded.
+            RemoteProtocolError: If a frame is above the limit; all earlier frames were yielded.
         """
         if self._buffer:
             self._buffer += data

@@ -20,7 +20,7 @@ _INT32: Final = struct.Struct(">i")
 _INT32_RANGE: Final = range(-(2**31), 2**31)
 _INT16_RANGE: Final = range(-(2**15), 2**15)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
-#: Languages by their names in JSON headers.
+#: Code of each language by its name in JSON headers.
 LANGUAGES: Final = {language.name: language for language in LanguageCode}
 
 
@@ -29,16 +29,16 @@ _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True):
-    """Header of one request or response, with the members that known peers write.
+    """Header of one request or response, with the members that known peers send.
 
     Attributes:
         code: Request or response code, int32 (int16 in the binary form).
         language: Name of the sender's language; any name is accepted, see :data:`LANGUAGES`.
         version: Ordinal of the sender's release.
-        opaque: Correlation id, int32; the response repeats the request's.
+        opaque: Correlation id, int32; a response repeats the id of its request.
         flag: Bits, see ``FLAG_RESPONSE`` and ``FLAG_ONEWAY``.
         remark: Text for people, or None.
-        ext_fields: Arguments, text to text; None and empty are different on the wire only.
+        ext_fields: Arguments, text to text. None and empty differ only on the wire.
         serialize_type: A member of JSON headers that is never read.
     """
 
@@ -52,8 +52,8 @@ class Header(msgspec.Struct, forbid_unknown_fields=True):
     serialize_type: str = msgspec.field(default="JSON", name="serializeTypeCurrentRPC")
 
 
-#: Reads a JSON header in one go. Raises one of :data:`UNUSUAL` if it is unusual or wrong; then
-#: :func:`decode_header` reads it, or says what is wrong. Both read a usual header alike.
+#: Reads a usual JSON header in one step. For an unusual or wrong header it raises one of :data:`UNUSUAL`; use
+#: :func:`decode_header` instead, which either reads the header or raises an error that names the fault.
 read_plain: Final = msgspec.json.Decoder(Header).decode
 UNUSUAL: Final = (msgspec.DecodeError, UnicodeDecodeError)
 
@@ -78,7 +78,7 @@ def encode_header(header: Header, codec: HeaderCodec) -> bytes:
 
 
 def decode_header(data: bytes, codec: HeaderCodec) -> Header:
-    """Decode a header, as tolerant as Java is: unknown members are skipped, missing ones default.
+    """Decode a header as tolerantly as Java: skip unknown members, use the default for missing members.
 
     Raises:
         RemoteProtocolError: If the bytes are no header of this codec.
@@ -95,8 +95,8 @@ def encode_json(
     remark: str | None,
     ext_fields: Mapping[str, str] | None,
 ) -> bytes:
-    """Encode a JSON header from its members, as :class:`Header` names them."""
-    # Members in Java's order (alphabetical), nulls left out.
+    """Encode a JSON header from its members; the arguments are the attributes of :class:`Header`."""
+    # Java writes the members in alphabetical order and leaves out members that are null.
     members: dict[str, Any] = {"code": code}
     if ext_fields is not None:
         members["extFields"] = ext_fields if type(ext_fields) is dict else dict(ext_fields)
@@ -118,10 +118,12 @@ def _decode_json(data: bytes) -> Header:
 
 
 def read_any_json(data: bytes) -> Header:
-    """Read a JSON header of any sender, see :func:`decode_header`.
+    """Read a JSON header of any sender; unknown members, and numbers as text, are allowed.
+
+    Unlike :data:`read_plain`, this function accepts everything that :func:`decode_header` accepts.
 
     Raises:
-        RemoteProtocolError: If the data are no JSON header.
+        RemoteProtocolError: If the bytes are no JSON header.
     """
     try:
         members = orjson.loads(data)
@@ -156,7 +158,7 @@ def _check_count(count: int) -> None:
 
 
 def _spelt(value: object) -> str:
-    """Return a plain JSON value as text."""
+    """Return a plain JSON value (text, number or boolean) as text."""
     if type(value) is str:
         return value
     if type(value) in (int, float, bool):
@@ -171,7 +173,8 @@ def _int32(members: Mapping[str, Any], name: str) -> int:
     if type(value) is str and _INTEGER.fullmatch(value):
         value = int(value)
     if type(value) is not int or value not in _INT32_RANGE:
-        # A long text or a deep list would fill the error message, so it is cut.
+        # The error message shows the beginning of a long text, and only the type of a list or object. The
+        # whole value would fill the message.
         plain = value if type(value) in (int, float, bool) else type(value).__name__
         shown = repr(value[:40]) if type(value) is str else plain
         raise RemoteProtocolError(f"header member {name} is {shown}, allowed: integers of 32 bits")
@@ -179,14 +182,14 @@ def _int32(members: Mapping[str, Any], name: str) -> int:
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return raw JSON values as text; a null means an absent argument."""
+    """Return JSON values as text; leave out an argument whose value is null."""
     try:
         return {
             name: value if type(value) is str else orjson.dumps(value).decode()
             for name, value in values.items()
             if value is not None
         }
-    except TypeError as error:  # orjson reads deeper nesting than it can write
+    except TypeError as error:  # orjson can read deeper nesting than it can write
         raise RemoteProtocolError(f"extFields hold a value that is no argument: {error}") from None
 
 

@@ -1,4 +1,4 @@
-"""Counts of durations by size; pure, and cheap enough for every request."""
+"""Histogram of durations; it is cheap enough to be updated for every request. Does no I/O."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-#: Upper bounds in seconds: from the look-up of a route to the longest wait for a write.
+#: Upper bounds in seconds. The shortest bounds suit the look-up of a route; the longest bounds suit a write
+#: that waits for other members.
 BOUNDS_S: Final = (
     *(0.000_01, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005),
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
@@ -15,9 +16,10 @@ _LABELS: Final = (*(f"{bound:g}" for bound in BOUNDS_S), "+Inf")
 
 
 class Histogram:
-    """The number of durations up to each bound, and their sum.
+    """Number of durations up to each bound, and the sum of all durations.
 
-    One thread observes. Another may read meanwhile, and misses the last duration at most.
+    Only one thread may call :meth:`observe`. Another thread may read at any time; only the last duration may
+    be missing then.
     """
 
     __slots__ = ("_counts", "sum")
@@ -27,12 +29,12 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, seconds: float, count: int = 1) -> None:
-        """Note a duration, ``count`` times."""
+        """Add a duration ``count`` times."""
         self._counts[bisect_left(BOUNDS_S, seconds)] += count
         self.sum += seconds * count
 
     def plus(self, other: Histogram) -> Histogram:
-        """Return a histogram of the durations of both."""
+        """Return a new histogram with the durations of this one and of ``other``."""
         both = Histogram()
         both.sum = self.sum + other.sum
         both._counts = [mine + theirs for mine, theirs in zip(self._counts, other._counts, strict=True)]
@@ -40,11 +42,11 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """Number of all durations."""
+        """Number of all durations in this histogram."""
         return sum(self._counts)
 
     def samples(self, labels: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Yield each sample for Prometheus: the suffix of its name, its labels, its value."""
+        """Yield each sample for Prometheus: the suffix of its name, its labels and its value."""
         total = 0
         for bound, count in zip(_LABELS, list(self._counts), strict=True):
             total += count

@@ -1,6 +1,7 @@
-"""Compressed message bodies: zlib, LZ4 and Zstandard, each with a bound of the decompressed size.
+"""Compression of message bodies with zlib, LZ4 and Zstandard; the decompressed size is limited.
 
-Java's producers write a zlib stream, an LZ4 frame, or a Zstandard frame whose header may lack the size.
+Java's producers write a zlib stream, an LZ4 frame, or a Zstandard frame. The header of their Zstandard frame
+may lack the decompressed size.
 Source: ZlibCompressor, Lz4Compressor and ZstdCompressor of RocketMQ 5.3.
 """
 
@@ -11,7 +12,8 @@ from typing import Final
 
 from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError
 
-#: Bits 8 to 10 of a message's system flag. Senders before 5.0 write 0 and mean zlib. Source: CompressionType.
+#: Values of the compression method, which is bits 8 to 10 of a message's system flag. Senders before 5.0
+#: write 0 for zlib. Source: CompressionType.
 LZ4: Final = 1
 ZSTANDARD: Final = 2
 ZLIB: Final = 3
@@ -21,13 +23,13 @@ def deflate(body: bytes, method: int, *, level: int) -> bytes:
     """Return ``body`` compressed.
 
     Args:
-        level: As zlib counts it, 0 to 9; LZ4 has none.
+        level: Level 0 to 9, as zlib counts; LZ4 ignores it.
 
     Raises:
         LocalProtocolError: If the method is unknown.
     """
-    # Import these two only here: most programs never need them, and loading them takes longer than most of
-    # this package.
+    # Import lz4 and zstandard only where they are used: most programs never need them, and importing them
+    # takes longer than importing most of this package.
     match method:
         case 0 | 3:
             return zlib.compress(body, level)
@@ -45,11 +47,11 @@ def deflate(body: bytes, method: int, *, level: int) -> bytes:
 
 
 def inflate(body: bytes, method: int, *, size_max: int) -> bytes:
-    """Return the inflated ``body``; at no time does it take more than ``size_max`` bytes of memory.
+    """Return the decompressed ``body``; the result never takes more than ``size_max`` bytes of memory.
 
     Raises:
-        RemoteProtocolError: If it is no whole stream of the method, inflates above the limit, or the method
-            is unknown.
+        RemoteProtocolError: If the method is unknown, if the body is no complete stream of this method, or if
+            the decompressed body is larger than ``size_max``.
     """
     match method:
         case 0 | 3:
@@ -96,7 +98,8 @@ def _inflate_zstandard(body: bytes, size_max: int) -> bytes:
 
     try:
         stated = zstandard.frame_content_size(body)  # -1 if the header does not state the size
-        if stated > size_max:  # the library would reserve the stated size under any limit
+        # Refuse here: the library allocates the stated size even if it is above max_output_size.
+        if stated > size_max:
             raise RemoteProtocolError(
                 f"body of {len(body)} bytes inflates to {stated}, above the limit of {size_max}"
             )

@@ -1,4 +1,4 @@
-"""A consumer's report on itself, for an operator: answers to 221 and 307.
+"""State that a consumer reports to an operator: the answers to the request codes 221 and 307.
 
 Source: GetConsumerStatusBody and ConsumerRunningInfo of RocketMQ 4.9 and 5.3.
 """
@@ -17,7 +17,7 @@ from routekeeper.remoting.lenient import ANSWER, as_object, loads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerStatus:
-    """Answer to 221: offsets of the queues that the consumer has, of one topic."""
+    """Answer to request code 221: the consumer's offset in each of its queues of one topic."""
 
     offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
 
@@ -32,7 +32,7 @@ class ConsumerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningQueue:
-    """A consumer's part of one queue; offsets of cached messages are 0 if there are none."""
+    """State of one queue that a consumer reads; the cached offsets are 0 if no message is cached."""
 
     commit_offset: int = 0
     cached_min_offset: int = 0
@@ -49,7 +49,7 @@ class RunningQueue:
             "cachedMsgMinOffset": self.cached_min_offset,
             "cachedMsgSizeInMiB": self.cached_bytes >> 20,
             "commitOffset": self.commit_offset,
-            "droped": self.dropped,  # as RocketMQ spells it
+            "droped": self.dropped,  # RocketMQ's own spelling
             "lastConsumeTimestamp": 0,
             "lastLockTimestamp": 0,
             "lastPullTimestamp": 0,
@@ -63,10 +63,10 @@ class RunningQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerRunningInfo:
-    """Answer to 307.
+    """Answer to request code 307: settings, queues and subscriptions of a consumer.
 
     Attributes:
-        properties: Settings by RocketMQ's names, ``PROP_...``.
+        properties: Settings by RocketMQ's names, such as ``PROP_...``.
     """
 
     properties: Mapping[str, str] = field(default_factory=dict)

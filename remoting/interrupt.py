@@ -1,4 +1,4 @@
-"""Signals that end programs: Ctrl-C while a program loads, and the signals that end a server."""
+"""Signals that end programs: Ctrl-C while a program loads its modules, and signals that end a server."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from enum import Enum, auto
 from types import TracebackType
 from typing import Final
 
-#: Seconds within which a further signal counts as the first one: supervisors signal both a process and its
-#: group.
+#: Seconds after the first signal that ends the program. Further ending signals within this time count as
+#: repeats of the first, because supervisors send the same signal to a process and to its process group.
 REPEAT_S: Final = 1.0
 
 
 def end_quietly_when_interrupted() -> None:
-    """End at Ctrl-C without a traceback, even while a program still loads its modules.
+    """End the program without a traceback at Ctrl-C, even while it still loads its modules.
 
-    Loading takes a second or two on a busy machine, so programs call this before they import the rest. An
-    uncaught KeyboardInterrupt then prints nothing; the interpreter ends by the signal, which a shell shows as
-    130.
+    Loading takes one or two seconds on a busy machine. Therefore programs call this function before they
+    import their other modules. An uncaught KeyboardInterrupt then prints nothing. The interpreter ends itself
+    by SIGINT, which a shell shows as exit code 130.
     """
     show = sys.excepthook
 
@@ -34,24 +34,30 @@ def end_quietly_when_interrupted() -> None:
 
 
 class Hangups:
-    """SIGHUP of a server without a terminal: it never ends the server, and an early one is remembered."""
+    """Handler of SIGHUP in a server without a terminal: SIGHUP never ends it.
+
+    A SIGHUP that arrives before the server can handle it is stored.
+    """
 
     def __init__(self) -> None:
         self._came = False
         self._heed: Callable[[], object] | None = None
 
     def hold(self) -> None:
-        """Begin to remember signals. Call it before a server loads its other modules, which takes a while.
+        """Catch and remember SIGHUP from now on. Call this before the server loads its other modules.
 
-        Does nothing for a server that was started from a terminal: a terminal that closes ends it.
+        Do nothing if the server was started from a terminal: closing the terminal must end the server.
         """
         if not os.isatty(0):
             signal.signal(signal.SIGHUP, self._take)
-            # When it ends, the interpreter restores the default handling, which kills.
+            # At its end, the interpreter restores the default handling. A SIGHUP would then kill the process.
             atexit.register(signal.signal, signal.SIGHUP, signal.SIG_IGN)
 
     def heed(self, heed: Callable[[], object]) -> None:
-        """Call ``heed`` in the main thread at each later signal, and at once if a signal came before."""
+        """Call ``heed`` in the main thread for each later SIGHUP.
+
+        If a SIGHUP has already arrived, call ``heed`` now as well.
+        """
         self._heed = heed
         if self._came:
             heed()
@@ -59,14 +65,14 @@ class Hangups:
     def _take(self, *_: object) -> None:
         self._came = True
         if self._heed is not None:
-            with contextlib.suppress(RuntimeError):  # its loop has ended already
+            with contextlib.suppress(RuntimeError):  # raised if the event loop has already ended
                 self._heed()
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals at which a program ends in order.
+    """Return the signals that end a program in an orderly way.
 
-    SIGHUP is among them, as a closed terminal sends it, unless it was ignored at the start (``nohup``).
+    SIGHUP, which a closed terminal sends, is one of them unless it was ignored at the start (``nohup``).
     """
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     hangup = () if ignored else (signal.SIGHUP,)
@@ -74,9 +80,9 @@ def ending_signals() -> tuple[signal.Signals, ...]:
 
 
 def server_signals() -> tuple[tuple[signal.Signals, ...], tuple[signal.Signals, ...]]:
-    """Return the signals at which a server ends in order, and those at which it reads files again.
+    """Return the signals that end a server in an orderly way, and the signals at which it reloads its files.
 
-    SIGHUP ends a server that was started from a terminal, so that a closed terminal leaves no server behind.
+    If a server was started from a terminal, SIGHUP ends it, so that it does not outlive the closed terminal.
     """
     if os.isatty(0):
         return ending_signals(), ()
@@ -84,7 +90,7 @@ def server_signals() -> tuple[tuple[signal.Signals, ...], tuple[signal.Signals, 
 
 
 class Order(Enum):
-    """The meaning of a signal."""
+    """Meaning of a signal that a server receives."""
 
     END = auto()
     REPEATED = auto()
@@ -92,11 +98,11 @@ class Order(Enum):
 
 
 class Ending:
-    """Distinguishes a signal that ends a server from its repeats, and from an order to end at once. Pure.
+    """Classifier of ending signals: first signal, repeat of it, or order to end at once. Does no I/O.
 
     Attributes:
-        code: Exit code of an orderly end. A closed terminal gives 129, as in a shell, so that it is not
-            mistaken for a requested stop.
+        code: Exit code of an orderly shutdown. It is 129 after SIGHUP, as in a shell. A supervisor can thus
+            tell a closed terminal from a requested stop.
     """
 
     def __init__(self) -> None:
@@ -104,7 +110,10 @@ class Ending:
         self.code = 0
 
     def take(self, number: int, now: float) -> Order:
-        """Return the order that signal ``number`` gives at ``now`` (s); all signals count as the same."""
+        """Return the order that signal ``number`` gives at time ``now`` in seconds.
+
+        All ending signals count alike: any of them can be a repeat of the first one.
+        """
         if self._first_at is None:
             self._first_at = now
             if number == signal.SIGHUP:

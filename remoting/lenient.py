@@ -1,12 +1,12 @@
-"""Tolerant JSON reader: standard JSON and the dialect of RocketMQ's fastjson, within bounds.
+"""Tolerant JSON reader: reads standard JSON and the dialect of RocketMQ's fastjson, within limits.
 
-Bodies of RocketMQ are not quite JSON: maps with number keys have them unquoted (``{0:"a"}``), maps with a
-queue as key carry the raw object as key (``{{"topic":"T"}:1}``). These keys are put in quotes; then the text
-is standard JSON. fastjson reads other forms, too (bare words, single quotes, empty members); no program sends
-these, so they are refused.
+The bodies of RocketMQ are not quite JSON. Maps with numbers as keys do not quote them (``{0:"a"}``). Maps
+with queues as keys write the key as an object (``{{"topic":"T"}:1}``). This module puts such keys in quotes,
+which makes the text standard JSON. fastjson also reads other forms (bare words, single quotes, empty
+members). No program sends these forms, so this module refuses them.
 
-The cost of a text is checked before it is read: its size, the number of its objects and arrays, and their
-nesting. Each step is linear in the text and runs in compiled code.
+Before it reads a text, this module checks the text's size, the number of its objects and arrays, and their
+nesting. The time of each step grows linearly with the text, and each step runs in compiled code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from routekeeper.remoting.errors import RemoteProtocolError
 #: Deepest nesting of objects and arrays that is read. The deepest real body has six levels.
 DEPTH_MAX: Final = 64
 
-#: Exceptions that are not msgspec's own: for bytes that are no UTF-8, and for too deep nesting.
+#: Exceptions that msgspec's JSON reader raises. Two of them are Python's own: UnicodeDecodeError for bytes
+#: that are not UTF-8, and RecursionError for nesting that is too deep.
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 INT32_MAX: Final = 2**31 - 1
@@ -32,14 +33,15 @@ INT64_MAX: Final = 2**63 - 1
 
 
 class Limits(NamedTuple):
-    """Limits of the cost of one text for its reader.
+    """Limits of one text, so that reading it cannot cost too much time or memory.
 
     Attributes:
-        size: Bytes.
-        containers: Objects and arrays. Real bodies have one in 70 bytes or fewer.
-        dialect_size: Bytes of a text that is no standard JSON.
-        dialect_keys: Keys of such a text that standard JSON does not allow.
-        object_keys: Objects may be among these keys. No request of RocketMQ has such keys.
+        size: Largest size of the text in bytes.
+        containers: Largest number of objects and arrays together. Real bodies have at most one object or
+            array for every 70 bytes.
+        dialect_size: Largest size in bytes of a text that is no standard JSON.
+        dialect_keys: Largest number of keys that are not in the form of standard JSON, in one text.
+        object_keys: True if keys may be objects. No request of RocketMQ has such keys.
     """
 
     size: int
@@ -54,19 +56,20 @@ _MIB: Final = 1024 * 1024
 
 #: Limits of a text that any client may send to a server.
 REQUEST: Final = Limits(size=_MIB, containers=8 * _KIB, dialect_size=64 * _KIB, dialect_keys=_KIB)
-#: Limits of a text in a server's answer to us; a frame is not larger.
+#: Limits of a server's answer to this process; the largest frame has the same size.
 ANSWER: Final = Limits(
     size=16 * _MIB, containers=_MIB, dialect_size=4 * _MIB, dialect_keys=128 * _KIB, object_keys=True
 )
 #: Limits of a file that a broker has written.
 FILE: Final = Limits(size=1024 * _MIB, containers=64 * _MIB, dialect_size=1024 * _MIB, dialect_keys=64 * _MIB)
 
-# A complete string, or an unterminated one up to the end, so that no character is scanned twice.
+# Matches a complete string, or an unterminated string up to the end of the text. Because an unterminated
+# string also matches, the search never begins again inside a string, and scans no character twice.
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
-# Text before a key, and a key that needs quotes. Apply it only to text outside strings.
+# Matches the characters before a key, and a key that needs quotes. Apply it only to text outside of strings.
 _BARE_KEY: Final = re.compile(rb"([{,][ \t\r\n]*+)(-?[0-9]++|\{[^{}]*+\})(?=[ \t\r\n]*+:)")
 _RESERVED: Final = re.compile(rb"[\0\1\2]")
-_HOLE: Final = b"\0"  # replaces a string while keys are searched
+_HOLE: Final = b"\0"  # replaces each string of the text while :func:`as_standard` searches the keys
 _OPEN: Final = ord("{")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"{}[]"))
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
@@ -76,8 +79,8 @@ _STEP: Final = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
 def loads(text: bytes | str, limits: Limits = REQUEST) -> Any:
     """Read one JSON value; every object becomes a ``dict`` with text keys.
 
-    A number key becomes its digits, a raw object key its compact JSON text with sorted members, so that the
-    raw and the quoted form of a key both end as text which :func:`loads` reads again.
+    A number as key becomes the text of its digits. An object as key becomes its compact JSON text with sorted
+    members. A quoted key keeps its text. :func:`loads` can read the text of all these keys again.
 
     Raises:
         RemoteProtocolError: If the text cannot be read, or is above a limit.
@@ -95,11 +98,11 @@ def loads(text: bytes | str, limits: Limits = REQUEST) -> Any:
 
 
 def check_shape(data: bytes, limits: Limits) -> None:
-    """Check a text's size and brackets before it is read.
+    """Check a text's size and brackets before the text is parsed.
 
     Raises:
-        RemoteProtocolError: If it is too large, or has too many or too deeply nested objects and arrays.
-            Brackets in strings are counted too, but not as nesting.
+        RemoteProtocolError: If the text is too large, or if its objects and arrays are too many or nested too
+            deeply. Brackets inside strings count as objects and arrays, but not as nesting.
     """
     size = len(data)
     if size <= DEPTH_MAX:  # too short to exceed any limit
@@ -124,10 +127,10 @@ def _depth(brackets: bytes) -> int:
 
 
 def as_standard(data: bytes, limits: Limits) -> bytes:
-    """Return a text with its number keys and raw object keys in quotes; the rest is unchanged, valid or not.
+    """Put number keys and object keys in quotes; return the other text unchanged, even if it is invalid.
 
     Raises:
-        RemoteProtocolError: If it is above a limit of the dialect, or a raw object key cannot be read.
+        RemoteProtocolError: If the text exceeds a limit of the dialect, or if an object key cannot be read.
     """
     size = len(data)
     if size > limits.dialect_size:
@@ -166,12 +169,12 @@ def _quoted_object(text: bytes) -> bytes:
 
 
 def canonical(value: Any) -> str:
-    """Return the compact JSON text of a value, members sorted: how a raw object key is spelt as text."""
+    """Return the compact JSON text of a value with sorted members, as :func:`loads` writes object keys."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def as_object(value: object, what: str) -> dict[str, Any]:
-    """Return a value that must be an object.
+    """Return a value that must be a JSON object.
 
     Raises:
         RemoteProtocolError: If the value is no object.
@@ -182,7 +185,7 @@ def as_object(value: object, what: str) -> dict[str, Any]:
 
 
 def get_list(members: Mapping[str, Any], name: str) -> Collection[Any]:
-    """Return a member that must be an array; empty if absent or null.
+    """Return a member that must be an array; empty if it is absent or null.
 
     Raises:
         RemoteProtocolError: If the member is no array.
@@ -203,24 +206,24 @@ def get_int(
     limit: int = INT32_MAX,
     least: int | None = None,
 ) -> int:
-    """Return a member that must be an integer, also spelt as text; ``default`` if absent or null.
+    """Return a member that must be an integer, as a number or as text; ``default`` if it is absent or null.
 
     Args:
         limit: Largest value.
         least: Smallest value; None for ``-limit - 1``.
 
     Raises:
-        RemoteProtocolError: If the value is no integer within the bounds.
+        RemoteProtocolError: If the value is not an integer, or is outside the bounds.
     """
     value = members.get(name)
     return default if value is None else as_int(value, name, limit=limit, least=least)
 
 
 def as_int(value: object, what: str, *, limit: int = INT32_MAX, least: int | None = None) -> int:
-    """Return a value that must be an integer, also spelt as text; see :func:`get_int`.
+    """Return a value that must be an integer, as a number or as text; :func:`get_int` explains the bounds.
 
     Raises:
-        RemoteProtocolError: If the value is no integer within the bounds.
+        RemoteProtocolError: If the value is not an integer, or is outside the bounds.
     """
     low = -limit - 1 if least is None else least
     if type(value) is str and _INTEGER.fullmatch(value):
@@ -232,13 +235,16 @@ def as_int(value: object, what: str, *, limit: int = INT32_MAX, least: int | Non
 
 
 def get_bool(members: Mapping[str, Any], name: str) -> bool:
-    """Return a member as fastjson reads a boolean: true, or the text "true" in any case; otherwise false."""
+    """Return True for JSON true, and for the text "true" in upper or lower case; else False.
+
+    RocketMQ's JSON library, fastjson, does the same.
+    """
     value = members.get(name)
     return value is True or (type(value) is str and value.lower() == "true")
 
 
 def get_text(members: Mapping[str, Any], name: str) -> str | None:
-    """Return a member that must be text or a plain value, which is spelt as text.
+    """Return a member as text; a number or boolean is converted to its JSON text. None if absent or null.
 
     Raises:
         RemoteProtocolError: If the member is an object or an array.
@@ -252,7 +258,7 @@ def get_text(members: Mapping[str, Any], name: str) -> str | None:
 
 
 def need_text(members: Mapping[str, Any], name: str) -> str:
-    """Return a member that must be there, as text; see :func:`get_text`.
+    """Return a member that must be present, as text; :func:`get_text` explains the conversion.
 
     Raises:
         RemoteProtocolError: If the member is absent, null, an object or an array.
@@ -275,7 +281,7 @@ def as_texts(value: object, what: str) -> tuple[str, ...]:
 
 
 def as_text_map(value: object, what: str) -> dict[str, str]:
-    """Return a value that must be an object of texts or plain values, which are spelt as text; empty if null.
+    """Return a value that must be an object of texts or plain values, with all values as text; empty if null.
 
     Raises:
         RemoteProtocolError: If the value is no object, or a member is an object or an array.

@@ -1,4 +1,4 @@
-"""Bounds of the log lines that strangers may cause: for each peer, for each event, and in all; pure."""
+"""Limits of the log lines that peers can cause: for each peer, for each event, and in total. No I/O."""
 
 from __future__ import annotations
 
@@ -8,26 +8,33 @@ from collections.abc import Callable
 from typing import Final
 
 LINES_PER_PEER: Final = 10
-"""Lines about one peer that a :class:`LimitedLog` writes in a window."""
+"""Largest number of lines about one peer that a :class:`LimitedLog` writes in :data:`WINDOW_S` seconds."""
 LINES_OVERALL: Final = 60
-"""Lines about all peers in a window."""
+"""Largest number of lines about all peers that a :class:`LimitedLog` writes in :data:`WINDOW_S` seconds."""
 WINDOW_S: Final = 10.0
 EVENT_LINES: Final = 400
-"""Lines of one event in a window of an :class:`EventLimit`: more brokers than this rarely start at once."""
+"""Largest number of lines of one event that an :class:`EventLimit` allows in :data:`EVENT_WINDOW_S` seconds.
+
+Each broker that starts may cause a line of the same event. It rarely happens that more brokers than this
+number start at the same time.
+"""
 EVENT_LINES_PER_SUBJECT: Final = 40
-"""Bound of those lines that begin with the same value, such as one broker's."""
+"""Largest number of lines of one event, in :data:`EVENT_WINDOW_S` seconds, that have the same first value.
+
+The first value is the subject of the line, such as a broker's name.
+"""
 EVENT_WINDOW_S: Final = 60.0
 EVENTS_MAX: Final = 1_000
-"""Bound of the events with a limit of their own; all others share one limit."""
+"""Largest number of events with their own limits; all further events share one limit."""
 
 
 class LineLimit:
-    """Lets some lines about each peer through in a window of time, and counts the others.
+    """Limit of log lines in a time window, for each peer and in total; counts the lines above the limit.
 
     Args:
-        per_peer: Lines about one peer in a window.
-        overall: Lines about all peers in a window; also the bound on peers remembered.
-        window_s: Seconds of a window.
+        per_peer: Largest number of lines about one peer in a window.
+        overall: Largest number of lines about all peers in a window; also the largest number of stored peers.
+        window_s: Length of a window in seconds.
     """
 
     def __init__(self, *, per_peer: int = 30, overall: int = 120, window_s: float = 60.0) -> None:
@@ -40,7 +47,7 @@ class LineLimit:
         self._suppressed = 0
 
     def allow(self, peer: str) -> bool:
-        """Return whether one more line about a peer may be written in this window."""
+        """Return True if this window allows one more line about a peer; else count the line as suppressed."""
         if self._let_through >= self._overall or self._lines[peer] >= self._per_peer:
             self._suppressed += 1
             return False
@@ -49,12 +56,13 @@ class LineLimit:
         return True
 
     def turn(self, now: float) -> int:
-        """Begin a new window if the last one is over; return how many lines the last one left out.
+        """Begin a new window if the old one is over; return the number of lines suppressed in the old one.
 
-        Call it before :meth:`allow`, and also from time to time, so that the count is logged.
+        Call this before :meth:`allow`. Also call it from time to time, so that the caller can log the number
+        even if no more lines come.
 
         Args:
-            now: Seconds.
+            now: Present time in seconds.
         """
         if now < self._until:
             return 0
@@ -66,11 +74,12 @@ class LineLimit:
 
 
 class LimitedLog:
-    """Writes lines that peers cause, within a limit, and logs how many it left out.
+    """Log that limits the lines which peers cause, and logs the number of suppressed lines.
 
     Args:
-        clock: Returns seconds.
-        limit: None means :data:`LINES_PER_PEER` and :data:`LINES_OVERALL` in :data:`WINDOW_S`.
+        clock: Returns the present time in seconds.
+        limit: If it is None, the limit is :data:`LINES_PER_PEER` and :data:`LINES_OVERALL` in each
+            :data:`WINDOW_S`.
     """
 
     def __init__(
@@ -81,32 +90,33 @@ class LimitedLog:
         self._limit = limit or LineLimit(per_peer=LINES_PER_PEER, overall=LINES_OVERALL, window_s=WINDOW_S)
 
     def write(self, level: int, peer: str, message: str, *values: object) -> None:
-        """Write a line about a peer, or count it."""
+        """Write a line about a peer if the limit allows it; otherwise count it as suppressed."""
         self.tell_suppressed()
         if self._limit.allow(peer):
             self._logger.log(level, message, *values)
 
     def tell_suppressed(self) -> None:
-        """Log how many lines the last window left out, if any. Call it from time to time."""
+        """Log the number of lines that the last window suppressed, if any. Call this from time to time."""
         if suppressed := self._limit.turn(self._clock()):
             self._logger.warning("lines about peers not written count=%d", suppressed)
 
 
 class EventLimit:
-    """Lets some lines of each event through in a window of time, and counts the others.
+    """Limit of log lines in a time window for each event; counts the lines above the limit.
 
-    An event is the text of a line without its values, so that one event hides no other.
+    An event is the text of a line without its values. Each event has its own limit, so that a frequent event
+    does not suppress the lines of another one.
     """
 
     def __init__(self) -> None:
         self._limits: dict[str, LineLimit] = {}
 
     def allow(self, event: str, subject: str, now: float) -> bool:
-        """Return whether one more line of an event may be written in this window.
+        """Return True if one more line of an event may be written in this window.
 
         Args:
-            subject: The line's first value.
-            now: Seconds.
+            subject: First value of the line, such as a broker's name.
+            now: Present time in seconds.
         """
         if event not in self._limits and len(self._limits) >= EVENTS_MAX:
             event = "others"
@@ -119,10 +129,13 @@ class EventLimit:
         return limit.allow(subject)
 
     def turn(self, now: float) -> list[tuple[str, int]]:
-        """Begin new windows where the last one is over; return events with the number of omitted lines.
+        """Begin a new window for each event whose window is over; return the numbers of suppressed lines.
 
         Args:
-            now: Seconds; ``math.inf`` ends all windows.
+            now: Present time in seconds; ``math.inf`` ends all windows.
+
+        Returns:
+            Each event that had suppressed lines, with their number.
         """
         counts = [(event, limit.turn(now)) for event, limit in self._limits.items()]
         return [(event, count) for event, count in counts if count]

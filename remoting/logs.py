@@ -1,7 +1,8 @@
-"""Log lines of every program: one line for each event, UTC, as text or JSON; strangers cannot forge a line.
+"""Log lines of every program: one line for each event, in UTC, as text or JSON.
 
-Pure: the record has the time. Names, addresses, remarks and paths come from any peer. So all characters that
-could end a line or control a terminal are escaped, and the length of a line is bounded.
+Names, addresses, remarks and paths may come from any peer. Therefore all characters that could end a line or
+control a terminal are escaped, so that no peer can forge a log line. The length of a line is limited.
+This module does no I/O and reads no clock: each record carries its time.
 """
 
 from __future__ import annotations
@@ -21,20 +22,23 @@ STYLES: Final[tuple[str, ...]] = get_args(Style)
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 LINE_CHARACTERS_MAX: Final = 4_096
-"""Longest message in characters; a longer one is cut, and the line says how much is missing."""
+"""Length limit of a message in characters. A longer message is cut, and the line says how much is missing."""
 
 TEXT_CHARACTERS_MAX: Final = 200
-"""Bound in characters of a stranger's text in a message."""
+"""Largest number of characters that a text from a peer may have in a message."""
 
 FIELD_CHARACTERS_MAX: Final = 1_024
-"""Characters of one field of a line in JSON."""
+"""Largest number of characters of one field of a line in JSON."""
 
 ERROR_HEAD: Final = 900
 ERROR_TAIL: Final = 300
-"""Number of characters at the beginning and at the end of a program's last line that are written."""
+"""Number of characters at the end of a program's last line that are written when the line is too long.
+
+The first :data:`ERROR_HEAD` characters are written, too.
+"""
 
 TRACE_CHARACTERS_MAX: Final = 65_536
-"""The same for a traceback: its lines are ours, but a stranger may have chosen the error's text."""
+"""Largest number of characters of a traceback. A limit is needed: a peer may have chosen the error's text."""
 
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -45,7 +49,7 @@ _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 def printable(text: str) -> str:
     """Return text with control characters, line ends and marks of writing direction as visible escapes.
 
-    It is for one line of a log or one cell of a table. Text without such characters is returned unchanged.
+    Use it for one line of a log or for one cell of a table. Text without such characters stays unchanged.
     """
     return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_escape, text)
 
@@ -62,9 +66,10 @@ def shortened(text: str, limit: int = TEXT_CHARACTERS_MAX) -> str:
 
 
 def in_one_line(error: object) -> str:
-    """Return an error's text as the one line that ends a program, cut in its middle if it is far too long.
+    """Return an error's text as the single line that ends a program; cut out the middle of a very long text.
 
-    Its beginning says what was wrong, and its end what is allowed; a stranger's value may be between them.
+    The beginning of the text says what was wrong, and the end says what is allowed. The part between them may
+    be a long value that a peer sent.
     """
     text = printable(str(error))
     left = len(text) - ERROR_HEAD - ERROR_TAIL
@@ -72,10 +77,10 @@ def in_one_line(error: object) -> str:
 
 
 def apply_log_level(name: str) -> str:
-    """Set the level from which on lines are written; return the former level.
+    """Set the lowest level whose lines are written; return the former level.
 
     Raises:
-        ValueError: If there is no such level; then nothing has changed.
+        ValueError: If no level has this name; the level then stays unchanged.
     """
     if name not in LEVELS:
         raise ValueError(f"{name} is none of {', '.join(LEVELS)}")
@@ -85,7 +90,7 @@ def apply_log_level(name: str) -> str:
 
 
 class Quoted(str):
-    """A stranger's text: quoted inside a message, and unchanged as a JSON member of its own."""
+    """Text that a peer sent: quoted inside a message, unchanged as the value of a JSON member."""
 
     __slots__ = ()
 
@@ -95,16 +100,17 @@ class Quoted(str):
 
 _PLACEHOLDER: Final = re.compile(r"%[-#0 +]*\d*(?:\.\d+)?([diouxXeEfFgGcrsa%])")
 _FIELD: Final = re.compile(r"(?:^|(?<=[ (]))([A-Za-z_]\w*)=")
-#: Members of every line in JSON; a field with such a name gets an underscore after it.
+#: Members that every JSON line has. A field with one of these names gets an underscore after its name.
 _OWN: Final = frozenset({"at", "level", "logger", "message", "event", "traceback"})
 
 
 class _Field(NamedTuple):
-    """One ``name=value`` of a template.
+    """One ``name=value`` of a log line's template.
 
     Attributes:
-        value: Its part of the template.
-        first, taken: Index of the first argument that it uses, and their number.
+        value: Part of the template that makes the value, such as ``%s``.
+        first: Index of the first argument that this field uses.
+        taken: Number of arguments that this field uses.
     """
 
     name: str
@@ -121,13 +127,14 @@ class _Template(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _read_template(template: str) -> _Template:
-    """Split ``event key=%s other=%d``; the event ends before the first value."""
+    """Split a template such as ``event key=%s other=%d``; the event ends before the first value."""
     starts = list(_FIELD.finditer(template))
     ends = [start.start() for start in starts] + [len(template)]
     fields = []
     for start, end in zip(starts, ends[1:], strict=True):
         value = template[start.end() : end].strip()
-        if value.startswith("%"):  # words after a value belong to the message, not to the value
+        # A placeholder ends at the first space: further words belong to the message, not to the value.
+        if value.startswith("%"):
             value = value.split(" ", 1)[0].rstrip(":;,.)")
         first = _placeholders(template[: start.end()])
         fields.append(_Field(start[1] + "_" * (start[1] in _OWN), value, first, _placeholders(value)))
@@ -142,10 +149,10 @@ def _placeholders(text: str) -> int:
 
 
 def fields_of(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
-    """Yield the event and the values of a line by their names.
+    """Yield the event and the named values of a log record.
 
-    Names come from the program's own template, never from inserted values: a stranger's text, with any
-    content, is the value of one field. Numbers stay numbers.
+    The names come from the program's own template, and never from inserted values. Therefore the text of a
+    peer, with any content, is the value of one field only. Numbers stay numbers.
     """
     arguments = record.args or ()
     template = _read_template(shortened(str(record.msg)))
@@ -165,11 +172,11 @@ def fields_of(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
 
 
 class LineFormatter(logging.Formatter):
-    """``2026-01-31T12:00:00.000Z INFO nameserver.wire.server broker registered ...``, or that as JSON.
+    """Formatter of log lines: ``2026-01-31T12:00:00.000Z INFO nameserver.wire.server ...``, or as JSON.
 
-    An object in JSON has the message, and the event and its values once more as members of their own, see
-    :func:`fields_of`. A traceback follows on lines of its own that begin with a bar, so that none of them
-    passes for an event; in JSON it is a member of the object.
+    A JSON object contains the whole message. It also contains the event and each value as separate members,
+    see :func:`fields_of`. As text, a traceback follows on separate lines that begin with a bar, so that no
+    line of a traceback can be mistaken for an event. In JSON, the traceback is a member of the object.
     """
 
     def __init__(self, style: Style = "text") -> None:

@@ -1,7 +1,7 @@
-"""Messages: the stored layout, batches, properties, ids, tag hashes.
+"""Messages: their stored layout, batches, properties, ids and tag hashes.
 
-One layout serves the commit log, pull answers and single look-ups. Source: MessageDecoder, CommitLog and
-MessageClientIDSetter of RocketMQ 4.9 and 5.3.
+The commit log, the answers to pulls and the answers to look-ups of one message use the same layout.
+Source: MessageDecoder, CommitLog and MessageClientIDSetter of RocketMQ 4.9 and 5.3.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError
 from routekeeper.remoting.inflate import deflate, inflate
 
 MAGIC_V1: Final = -626843481  # 0xDAA320A7
-MAGIC_V2: Final = -626843477  # 0xDAA320AB, 5.x: the topic's length takes two bytes
+MAGIC_V2: Final = -626843477  # 0xDAA320AB, only 5.x: the length of the topic takes two bytes
 MAGIC_BLANK: Final = -875286124  # 0xCBD43194: padding at the end of a log file
 
 SYS_COMPRESSED: Final = 1
@@ -29,7 +29,7 @@ SYS_MULTI_TAGS: Final = 2
 SYS_TRANSACTION_ROLLBACK: Final = 12
 SYS_BORN_HOST_V6: Final = 16
 SYS_STORE_HOST_V6: Final = 32
-SYS_COMPRESSION_MASK: Final = 7 << 8  # 0 and 3 zlib, 1 LZ4, 2 Zstandard
+SYS_COMPRESSION_MASK: Final = 7 << 8  # 0 and 3 mean zlib, 1 means LZ4, 2 means Zstandard
 
 PROPERTY_TAGS: Final = "TAGS"
 PROPERTY_KEYS: Final = "KEYS"
@@ -49,18 +49,19 @@ PROPERTY_CLUSTER: Final = "CLUSTER"
 #: Largest body in bytes that a broker accepts by default, and largest size of a decompressed body.
 BODY_SIZE_MAX: Final = 4 * 1024 * 1024
 PROPERTIES_SIZE_MAX: Final = 32767
-#: Characters that end a name and a value in the text of a message's properties.
+#: Characters that end a name and a value in the text form of a message's properties.
 NAME_END: Final = "\x01"
 PAIR_END: Final = "\x02"
 
 _HEAD: Final = struct.Struct(">iiiiiqqiq")  # size, magic, crc, queue id, flag, offsets, sys flag, born
-#: Formats of a message up to the body, by the sizes of both hosts' addresses.
+#: Layouts of a message's fields before the body. The keys are the sizes in bytes of the two IP addresses, the
+#: producer's and the broker's.
 _LAYOUTS: Final = {
     (born, store): struct.Struct(f">iiiiiqqiq{born}siq{store}siiqi") for born in (4, 16) for store in (4, 16)
 }
 _V4: Final = _LAYOUTS[4, 4]
-#: The same formats for reading, by the bits of the hosts' address families; each host's address and port are
-#: one field.
+#: Layouts for reading the same fields. The keys are the ``SYS_`` bits of the two address families. Each
+#: host's address and port are one field.
 _HOSTS_TOGETHER: Final = {
     (SYS_BORN_HOST_V6 if born == 20 else 0) | (SYS_STORE_HOST_V6 if store == 20 else 0): struct.Struct(
         f">iiiiiqqiq{born}sq{store}siqi"
@@ -90,7 +91,7 @@ class Host(NamedTuple):
         return join_address(self.ip, self.port)
 
 
-#: Stands for an unknown host.
+#: Placeholder for an unknown host.
 NO_HOST: Final = Host("127.0.0.1", 0)
 
 
@@ -98,15 +99,15 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message as the broker stores and delivers it.
 
     Attributes:
-        flag: The user's own number, unused here.
+        flag: Number that the user may set; RocketMQ does not use it.
         queue_offset: Index of this message in its queue.
-        physical_offset: Position in the commit log, bytes.
-        sys_flag: ``SYS_`` bits; those of the hosts' families are set by the encoder.
-        born_timestamp, store_timestamp: Unix ms at the producer and at the broker.
-        prepared_transaction_offset: Log offset of the half message, 0 if none.
-        body: As stored: compressed if ``sys_flag`` says so.
-        properties: Text, see :func:`decode_properties`.
-        crc: CRC32 of the body with the sign bit cleared, as it came; 0 lets the encoder compute it.
+        physical_offset: Position of this message in the commit log, in bytes.
+        sys_flag: ``SYS_`` bits; the encoder sets the two bits of the hosts' address families.
+        born_timestamp, store_timestamp: Time at the producer and at the broker, in Unix ms.
+        prepared_transaction_offset: Commit log offset of the half message; 0 if there is none.
+        body: Body as it is stored, which is compressed if ``sys_flag`` says so.
+        properties: Properties in text form, see :func:`decode_properties`.
+        crc: CRC32 of the body with the sign bit cleared, as received. If it is 0, the encoder computes it.
     """
 
     topic: str
@@ -131,7 +132,7 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def body_crc(body: bytes) -> int:
-    """Return CRC32 of a message body with the sign bit cleared."""
+    """Return the CRC32 of a message body with the sign bit cleared."""
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
@@ -148,7 +149,7 @@ def _pack_ip(host: Host) -> bytes:
 
 
 class Unplaced(Protocol):
-    """A stored message that has no place in the log yet; its members are as in :class:`StoredMessage`."""
+    """A message without its position in the log; the members mean the same as in :class:`StoredMessage`."""
 
     @property
     def topic(self) -> str: ...
@@ -173,7 +174,7 @@ class Unplaced(Protocol):
 
 
 def encode_message(message: StoredMessage) -> bytes:
-    """Return the stored layout. Topics above 127 bytes take the 5.x layout.
+    """Return a message in the stored layout. A topic above 127 bytes needs the layout of 5.x.
 
     Raises:
         LocalProtocolError: If a part is above its limit.
@@ -196,7 +197,7 @@ def encode_placed(
     store_host: Host,
     crc: int = 0,
 ) -> bytes:
-    """Return the stored layout of a message with its place; see :func:`encode_message`.
+    """Return a message in the stored layout, at the given position; see :func:`encode_message`.
 
     Raises:
         LocalProtocolError: If a part is above its limit.
@@ -243,7 +244,7 @@ def encode_placed(
 
 @lru_cache(maxsize=4096)
 def _topic_part(topic: str) -> tuple[int, bytes]:
-    """Return a topic's magic, and its name as it lies in a message, with its length.
+    """Return the magic number for a topic, and the topic's length and name as a message contains them.
 
     Raises:
         LocalProtocolError: If the topic is too long.
@@ -259,10 +260,10 @@ def _topic_part(topic: str) -> tuple[int, bytes]:
 
 
 def decode_message(data: bytes, start: int = 0) -> tuple[StoredMessage, int]:
-    """Decode one message; return it and the position after it.
+    """Decode one message; return the message and the position after it.
 
     Raises:
-        RemoteProtocolError: If the bytes at ``start`` are no whole message.
+        RemoteProtocolError: If the bytes at ``start`` are no complete message.
     """
     try:
         (sys_flag,) = _SYS_FLAG.unpack_from(data, start + _SYS_FLAG_AT)
@@ -336,10 +337,10 @@ def decode_message(data: bytes, start: int = 0) -> tuple[StoredMessage, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageHead:
-    """The first bytes of a stored message, read without the others.
+    """Position and queue of a stored message, read from its first bytes only.
 
     Attributes:
-        end: Position after the message.
+        end: Position of the first byte after the message.
     """
 
     queue_id: int
@@ -349,10 +350,10 @@ class MessageHead:
 
 
 def decode_head(data: bytes, start: int) -> MessageHead:
-    """Decode only the place and the end of a message, for messages that :func:`decode_message` refuses.
+    """Decode only the position, queue and end of a message that :func:`decode_message` refuses.
 
     Raises:
-        RemoteProtocolError: If even these cannot be read: then the next message cannot be found either.
+        RemoteProtocolError: If even these fields cannot be read; then the next message cannot be found.
     """
     try:
         size, magic, _, queue_id, _, queue_offset, physical_offset, _, _ = _HEAD.unpack_from(data, start)
@@ -366,11 +367,11 @@ def decode_head(data: bytes, start: int) -> MessageHead:
 
 
 def decode_messages(data: bytes) -> Iterator[StoredMessage]:
-    """Yield messages that lie back to back, as in a pull answer.
+    """Yield the messages in ``data``, which follow one another directly, as in the answer to a pull.
 
     Raises:
-        RemoteProtocolError: If the messages do not fill the data exactly. Messages before that place were
-            yielded.
+        RemoteProtocolError: If ``data`` does not end at the end of a message, or if a message is malformed.
+            All earlier messages were yielded.
     """
     position = 0
     while position < len(data):
@@ -380,7 +381,7 @@ def decode_messages(data: bytes) -> Iterator[StoredMessage]:
 
 @lru_cache(maxsize=4096)
 def _host_of(packed: bytes) -> Host:
-    """Return the host in these 8 or 20 bytes; messages of one sender share the object."""
+    """Return the host in these 8 or 20 bytes; the cache gives messages of one sender the same object."""
     (port,) = _PORT.unpack_from(packed, len(packed) - 4)
     return Host(str(ipaddress.ip_address(packed[:-4])), port)
 
@@ -417,7 +418,7 @@ def decode_batch(data: bytes) -> list[BatchItem]:
     """Decode the body of a batch send.
 
     Raises:
-        RemoteProtocolError: If the items do not fill the data exactly.
+        RemoteProtocolError: If an item is malformed, or if ``data`` does not end at the end of an item.
     """
     items = []
     position = 0
@@ -454,12 +455,12 @@ def decode_batch(data: bytes) -> list[BatchItem]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """Join properties to text, each pair closed, as 5.x writes them.
+    """Join properties to their text form, with a separator after each pair, as 5.x does.
 
-    A value may contain ``NAME_END``, because the first one in a pair ends the name.
+    A value may contain ``NAME_END``, because only the first ``NAME_END`` in a pair ends the name.
 
     Raises:
-        LocalProtocolError: If a name holds a separator, or a value the one between pairs.
+        LocalProtocolError: If a name contains one of the two separators, or a value contains ``PAIR_END``.
     """
     text = "".join([f"{name}{NAME_END}{value}{PAIR_END}" for name, value in properties.items()])
     if text.count(NAME_END) != len(properties) or text.count(PAIR_END) != len(properties):
@@ -472,12 +473,12 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 
 
 def is_separable(name: str, value: str) -> bool:
-    """Return whether a property is read back unchanged."""
+    """Return True if the text form of a property gives the same name and value when it is read again."""
     return NAME_END not in name and PAIR_END not in name and PAIR_END not in value
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Split text into properties; the last duplicate wins, incomplete and empty ones are dropped."""
+    """Split text into properties; drop incomplete and empty pairs. The last value of a repeated name wins."""
     properties = {}
     for pair in text.split(PAIR_END):
         name, mark, value = pair.partition(NAME_END)
@@ -487,7 +488,7 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 def join_properties(first: str, second: str) -> str:
-    """Append property text to property text; 4.9 senders leave the last separator out."""
+    """Join two texts of properties; add the separator that 4.9 senders omit at the end of the first text."""
     if first and second and not first.endswith(PAIR_END):
         return first + PAIR_END + second
     return first + second
@@ -497,15 +498,15 @@ def join_properties(first: str, second: str) -> str:
 
 
 def offset_message_id(host: Host, physical_offset: int) -> str:
-    """Return the id with the place of a stored message; tools connect to the host in it."""
+    """Return the message id that contains the store host and the offset; tools connect to this host."""
     return (_pack_ip(host) + _PORT.pack(host.port) + _TIMESTAMP.pack(physical_offset)).hex().upper()
 
 
 def parse_offset_message_id(text: str) -> tuple[Host, int]:
-    """Return the store host and commit log offset of an id.
+    """Return the store host and the commit log offset that a message id contains.
 
     Raises:
-        RemoteProtocolError: If the text is no such id.
+        RemoteProtocolError: If the text is no message id with a store host and an offset.
     """
     try:
         data = bytes.fromhex(text)
@@ -520,12 +521,12 @@ def parse_offset_message_id(text: str) -> tuple[Host, int]:
 
 
 def unique_message_id(*, ip: str, pid: int, source_hash: int, ms_of_month: int, counter: int) -> str:
-    """Return the id that a producer gives a message before it is sent (property UNIQ_KEY).
+    """Return the id that a producer gives a message before sending it (property UNIQ_KEY).
 
     Args:
-        source_hash: 32 bits that tell programs of one process id apart.
-        ms_of_month: Milliseconds since the first of the month.
-        counter: Taken modulo 65536.
+        source_hash: 32 bits that distinguish programs with the same process id.
+        ms_of_month: Milliseconds since the beginning of the month.
+        counter: Counter of the producer's messages, taken modulo 65536.
     """
     tail = struct.pack(
         ">HIIH",
@@ -547,7 +548,7 @@ def tag_hash(tag: str) -> int:
 
 
 def parse_subscription(expression: str | None) -> tuple[str, ...]:
-    """Return the tags of ``A || B``, in order and without repeats; empty means everything.
+    """Return the tags of ``A || B``, in order and without repeats; empty if all messages match.
 
     Raises:
         LocalProtocolError: If the expression has separators but no tag.
@@ -564,15 +565,16 @@ def parse_subscription(expression: str | None) -> tuple[str, ...]:
 
 
 def compress_body(body: bytes, *, method: int = 0, level: int = 5) -> bytes:
-    """Compress a body as producers do; the caller sets ``SYS_COMPRESSED`` and the method's bits."""
+    """Compress a body as producers do. The caller must set ``SYS_COMPRESSED`` and the method's bits."""
     return deflate(body, method, level=level)
 
 
 def decompress_body(body: bytes, sys_flag: int, *, size_max: int = BODY_SIZE_MAX) -> bytes:
-    """Return the plain body.
+    """Return the body decompressed if ``sys_flag`` says that it is compressed; otherwise unchanged.
 
     Raises:
-        RemoteProtocolError: If it is no such stream, inflates above the limit, or uses an unknown method.
+        RemoteProtocolError: If the compression method is unknown, if the body is no complete stream of this
+            method, or if the decompressed body is larger than ``size_max``.
     """
     if not sys_flag & SYS_COMPRESSED:
         return body

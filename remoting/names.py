@@ -1,6 +1,6 @@
-"""Rules of RocketMQ's programs for names of topics, groups and brokers. Pure.
+"""RocketMQ's rules for the names of topics, groups and brokers. Does no I/O.
 
-:mod:`routekeeper.remoting.bounds` has the largest length of any name on the wire.
+:mod:`routekeeper.remoting.bounds` has the largest length of a name on the wire.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import enum
 import re
 from typing import Final
 
-#: Longest topic or group in UTF-16 units. Source: TopicValidator, Validators.
+#: Longest name of a topic or a group, in UTF-16 units. Source: TopicValidator, Validators.
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 255
-#: Longest retry or dead letter topic of a group: the longest name of a directory. Source:
-#: HookUtils.MAX_TOPIC_LENGTH, RocketMQ 5.3.3.
+#: Longest name of a group's retry or dead letter topic. The name of a directory can have the same length.
+#: Source: HookUtils.MAX_TOPIC_LENGTH, RocketMQ 5.3.3.
 GROUP_TOPIC_LENGTH_MAX: Final = 255
 CHARACTERS: Final = "%|a-zA-Z0-9_-"
 
@@ -21,7 +21,7 @@ _NAME: Final = re.compile(rf"[{CHARACTERS}]+")
 
 
 class NameFault(enum.Enum):
-    """A fault of a name; the module that refuses the name has the text of the error."""
+    """Fault of a name; the module that refuses the name writes the error text."""
 
     BLANK = enum.auto()
     CHARACTERS = enum.auto()

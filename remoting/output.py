@@ -1,7 +1,7 @@
-"""Output of programs to stdout and stderr, written by threads, so that a hung reader blocks no other work.
+"""Threads that write a program's stdout and stderr, so that a hung reader blocks no other work.
 
-Lines wait in a queue that is bounded in bytes. Further lines are dropped and counted. When the output goes
-on, a line says how many were dropped.
+Lines wait in a queue that is limited in bytes. If the queue is full, further lines are dropped and counted.
+When the output works again, a line reports the number of dropped lines.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from routekeeper.remoting.line_limit import EventLimit
 from routekeeper.remoting.logs import LineFormatter, Style, shortened
 
 BYTES_MAX: Final = 4 << 20
-"""Bound of the bytes that wait to be written, for each of stdout and stderr."""
+"""Largest number of bytes that wait to be written: one limit for stdout, and an equal limit for stderr."""
 DRAIN_S: Final = 1.0
-"""Longest time in seconds that an ending program waits for its last lines."""
+"""Longest time in seconds that an ending program waits until its last lines are written."""
 _TURN_S: Final = 1.0
-"""Interval in seconds between checks for omitted lines to report."""
+"""Seconds between two checks for omitted lines that must be reported."""
 _PART_CHARACTERS_MAX: Final = 1 << 16
-"""Bound of a line without an end; a longer one is written in parts."""
+"""Largest number of characters of a line without an end. A longer line is written in parts."""
 
 
 def _start_deaf_to_signals(thread: threading.Thread) -> None:
     """Start a thread in which all signals are blocked.
 
-    The system delivers a signal to any thread that does not block it. A server that waits for signals in a
-    thread of its own would never see one that this thread took: SIGTERM would be lost.
+    The system delivers a signal to any thread that does not block it. Some servers wait for signals in a
+    thread of their own. If the output thread received SIGTERM instead, the signal would be lost.
     """
     if not hasattr(signal, "pthread_sigmask"):
         thread.start()
@@ -51,16 +51,16 @@ def _start_deaf_to_signals(thread: threading.Thread) -> None:
 
 
 class OutputThread:
-    """Writes lines in a thread, which starts with the first line.
+    """Thread that writes lines; it starts with the first line.
 
     Args:
-        write: Writes all bytes, however long that takes. After an OSError they are lost, and their lines
-            count as dropped.
-        bytes_max: Bound of the waiting bytes, including those being written.
+        write: Writes all bytes, and may block as long as necessary. If it raises an OSError, the bytes are
+            lost, and their lines count as dropped.
+        bytes_max: Limit of the bytes that wait or are being written.
 
     Attributes:
-        dropped: Number of lines since the start that were not written.
-        report: Makes the line that says how many were dropped.
+        dropped: Number of lines that were not written since the start.
+        report: Function that makes the line which reports a number of dropped lines.
     """
 
     def __init__(self, write: Callable[[bytes], None], *, bytes_max: int = BYTES_MAX) -> None:
@@ -68,11 +68,12 @@ class OutputThread:
         self.report: Callable[[int], str] = "{} lines were dropped\n".format
         self._write = write
         self._bytes_max = bytes_max
-        # Reentrant: a signal handler or the garbage collector may log while this thread holds the lock.
+        # Reentrant: a signal handler or the garbage collector may log in a thread that already holds the
+        # lock.
         self._changed = threading.Condition(threading.RLock())
-        #: Lines, and how many were dropped between them.
+        #: Lines that wait. A number among them is the number of lines that were dropped at this position.
         self._waiting: deque[bytes | int] = deque()
-        self._held = 0  # bytes of lines that wait or are being written
+        self._held = 0  # bytes of the lines that wait or are being written
         self._untold = 0  # dropped lines that no written line has reported yet
         self._thread: threading.Thread | None = None
         self._is_given_up = False
@@ -80,11 +81,11 @@ class OutputThread:
 
     @property
     def is_full(self) -> bool:
-        """Return whether a line now would be dropped."""
+        """Return True if any line that comes now would be dropped."""
         return self._held >= self._bytes_max
 
     def put(self, data: bytes) -> None:
-        """Queue complete lines, or drop them; never wait."""
+        """Queue complete lines, or drop them if the queue is full. Never wait."""
         with self._changed:
             if self._held + len(data) > self._bytes_max:
                 self._drop(data.count(b"\n"))
@@ -97,12 +98,12 @@ class OutputThread:
             self._changed.notify_all()
 
     def drop(self) -> None:
-        """Count a line that was not formatted because there is no room for it."""
+        """Count one dropped line that was not even formatted, because the queue is full."""
         with self._changed:
             self._drop(1)
 
     def _drop(self, count: int) -> None:
-        """Count dropped lines; a line at their place reports the number."""
+        """Count dropped lines; at their position in the output, a line will report the number."""
         self.dropped += count
         if self._waiting and isinstance(self._waiting[-1], int):
             self._waiting[-1] += count
@@ -111,7 +112,10 @@ class OutputThread:
         self._changed.notify_all()
 
     def drain(self, longest_s: float = DRAIN_S) -> None:
-        """Return once everything is written, or after ``longest_s``; later calls do not wait any more."""
+        """Wait until all lines are written, for at most ``longest_s`` seconds.
+
+        If the time of one call ran out, all later calls return at once.
+        """
         with self._changed:
             if self._is_given_up or threading.current_thread() is self._thread:
                 return
@@ -135,7 +139,7 @@ class OutputThread:
             with self._changed:
                 self._held -= sum(map(len, lines))
                 self._untold = 0
-                if not is_written:  # the next written line reports them
+                if not is_written:  # these lines are lost; the next line that is written reports their number
                     lost = sum(line.count(b"\n") for line in lines)
                     self.dropped += lost
                     self._untold = lost + sum(counts)
@@ -144,12 +148,12 @@ class OutputThread:
     def _try(self, data: bytes) -> bool:
         try:
             self._write(data)
-        except (OSError, ValueError):  # no process reads it, the disk is full, or the stream is closed
+        except (OSError, ValueError):  # no process reads the output, disk full, or stream closed
             return False
         return True
 
     def _begin_anew(self) -> None:
-        """Begin without a thread in a forked process; the parent writes the lines that wait."""
+        """Forget thread and waiting lines in a forked process; the parent process writes these lines."""
         self._changed = threading.Condition(threading.RLock())
         self._waiting.clear()
         self._held = 0
@@ -157,7 +161,7 @@ class OutputThread:
 
 
 class ThreadedText(io.TextIOBase):
-    """A text stream whose lines a thread writes; it replaces ``sys.stderr``, so it must never wait."""
+    """Text stream whose lines a thread writes; it replaces ``sys.stderr``, so its methods must never wait."""
 
     def __init__(self, stream: TextIO) -> None:
         self.output = OutputThread(_writer(stream))
@@ -189,7 +193,7 @@ class ThreadedText(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Pass an unfinished line to the thread, too; return at once."""
+        """Pass an unfinished line to the thread as well; return at once."""
         with self._lock:
             part, self._part = self._part, ""
             if part:
@@ -200,13 +204,14 @@ class ThreadedText(io.TextIOBase):
 
 
 class ThreadedHandler(logging.Handler):
-    """Gives log lines to an output thread; a line for which there is no room is not even formatted.
+    """Log handler that passes lines to an output thread.
 
-    The lines of a frequent event are limited, from INFO on. Loggers named ``*.audit`` have limits of their
-    own, so that operators' changes are not lost among other lines.
+    If the thread's queue is full, the handler drops a line without formatting it. At level INFO and above,
+    the number of lines of each event is limited (:class:`EventLimit`). This limit does not apply to loggers
+    named ``*.audit``, so that other lines cannot suppress the record of operators' changes.
 
     Attributes:
-        left_out: Number of lines that the limit left out since the start.
+        left_out: Number of lines that the limit has suppressed since the start.
     """
 
     def __init__(self, text: ThreadedText, formatter: LineFormatter) -> None:
@@ -236,11 +241,11 @@ class ThreadedHandler(logging.Handler):
             return
         try:
             self._text.write(self.format(record) + "\n")
-        except Exception:  # as in every handler, a line that cannot be formatted must not end the program
+        except Exception:  # a line that cannot be formatted must not end the program
             self.handleError(record)
 
     def flush(self) -> None:
-        """Wait a moment until all lines are written; :func:`logging.shutdown` calls it."""
+        """Wait up to :data:`DRAIN_S` for the lines to be written; :func:`logging.shutdown` calls this."""
         self._tell_left_out(math.inf)
         self._text.output.drain()
 
@@ -257,14 +262,14 @@ def _warning(text: str, *values: object) -> logging.LogRecord:
 
 
 def _words(event: str) -> str:
-    """Return the words with which a line begins, before its first value: ``broker left``."""
+    """Return the words at the beginning of an event, before its first value, such as ``broker left``."""
     return shortened(" ".join(itertools.takewhile(lambda word: "=" not in word, event.split())) or event)
 
 
 def write_stderr_in_thread() -> None:
-    """Let a thread write everything for ``sys.stderr`` from now on: lines, warnings, tracebacks.
+    """Let a thread write everything that goes to ``sys.stderr`` from now on: lines, warnings, tracebacks.
 
-    It does nothing if logging is set up already, as in a test, where other code owns stderr.
+    Do nothing if logging is already set up. This is so in a test, where other code owns stderr.
     """
     if sys.stderr is not None and not logging.root.handlers and not isinstance(sys.stderr, ThreadedText):
         sys.stderr = ThreadedText(sys.stderr)
@@ -272,16 +277,16 @@ def write_stderr_in_thread() -> None:
 
 
 def write_stdout_in_thread() -> None:
-    """Do the same for ``sys.stdout``, for servers: others block until their output is read."""
+    """Let a thread write ``sys.stdout``. Only servers call this; other programs wait for their reader."""
     if isinstance(sys.stderr, ThreadedText) and sys.stdout is not None:
         sys.stdout = ThreadedText(sys.stdout)
         atexit.register(sys.stdout.output.drain)
 
 
 def set_up_logging(*, level: str | int, style: Style = "text") -> None:
-    """Send every record of the process from ``level`` on to stderr, one line each, by a thread.
+    """Write every log record from ``level`` on to stderr, one line each, in a thread.
 
-    It does nothing if logging is set up already, as :func:`logging.basicConfig`.
+    Do nothing if logging is already set up, as :func:`logging.basicConfig` does.
     """
     write_stderr_in_thread()
     if isinstance(sys.stderr, ThreadedText):
@@ -289,17 +294,17 @@ def set_up_logging(*, level: str | int, style: Style = "text") -> None:
 
 
 def lines_dropped() -> int:
-    """Return how many lines of stderr were dropped since the start."""
+    """Return the number of lines for stderr that were dropped since the start."""
     return sys.stderr.output.dropped if isinstance(sys.stderr, ThreadedText) else 0
 
 
 def lines_left_out() -> int:
-    """Return how many log lines were left out because their event was logged too often."""
+    """Return the number of log lines that were suppressed because their event was logged too often."""
     return sum(handler.left_out for handler in logging.root.handlers if isinstance(handler, ThreadedHandler))
 
 
 def _writer(stream: TextIO) -> Callable[[bytes], None]:
-    """Return a function that writes to a stream without its buffer, so that no byte stays there."""
+    """Return a function that writes directly to a stream's descriptor, so that no byte stays in a buffer."""
     stream.flush()
     try:
         fd = stream.fileno()
@@ -316,7 +321,7 @@ def _writer(stream: TextIO) -> Callable[[bytes], None]:
         while rest:
             try:
                 rest = rest[os.write(fd, rest) :]
-            except BlockingIOError:  # another process that shares the pipe has made it non-blocking
+            except BlockingIOError:  # another process has made the shared pipe non-blocking
                 poll = select.poll()
                 poll.register(fd, select.POLLOUT)
                 poll.poll()

@@ -1,4 +1,4 @@
-"""Java ``Properties`` text: RocketMQ's ``-c`` files, and the bodies of requests 25, 26, 318 and 319."""
+"""Java's ``Properties`` text: RocketMQ's ``-c`` files, and bodies of the request codes 25, 26, 318, 319."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-#: Largest properties text of a request in bytes: to read this many takes some ms, and all settings are
-#: shorter.
+#: Largest properties text in a request, in bytes. Reading a text of this size takes a few ms. A text with all
+#: settings of a broker is shorter.
 REQUEST_SIZE_MAX: Final = 16 * 1024
 _BLANKS: Final = " \t\f"
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -18,15 +18,18 @@ _UNICODE: Final = re.compile(r"[0-9A-Fa-f]{4}")
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    r"""Return the keys and values of a properties text; of equal keys the last wins.
+    r"""Return the keys and values of a properties text; if a key occurs twice, its last value wins.
 
-    ``#`` and ``!`` start comments; ``=``, ``:`` or a blank ends the key; a trailing backslash continues the
-    line; ``\uXXXX`` and the usual escapes are read. Blanks after a value belong to it.
+    - ``#`` and ``!`` at the beginning of a line start a comment.
+    - ``=``, ``:`` or a blank ends the key.
+    - A backslash at the end of a line continues the line.
+    - ``\uXXXX`` and the usual escapes are decoded.
+    - Blanks after a value belong to the value.
 
     Raises:
         ValueError: If a ``\u`` is not followed by four hexadecimal digits; the message names the line.
 
-    Source: java.util.Properties.load; it reads files as ISO-8859-1, request bodies come in UTF-8.
+    Source: java.util.Properties.load. Java reads files as ISO-8859-1; request bodies are UTF-8.
     """
     values: dict[str, str] = {}
     for number, line in _logical_lines(text):
@@ -38,43 +41,51 @@ def parse_properties(text: str) -> dict[str, str]:
     return values
 
 
-#: Values that request authentication or encryption which the servers lack, or which other settings turn on.
+#: Settings that ask for protection which this program lacks or switches on elsewhere. For each setting: the
+#: value that must be refused, and the text of the refusal.
 _DOORS: Final = {
     "tls.server.mode": ("enforcing", "a line for the file of --tls-config, or use --tls-mode enforcing"),
     "authenticationEnabled": ("true", "ACL 2.0 of RocketMQ 5.3 is not served, allowed is false"),
     "authorizationEnabled": ("true", "ACL 2.0 of RocketMQ 5.3 is not served, allowed is false"),
     "useTLS": ("true", "connections to other servers are not encrypted, allowed is false"),
 }
-#: Bound of the unknown settings with a line each. More of them mean that the file is a dump of all settings.
+#: Largest number of unknown settings that get one log line each. A file with more unknown settings is a dump
+#: of all settings.
 _LINES_MAX: Final = 10
-#: Names in one line if there are more.
+#: Largest number of names in one log line if there are more unknown settings than :data:`_LINES_MAX`.
 _NAMES_MAX: Final = 100
 
 
 def closed_door(key: str, value: str) -> str | None:
-    """Return why a setting must not be ignored, because that would weaken security; None for other settings.
+    """Return the reason why a setting must be refused instead of ignored; None for harmless settings.
+
+    Ignoring such a setting would silently weaken security.
 
     Args:
-        value: Value in lower case, without blanks around it.
+        value: Value in lower case, without blanks at its ends.
     """
     closing, reason = _DOORS.get(key, (None, ""))
     return reason if _COMMENT.split(value)[0] == closing else None
 
 
 def commented(values: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the keys whose values seem to hold a comment. Java's properties have none behind a value."""
+    """Return the keys whose values seem to contain a comment. Java allows no comment after a value."""
     return tuple(key for key, value in values.items() if _COMMENT.search(value))
 
 
 def explain_comments(refusal: str, values: Mapping[str, str]) -> str:
-    """Return why a value is refused; if a comment follows it in the file, add the rule on comments."""
+    """Return the refusal of a value; if a comment follows the value in the file, add the rule on comments."""
     if any(key in refusal for key in commented(values)):
         return f"{refusal}; a comment behind a value is part of the value: put it on a line of its own"
     return refusal
 
 
 def name_unknown(keys: Collection[str]) -> tuple[str, ...]:
-    """Return the names of unknown settings for log lines: one a line, or a hundred if there are many."""
+    """Return texts for log lines about unknown settings.
+
+    Each text is the name of one setting. If there are more than :data:`_LINES_MAX` names, each text contains
+    up to :data:`_NAMES_MAX` names.
+    """
     names = list(keys)
     if len(names) <= _LINES_MAX:
         return tuple(names)
@@ -82,7 +93,9 @@ def name_unknown(keys: Collection[str]) -> tuple[str, ...]:
 
 
 def format_properties(values: Mapping[str, str]) -> str:
-    """Return ``key=value`` lines sorted by key, unescaped, as ``-p`` prints and 26 and 319 answer them.
+    """Return ``key=value`` lines, sorted by key and without escapes.
+
+    ``-p`` prints this text, and the answers to the request codes 26 and 319 contain it.
 
     Source: MixAll.properties2String, RocketMQ 5.3.
     """
@@ -90,7 +103,7 @@ def format_properties(values: Mapping[str, str]) -> str:
 
 
 def split_properties(body: bytes) -> dict[str, str]:
-    """Read the text of :func:`format_properties`, if it needed no escapes."""
+    """Read a text that :func:`format_properties` made; no setting may contain special characters."""
     settings = {}
     for line in body.decode("utf-8", "replace").splitlines():
         name, mark, value = line.partition("=")
@@ -100,7 +113,7 @@ def split_properties(body: bytes) -> dict[str, str]:
 
 
 def escape_properties(values: Mapping[str, str]) -> bytes:
-    """Return ``key=value`` lines sorted by key that :func:`parse_properties` reads back; ASCII, for files.
+    """Return ``key=value`` lines in ASCII, sorted by key, with escapes; :func:`parse_properties` reads them.
 
     Source: java.util.Properties.store.
     """
@@ -111,7 +124,7 @@ def escape_properties(values: Mapping[str, str]) -> bytes:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (number of its first line, line) with continuations joined and comments left out."""
+    """Yield each logical line and the number of its first line; join continued lines, omit comments."""
     lines = enumerate(_LINE_END.split(text), start=1)
     for number, first in lines:
         line = first.lstrip(_BLANKS)
@@ -158,7 +171,7 @@ def _unescape(text: str) -> str:
             position += 4
         else:
             parts.append(_ESCAPES.get(char, char))
-    # Java's escapes are UTF-16 units: two of them may be one character.
+    # Java's escapes are UTF-16 units; two of them may form one character.
     return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -1,6 +1,6 @@
-"""Body of a registration (request 103), plain and compressed: a broker's facts and its topics.
+"""Body of a registration (REGISTER_BROKER 103), plain or compressed: a broker's data version and its topics.
 
-Writers produce compact text, as fastjson does. Source: RegisterBrokerBody of RocketMQ 4.9 and 5.3.
+This module writes compact text, as fastjson does. Source: RegisterBrokerBody of RocketMQ 4.9 and 5.3.
 """
 
 from __future__ import annotations
@@ -36,18 +36,20 @@ from routekeeper.remoting.lenient import (
 from routekeeper.remoting.route import DataVersion, TopicConfig
 from routekeeper.remoting.steps import STEP, Steps, finish, in_chunks
 
-#: Bound of the topics of one registration. Real brokers have tens of thousands at most.
+#: Largest number of topics in one registration. Real brokers have at most tens of thousands.
 REGISTER_TOPICS_MAX: Final = 100_000
-#: Largest decompressed size of a registration in bytes: 100,000 topics with names of 300 characters.
+#: Largest decompressed size of a registration in bytes; enough for 100,000 topics with names of 300
+#: characters.
 REGISTER_INFLATED_MAX: Final = 32 * 1024 * 1024
-#: Largest ratio of a registration's decompressed to its compressed size. Real ones reach 15 to 40.
+#: Largest ratio of a registration's decompressed size to its compressed size. Real registrations reach 15 to
+#: 40.
 REGISTER_RATIO_MAX: Final = 128
-#: Limits of a registration that only the tolerant reader can read: for example one with static topics, whose
-#: keys are not quoted.
+#: Limits of a registration that only the tolerant reader can read. An example is a registration with static
+#: topics, whose keys are not quoted.
 REGISTER_LIMITS: Final = Limits(
     size=2 * 1024 * 1024, containers=32 * 1024, dialect_size=2 * 1024 * 1024, dialect_keys=16 * 1024
 )
-#: Bound of the static topics of one registration.
+#: Largest number of static topics in one registration.
 MAPPING_INFOS_MAX: Final = 4096
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -59,9 +61,9 @@ _INFLATED_STEP: Final = 1024 * 1024
 _SUMMED_STEP: Final = 1024 * 1024
 _KNOWN_MAX: Final = 1000
 _USUAL_MAX: Final = 64
-#: Bytes of JSON that are read in one step, which takes 1 ms.
+#: Bytes of JSON that one step reads; this takes 1 ms.
 _PIECE_MAX: Final = 128 * 1024
-#: Largest size of one topic in a usual registration, in bytes; real ones have 150 to 250.
+#: Largest average size of a topic in a usual registration, in bytes; real topics have 150 to 250 bytes.
 _TOPIC_SIZE_MAX: Final = 512
 
 
@@ -73,11 +75,11 @@ def _topic_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBody:
-    """Body of request 103.
+    """Body of a registration, REGISTER_BROKER 103.
 
     Attributes:
-        filter_servers: None leaves the stored list as it is; empty removes it.
-        mapping_infos: Static topics (5.x): topic to mapping info, kept as parsed JSON.
+        filter_servers: None leaves the list that the nameserver has stored; an empty list removes it.
+        mapping_infos: Static topics (5.x): the mapping info of each topic as parsed JSON.
     """
 
     data_version: DataVersion = field(default_factory=DataVersion)
@@ -96,7 +98,7 @@ class TopicNumbers(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """A topic's configuration in the form that a nameserver stores.
 
     Attributes:
-        topic_name: Empty if the object has none; then the key is the name.
+        topic_name: Empty if the JSON object has no name; the key of the object is then the topic's name.
     """
 
     topic_name: _TopicName = ""
@@ -127,12 +129,13 @@ _plain_decoder: Final = msgspec.json.Decoder(_PlainBody)
 _table_decoder: Final = msgspec.json.Decoder(dict[_TopicName, TopicNumbers])
 _version_decoder: Final = msgspec.json.Decoder(_PlainVersion)
 
-#: The text before the first topic of a registration in JSON.
+#: Matches the text before the first topic of a registration in JSON.
 _TABLE_BEGINS: Final = re.compile(rb'[{,]\s*+"topicConfigTable"\s*+:\s*+\{\s*+(?=")')
-#: The text between two topics; it cannot occur inside a topic, where no object follows another one.
+#: Matches the text between two topics. It cannot match inside a topic, where no object follows another
+#: object.
 _TOPIC_ENDS: Final = re.compile(rb'\}\s*+,\s*+(?="(?:[^"\\]|\\.)*+"\s*+:\s*+\{)', re.DOTALL)
 _ENDS_TRIED: Final = 3
-#: An entry in place of the topics that were read in pieces. No broker has a topic of that name.
+#: Entry that replaces the topics that were already read in pieces. No broker has a topic of this name.
 _MARK: Final = ("\0", TopicNumbers("\0", 0, 0, -INT32_MAX - 1))
 _MARK_JSON: Final = b'"\\u0000":{"topicName":"\\u0000","readQueueNums":0,"writeQueueNums":0,"perm":%d},' % -(
     INT32_MAX + 1
@@ -140,10 +143,10 @@ _MARK_JSON: Final = b'"\\u0000":{"topicName":"\\u0000","readQueueNums":0,"writeQ
 
 
 class PlainRegistration(msgspec.Struct, frozen=True):
-    """The parts of a registration that a nameserver needs, see :func:`reading_registration`.
+    """The parts of a registration that a nameserver needs; :func:`reading_registration` returns them.
 
     Attributes:
-        topics: Topics by name. Their own ``topic_name`` may be empty.
+        topics: Topics by name. The ``topic_name`` in a value may be empty.
         filter_servers, mapping_infos: As in :class:`RegisterBody`.
     """
 
@@ -159,7 +162,7 @@ def body_crc32(body: bytes) -> int:
 
 
 def summing_crc32(body: bytes) -> Steps[int]:
-    """Return :func:`body_crc32` in steps."""
+    """Compute :func:`body_crc32` in steps, so that a large body does not block other work."""
     found = 0
     for at in range(0, len(body), _SUMMED_STEP):
         found = zlib.crc32(body[at : at + _SUMMED_STEP], found)
@@ -168,10 +171,11 @@ def summing_crc32(body: bytes) -> Steps[int]:
 
 
 def encode_register_body(body: RegisterBody, *, compressed: bool, version: int) -> bytes:
-    """Encode the body of a registration as a sender of release ``version`` writes it.
+    """Encode the body of a registration as a broker of release ``version`` writes it.
 
     Raises:
-        LocalProtocolError: If a compressed topic's name or attributes cannot be split at blanks again.
+        LocalProtocolError: If a topic's name or filter type is empty or has a blank. In the compressed form,
+            blanks separate the parts of a topic.
     """
     if compressed:
         return zlib.compress(_plain_register_body(body, version=version), 9)
@@ -219,16 +223,22 @@ def reading_registration(
     topics_max: int = REGISTER_TOPICS_MAX,
     inflated_max: int = REGISTER_INFLATED_MAX,
 ) -> Steps[PlainRegistration]:
-    """Read the parts of a registration that a nameserver needs, from a sender of ``version``.
+    """Read, in steps, the parts of a registration that a nameserver needs.
 
-    It is more tolerant than any release: it recognises a zlib stream even if the header says that there is
-    none (5.x brokers mislabel it), topics may have five or six parts, and the mapping section may be missing.
+    This function is more tolerant than any release of RocketMQ:
 
-    :func:`read_plain_json` reads JSON, :func:`reading_long_json` long JSON, and :func:`read_any_json` all
-    JSON that these two cannot read.
+    - It recognises a zlib stream even if the header says that there is none; 5.x brokers send such headers.
+    - A topic may have five or six parts.
+    - The section with mapping infos may be missing.
+
+    :func:`read_plain_json` reads short JSON and :func:`reading_long_json` long JSON. :func:`read_any_json`
+    reads all JSON that those two functions cannot read.
+
+    Args:
+        version: Release of the broker that sent the body.
 
     Raises:
-        RemoteProtocolError: If it cannot be read, or is above a limit; memory stays within the limits.
+        RemoteProtocolError: If the body cannot be read or is above a limit. Memory stays within the limits.
     """
     if compressed or body[:1] == _ZLIB_START:
         data = yield from _inflating(body, inflated_max)
@@ -241,10 +251,10 @@ def reading_registration(
 
 
 def read_any_json(body: bytes, *, version: int, topics_max: int = REGISTER_TOPICS_MAX) -> PlainRegistration:
-    """Read a registration in any form of JSON that senders use, up to :data:`REGISTER_LIMITS`.
+    """Read a registration in any form of JSON that brokers use, up to :data:`REGISTER_LIMITS`.
 
-    An empty body is a registration without topics. If two topics have the same name, the last one counts, as
-    in Java's map.
+    An empty body is a registration without topics. If two topics have the same name, the last one wins, as in
+    Java's map.
 
     Raises:
         RemoteProtocolError: If the body is no registration, or is above a limit.
@@ -282,20 +292,21 @@ def read_any_json(body: bytes, *, version: int, topics_max: int = REGISTER_TOPIC
 
 
 def read_plain_json(body: bytes, topics_max: int = REGISTER_TOPICS_MAX) -> PlainRegistration | None:
-    """Read a registration that is standard JSON with numbers as numbers, without static topics.
+    """Read a registration without static topics that is standard JSON, with its numbers not in quotes.
 
-    Brokers without static topics send such registrations. Its results equal those of :func:`read_any_json`,
-    except that it does not check members that a nameserver does not use.
+    Brokers without static topics send such registrations. The results equal those of :func:`read_any_json`,
+    with one difference: this function does not check members that a nameserver does not use.
 
     Returns:
-        None if the body is anything else, or wrong: :func:`read_any_json` then reads it or raises the error.
+        None if the body has another form or is wrong. :func:`read_any_json` then reads it or raises the
+        error.
     """
     try:
         found = _plain_decoder.decode(body)
     except UNREADABLE:
         return None
     topics = found.topic_config_serialize_wrapper.topic_config_table
-    for key, numbers in topics.items():  # one call for all topics would take longer than a slice
+    for key, numbers in topics.items():  # one call that covers all topics would block for too long
         if numbers.topic_name != key:
             topics = finish(_named_as_stated(topics))
             break
@@ -305,14 +316,15 @@ def read_plain_json(body: bytes, topics_max: int = REGISTER_TOPICS_MAX) -> Plain
 def reading_long_json(
     body: bytes, topics_max: int = REGISTER_TOPICS_MAX, *, piece_max: int = _PIECE_MAX
 ) -> Steps[PlainRegistration | None]:
-    """Read as :func:`read_plain_json`, but in steps: the topics in pieces, then the other members.
+    """Read the same registrations as :func:`read_plain_json`, in steps: topics in pieces, then other members.
 
     Args:
-        piece_max: Bytes of a piece. The text before the topics must be shorter, and so must the text after
-            them.
+        piece_max: Largest size of a piece in bytes. The text before the topics must be shorter than this, and
+            also the text after the topics.
 
     Returns:
-        None also if one of these texts is longer.
+        None if :func:`read_plain_json` would return None, or if the text before or after the topics is too
+        long.
 
     Raises:
         RemoteProtocolError: If there are too many topics.
@@ -339,7 +351,7 @@ def reading_long_json(
         return None
     last = found.topic_config_serialize_wrapper.topic_config_table
     if next(iter(last.items()), None) != _MARK:
-        return None  # the pieces were not part of its topic table
+        return None  # the topics read above came from another part of the body, not from its topic table
     del last[_MARK[0]]
     topics |= last
     if names_differ or _names_differ(last):
@@ -348,13 +360,13 @@ def reading_long_json(
 
 
 def _read_piece(body: bytes, at: int, piece_max: int) -> tuple[dict[str, TopicNumbers] | None, int]:
-    """Read the topics from ``at`` on that fill at least half a piece.
+    """Read topics from position ``at`` on: between half of ``piece_max`` and ``piece_max`` bytes.
 
-    The piece is cut where a topic seems to end. If the piece can be read, the topic really ends there: a cut
-    within a text or an inner object would leave that open.
+    The piece is cut where a topic seems to end. If the piece can then be read, the topic really ends there:
+    after a cut inside a text or an inner object, the piece would be incomplete.
 
     Returns:
-        The topics, or None if no such end is found; and the position of the next topic.
+        The topics, or None if no cut makes a readable piece; and the position of the next topic.
     """
     ends = _TOPIC_ENDS.finditer(body, at + piece_max // 2, at + piece_max)
     for end in islice(ends, _ENDS_TRIED):
@@ -366,12 +378,12 @@ def _read_piece(body: bytes, at: int, piece_max: int) -> tuple[dict[str, TopicNu
 
 
 def _names_differ(topics: Mapping[str, TopicNumbers]) -> bool:
-    """Return whether an object states no name, or a name that differs from its key."""
+    """Return True if a topic's object has no name, or a name that differs from its key."""
     return any(numbers.topic_name != key for key, numbers in topics.items())
 
 
 def _named_as_stated(topics: Mapping[str, TopicNumbers]) -> Steps[dict[str, TopicNumbers]]:
-    """Return topics by their own names, or else by their keys; the last topic of a name counts."""
+    """Return topics by the name in their object, else by their key; the last of two equal names wins."""
     named: dict[str, TopicNumbers] = {}
     for chunk in in_chunks(topics.items()):
         if named:
@@ -383,12 +395,12 @@ def _named_as_stated(topics: Mapping[str, TopicNumbers]) -> Steps[dict[str, Topi
 def _usable(
     found: _PlainBody, topics: Mapping[str, TopicNumbers], topics_max: int, *, size: int
 ) -> PlainRegistration | None:
-    """Return a registration that was read from so many bytes, None if it is one for the tolerant reader."""
+    """Return the registration of a body of ``size`` bytes; None if only the tolerant reader may read it."""
     wrapper = found.topic_config_serialize_wrapper
     if wrapper.topic_queue_mapping_info_map or len(topics) > topics_max or "" in topics:
         return None
     if size > _TOPIC_SIZE_MAX * (len(topics) + 1):
-        return None  # large parts were skipped, which may be nested too deeply
+        return None  # msgspec skipped large parts, which may be nested too deeply
     filters = found.filter_server_list
     if filters and not _are_filter_servers(filters):
         return None
@@ -403,7 +415,7 @@ def _usable(
 
 
 def _reading_words(data: bytes, topics_max: int) -> Steps[PlainRegistration]:
-    """Read an inflated registration.
+    """Read a decompressed registration, in steps.
 
     Raises:
         RemoteProtocolError: If the bytes are no valid registration.
@@ -413,9 +425,9 @@ def _reading_words(data: bytes, topics_max: int) -> Steps[PlainRegistration]:
     count = reader.count()
     _check_topics(count, topics_max)
     topics: dict[str, TopicNumbers] = {}
-    # Most topics of a broker have equal configurations, so equal texts after their names are read once.
+    # Most topics of a broker have equal configurations. So the text after a topic's name is parsed only once.
     known: dict[bytes, TopicNumbers] = {}
-    # Sizes are read as unsigned: a negative one becomes a size beyond the data, which is refused.
+    # Sizes are read as unsigned numbers: a negative size then looks larger than the data, and is refused.
     position, end, size_at = reader.position, len(data), _SIZE.unpack_from
     try:
         for done in range(0, count, STEP):
@@ -441,7 +453,10 @@ def _reading_words(data: bytes, topics_max: int) -> Steps[PlainRegistration]:
 
 
 def _topics_of(compressed: bytes) -> int:
-    """Return the bound of the topics in a compressed registration: a real topic takes 2.4 bytes of it."""
+    """Return the largest plausible number of topics in a compressed body.
+
+    The result is 64, and one topic more for every 2 bytes. Real topics take 2.4 bytes each.
+    """
     return 64 + len(compressed) // 2
 
 
@@ -458,7 +473,7 @@ def _check_mappings(count: int) -> None:
 
 
 def _not_negative(numbers: TopicNumbers) -> TopicNumbers:
-    """Check that no number of queues is negative."""
+    """Return the numbers of a topic after checking that no number of queues is negative."""
     for name, value in (
         ("readQueueNums", numbers.read_queue_nums),
         ("writeQueueNums", numbers.write_queue_nums),
@@ -483,7 +498,7 @@ def _filter_servers(value: object) -> tuple[str, ...]:
 
 
 def _mapping_info(value: object) -> dict[str, Any]:
-    """Check the info of a static topic: plain values, and maps of plain values."""
+    """Check that the info of a static topic has only plain values, and maps of plain values."""
     members = as_object(value, "mapping info")
     for name, member in members.items():
         for item in member.values() if type(member) is dict else (member,):
@@ -504,7 +519,7 @@ def _version(data: bytes) -> DataVersion:
 
 
 def _words(rest: bytes) -> TopicNumbers:
-    """Read the text after a topic's name."""
+    """Read the text that follows a topic's name in a compressed registration."""
     try:
         read_queues, write_queues, perm, _, *more = rest.decode().split(" ", 4)
     except ValueError:
@@ -524,7 +539,7 @@ def _words(rest: bytes) -> TopicNumbers:
     )
 
 
-#: Brokers repeat their texts, so recent short ones are cached.
+#: Cache of :func:`_words` for recent short texts, because brokers send the same texts again.
 _usual_words: Final = lru_cache(maxsize=1024)(_words)
 
 
@@ -534,7 +549,8 @@ def _inflating(data: bytes, limit: int) -> Steps[bytes]:
     parts: list[bytes] = []
     left, room = data, limit + 1
     try:
-        # Ask for one byte more than allowed: at exactly the limit the end of the stream is still unread.
+        # If the limit were exactly reached, one more read would be needed to see the end of the stream.
+        # So ask for one byte more than the limit.
         while not stream.eof and room > 0:
             if parts:
                 yield
@@ -555,7 +571,7 @@ def _inflating(data: bytes, limit: int) -> Steps[bytes]:
 
 
 class _Reader:
-    """Walks over the length-prefixed parts of an inflated registration."""
+    """Reader of the length-prefixed parts of a decompressed registration."""
 
     __slots__ = ("_data", "position")
 

@@ -1,4 +1,4 @@
-"""Reading again at SIGHUP: files that are watched, and the settings that can change while a server runs."""
+"""Reload at SIGHUP: read the watched files again, and the settings that can change while a server runs."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from routekeeper.remoting.service_manager import ServiceManager
 
 logger = logging.getLogger(__name__)
 
-#: Longest wait for one file in seconds, because a hung disk must not delay the other files.
+#: Longest time in seconds for reading one file, so that a hung disk does not delay the reload of other files.
 LOOK_S: Final = 10.0
 _UNCHANGED: Final = "unchanged"
 _REFUSED: Final = "refused: "
 
 
 class Watched(Protocol):
-    """A file, or several that belong together: :class:`routekeeper.remoting.watched_files.WatchedFiles`.
+    """One watched file, or several files that belong together, such as a certificate and its key.
+
+    :class:`routekeeper.remoting.watched_files.WatchedFiles` implements this protocol.
 
     Attributes:
-        what: Its name in log lines.
+        what: Name of the file or files in log lines.
     """
 
     @property
     def what(self) -> str: ...
 
     async def look(self) -> str:
-        """Read it again if it has changed; return ``unchanged``, ``taken`` or ``refused: REASON``."""
+        """Read the files again if they changed; return ``unchanged``, ``taken`` or ``refused: REASON``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +41,9 @@ class Reread:
     """Result of reading settings again.
 
     Attributes:
-        changed: Changed settings that are in force now, by key.
-        refused: Reasons, each of which begins with the setting.
-        restart: Keys of settings that have changed in the file, and need a restart.
+        changed: Settings that have changed and are now in force, by key.
+        refused: Reasons for refused settings; each reason begins with the key of its setting.
+        restart: Keys of settings that have changed in the file but need a restart.
     """
 
     changed: Mapping[str, str]
@@ -57,11 +59,12 @@ def compare_settings(
     after: Mapping[str, str],
     reloadable: Collection[str],
 ) -> Reread:
-    """Return which settings a changed file changes (pure).
+    """Return the settings that a changed file changes. This function does no I/O.
 
     Args:
-        former_file, file: Content of the file, by key.
-        before, after: All resulting settings, including those that win over a file.
+        former_file, file: Former and present content of the file, by key.
+        before, after: Former and present settings, as they result from all sources, also from sources that
+            override the file.
         reloadable: Keys of settings that can change while a server runs.
     """
     differing = [key for key in after if before[key] != after[key]]
@@ -87,12 +90,12 @@ class SettingsFile:
     """The settings file of a server, and the content that is in force.
 
     Args:
-        content: The content at the server's start.
-        read: Returns the present content, by key; blocking.
-        resolve: Returns all resulting settings, by key, for a content of the file; blocking.
+        content: Content of the file at the server's start, by key.
+        read: Returns the file's present content, by key; it blocks.
+        resolve: Returns all settings, by key, that result from the given content of the file; it blocks.
         reloadable: Keys of settings that can change while the server runs.
-        take: Puts changed settings in force; called on the loop, even without changes.
-        refusals: Exceptions of ``read`` and ``resolve`` that say why a content cannot be used.
+        take: Puts changed settings in force. It is called on the event loop, also if nothing has changed.
+        refusals: Exceptions that ``read`` and ``resolve`` raise if the file cannot be used.
     """
 
     def __init__(
@@ -112,7 +115,7 @@ class SettingsFile:
         self._thread = DiskThreads("settings")
 
     async def reread(self) -> Reread:
-        """Read the file again and put in force what can change; an unusable file changes nothing."""
+        """Read the file again and put changed settings in force; an unusable file changes nothing."""
         try:
             content, found = await asyncio.get_running_loop().run_in_executor(self._thread, self._compare)
         except self._refusals as error:
@@ -135,12 +138,12 @@ class SettingsFile:
 
 
 class Reload:
-    """Reads files and settings again at SIGHUP, and logs the result in one line.
+    """Task that reloads files and settings at SIGHUP, and logs the result in one line.
 
-    If signals come while they are read, they are read once more afterwards.
+    If more signals arrive during a reload, one more reload follows.
 
     Args:
-        watched: Returns the files.
+        watched: Returns the watched files.
         settings: Reads the settings again, and puts those in force that can change.
     """
 
@@ -157,18 +160,18 @@ class Reload:
         self._wanted = asyncio.Event()
 
     def begin(self) -> None:
-        """Ask :meth:`run` to read everything again. Call it on the loop."""
+        """Ask :meth:`run` for a reload. Call this on the event loop."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """Serve calls of :meth:`begin`, until cancelled."""
+        """Reload after each call of :meth:`begin`, until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
             self._manager.reloading()
             try:
                 await self._reload()
-            except Exception:  # a defect in this code must not end a working server
+            except Exception:  # a defect in the reload must not end a working server
                 logger.error("reload failed", exc_info=True)
             self._manager.reloaded()
 
@@ -189,7 +192,8 @@ class Reload:
         )
         level = logging.WARNING if refused else logging.INFO
         text = "reloaded changed=%s refused=%s needs_restart=%s"
-        # Write this line at every log level: the operator must see it, even after a change to ERROR.
+        # Log this line at every log level: the operator must see it, even after a change of the level to
+        # ERROR.
         logger.handle(logger.makeRecord(logger.name, level, __file__, 0, text, values, None))
 
     async def _reread(self) -> Reread:

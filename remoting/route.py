@@ -1,7 +1,8 @@
-"""Bodies that describe topics, queues and brokers: routes, the cluster table.
+"""Bodies that describe topics, queues and brokers: topic routes and the cluster table.
 
-Values are immutable. Writers produce compact text with members in alphabetical order and null members left
-out, as fastjson does, because some readers cut the raw text (client-go inside ``brokerAddrs``).
+All values are immutable. The text on the wire is compact. Its members are in alphabetical order, and null
+members are left out, as fastjson does. Some readers depend on this form, because they cut the raw text
+(client-go inside ``brokerAddrs``).
 Source: TopicRouteData, ClusterInfo and TopicConfig of RocketMQ 4.9 and 5.3.
 """
 
@@ -34,19 +35,19 @@ from routekeeper.remoting.lenient import (
 
 
 class RouteDialect(Enum):
-    """The spelling of number keys in a route body."""
+    """Spelling of keys that are numbers in a route body."""
 
-    UNQUOTED = "unquoted"  # {0:"addr"}: the form that every release reads; it is not JSON
-    QUOTED = "quoted"  # {"0":"addr"}, maps sorted, ASCII only: JSON
+    UNQUOTED = "unquoted"  # {0:"addr"}: the form that every release reads; it is not valid JSON
+    QUOTED = "quoted"  # {"0":"addr"}, with sorted maps and only ASCII characters: valid JSON
 
 
 class DataVersion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Version of a broker's topic table. Releases compare it by equality, never by order.
+    """Version of a broker's topic table. RocketMQ's releases compare it by equality, never by order.
 
     Attributes:
-        state_version: Epoch of the master, 0 unless a 5.x controller assigned one.
-        timestamp: Unix time in ms of the last change.
-        counter: Changes so far.
+        state_version: Epoch of the master; 0 unless a 5.x controller assigned an epoch.
+        timestamp: Time of the last change in Unix ms.
+        counter: Number of changes so far.
     """
 
     state_version: int = 0
@@ -65,7 +66,7 @@ class DataVersion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Read the JSON form; missing members are 0.
 
         Raises:
-            RemoteProtocolError: If it is no object or a part is no 64-bit integer.
+            RemoteProtocolError: If the value is no object, or if a member is no 64-bit integer.
         """
         if value is None:
             return cls()
@@ -84,7 +85,10 @@ class DataVersion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return cls.from_json(loads(body)) if body else cls()
 
     def contained_in(self, other: DataVersion) -> bool:
-        """Say whether no part is greater than ``other``'s, so that all its changes are in ``other`` too."""
+        """Return True if no number of this version is greater than in ``other``.
+
+        The version ``other`` then contains all changes of this version.
+        """
         return (
             self.state_version <= other.state_version
             and self.timestamp <= other.timestamp
@@ -94,18 +98,19 @@ class DataVersion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """A topic as its broker configures it.
+    """Configuration of a topic on one broker.
 
     Attributes:
-        topic_name: Its name.
-        read_queue_nums: Queues that consumers read.
-        write_queue_nums: Queues that producers write.
-        perm: 4 to read, 2 to write, 6 for both, and 1 more for a topic whose settings new topics inherit.
-        topic_filter_type: How tags select messages; RocketMQ uses SINGLE_TAG only.
+        topic_name: Name of the topic.
+        read_queue_nums: Number of queues that consumers read.
+        write_queue_nums: Number of queues that producers write.
+        perm: 4 for reading, 2 for writing, 6 for both. 1 is added for a topic whose settings new topics
+            inherit.
+        topic_filter_type: Kind of message selection by tags; RocketMQ uses only SINGLE_TAG.
         topic_sys_flag: Flags of RocketMQ's own topics.
-        order: Whether the topic's queues are listed by an order configuration.
-        attributes: Attributes of RocketMQ 5, such as ``message.type``; in a request that creates or changes a
-            topic with ``+`` or ``-`` before the name.
+        order: True if an order configuration lists the topic's queues.
+        attributes: Attributes of RocketMQ 5, such as ``message.type``. In a request that creates or changes a
+            topic, each name begins with ``+`` or ``-``.
     """
 
     topic_name: str
@@ -118,7 +123,7 @@ class TopicConfig:
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings in the JSON form of requests and answers."""
+        """Return the configuration in the JSON form of requests and answers."""
         return {
             "attributes": dict(self.attributes),
             "order": self.order,
@@ -135,10 +140,10 @@ class TopicConfig:
         """Read the JSON form.
 
         Args:
-            topic_name: Name to use if the object states none (the key it stood under).
+            topic_name: Name to use if the object has none; usually the key of the object in its table.
 
         Raises:
-            RemoteProtocolError: If it has no name or a member is of the wrong type.
+            RemoteProtocolError: If the topic has no name, or if a member has a wrong type.
         """
         members = as_object(value, "topic config")
         name = get_text(members, "topicName") or topic_name
@@ -157,7 +162,7 @@ class TopicConfig:
 
 
 class QueueData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Queues that one broker name has of one topic."""
+    """Queues of one topic on the brokers with one name (a master and its slaves)."""
 
     broker_name: str
     read_queue_nums: int
@@ -168,7 +173,7 @@ class QueueData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerData:
-    """Addresses behind one broker name; id 0 is the master."""
+    """Addresses of the brokers with one name, by broker id; id 0 is the master."""
 
     cluster: str
     broker_name: str
@@ -179,12 +184,14 @@ class BrokerData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRouteData:
-    """The route of a topic: the answer to request 105.
+    """The route of a topic: the answer to GET_ROUTEINFO_BY_TOPIC 105.
 
     Attributes:
-        filter_server_table: Broker address to filter servers; None where 5.x names an address without any.
-        order_topic_conf: ``broker-a:4;broker-b:4`` for an ordered topic; replaces queue data for producers.
-        topic_queue_mapping_by_broker: Static topics (5.x): broker name to mapping info, kept as parsed JSON.
+        filter_server_table: Filter servers by broker address. A value is None if a 5.x nameserver lists an
+            address without any filter server.
+        order_topic_conf: ``broker-a:4;broker-b:4`` for an ordered topic; producers use it instead of queue
+            data.
+        topic_queue_mapping_by_broker: Static topics (5.x): the mapping info of each broker as parsed JSON.
     """
 
     queue_datas: tuple[QueueData, ...] = ()
@@ -196,14 +203,14 @@ class TopicRouteData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
-    """All brokers and clusters: the answer to request 106."""
+    """All brokers and clusters: the answer to request code 106."""
 
     broker_addr_table: Mapping[str, BrokerData] = field(default_factory=dict)
     cluster_addr_table: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def dialect_for(version: int, *, accept_standard_json_only: bool = False) -> RouteDialect:
-    """Choose the dialect of a route for a caller, as 4.9.4 and later do.
+    """Choose the dialect of a route for a client, in the same way as RocketMQ 4.9.4 and later.
 
     Source: ClientRequestProcessor and DefaultRequestProcessor, getRouteInfoByTopic.
     """
@@ -213,10 +220,10 @@ def dialect_for(version: int, *, accept_standard_json_only: bool = False) -> Rou
 
 
 def encode_route(route: TopicRouteData, dialect: RouteDialect) -> bytes:
-    """Encode a route body.
+    """Encode a route as the body of an answer.
 
-    Members that only 5.x knows are written for all clients; 4.9 skips them. The unquoted form also names
-    ``topicSynFlag``, as 4.8 and client-go call ``topicSysFlag``.
+    All clients get the members that only 5.x knows; 4.9 skips them. The unquoted form has ``topicSysFlag`` a
+    second time as ``topicSynFlag``, which is its name in 4.8 and client-go.
     """
     quoted = dialect is RouteDialect.QUOTED
     text = _ascii if quoted else _utf8
@@ -260,7 +267,10 @@ def decode_route(body: bytes) -> TopicRouteData:
 
 
 def encode_cluster_info(info: ClusterInfo) -> bytes:
-    """Encode the cluster table; number keys are unquoted for every reader, as Java writes them."""
+    """Encode the cluster table. As in Java, broker ids are keys without quotes: ``{0:"address"}``.
+
+    All clients get this form, also clients that get routes with quoted keys.
+    """
     brokers = ",".join(
         f"{_utf8(name)}:{_broker(data, _utf8, quoted=False)}" for name, data in info.broker_addr_table.items()
     )
@@ -322,7 +332,7 @@ def decode_broker(value: object) -> BrokerData:
     """Read the JSON form of a broker's addresses.
 
     Raises:
-        RemoteProtocolError: If a member is of the wrong type.
+        RemoteProtocolError: If a member has a wrong type.
     """
     members = as_object(value, "broker data")
     addrs = as_object(members.get("brokerAddrs") or {}, "brokerAddrs")
@@ -352,7 +362,7 @@ def _decode_queues(value: object) -> QueueData:
 
 
 def decode_queue_datas(body: bytes) -> tuple[QueueData, ...]:
-    """Read only the queue data of a route body, as in request 217.
+    """Read only the queue data of a route body; request code 217 has such a body.
 
     Raises:
         RemoteProtocolError: If the body is no route.

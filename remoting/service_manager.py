@@ -1,4 +1,4 @@
-"""Messages to the service manager that started this server (systemd, ``Type=notify``)."""
+"""Messages to the service manager that started this server (systemd with ``Type=notify``)."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from typing import Final, Self
 
 logger = logging.getLogger(__name__)
 
-#: Number of messages that are sent within the watchdog's time.
+#: Number of messages that this server sends within :attr:`ServiceManager.watchdog_s`.
 _WATCHDOG_TIMES: Final = 3
-#: Shortest time between two messages of the watchdog: a wrong unit must not keep the loop busy.
+#: Shortest time in seconds between two watchdog messages, so that a far too short watchdog time in the
+#: systemd unit cannot keep the loop busy.
 _PAUSE_MIN_S: Final = 0.01
-#: Most digits of a time in microseconds: those of a uint64.
+#: Largest number of digits of a time in microseconds, which is a uint64.
 _DIGITS_MAX: Final = 20
 _US: Final = 1e6
 
 
 class ServiceManager:
-    """Tells the service manager when this server is ready, that its event loop runs, reloads, and stops.
+    """Sender of this server's state to the service manager: ready, alive, reloading, stopping.
 
-    It does nothing without a socket. If a message cannot be sent, the server goes on, and the first failure
-    is a WARNING.
+    Without a socket, the methods do nothing. If a message cannot be sent, the server continues; the first
+    failure is logged as a WARNING.
 
     Args:
-        socket_path: Path of the socket (``NOTIFY_SOCKET``); ``@`` begins a name without a file. Empty: none.
-        watchdog_s: Seconds without a message after which the service manager restarts this server; 0: it does
-            not.
+        socket_path: Path of the socket (``NOTIFY_SOCKET``). ``@`` begins the name of an abstract socket,
+            which has no file. Empty if there is no service manager.
+        watchdog_s: Seconds without a message after which the service manager restarts this server; 0 if there
+            is no watchdog.
     """
 
     def __init__(self, socket_path: str, *, watchdog_s: float = 0.0) -> None:
@@ -39,10 +41,10 @@ class ServiceManager:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str], *, pid: int) -> Self:
-        """Read the variables that systemd sets: see sd_notify(3) and sd_watchdog_enabled(3).
+        """Read the variables that systemd sets; see sd_notify(3) and sd_watchdog_enabled(3).
 
         Args:
-            pid: Of this process; a watchdog for another process is none of ours.
+            pid: Id of this process; a watchdog that is set for another process is ignored.
         """
         microseconds = environment.get("WATCHDOG_USEC", "")[:_DIGITS_MAX]
         ours = environment.get("WATCHDOG_PID", str(pid)) == str(pid)
@@ -50,25 +52,28 @@ class ServiceManager:
         return cls(environment.get("NOTIFY_SOCKET", ""), watchdog_s=watchdog_s)
 
     def ready(self, status: str) -> None:
-        """Say that clients are served; repeat from now on that the event loop runs, if a watchdog asks.
+        """Report that this server serves clients. If there is a watchdog, keep reporting that the loop runs.
 
         Args:
-            status: A line for ``systemctl status``.
+            status: Line for ``systemctl status``.
         """
         self._send(f"READY=1\nSTATUS={status}\n")
         if self._path and self._watchdog_s:
             self._alive(asyncio.get_running_loop())
 
     def reloading(self) -> None:
-        """Send that settings and files are being read again; see sd_notify(3) for the clock."""
+        """Report that settings and files are being read again.
+
+        The message contains the present time on the clock that sd_notify(3) prescribes.
+        """
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}\n")
 
     def reloaded(self) -> None:
-        """Send that the reload has ended."""
+        """Report that the reload has ended."""
         self._send("READY=1\n")
 
     def stopping(self) -> None:
-        """Send that this server ends."""
+        """Report that this server shuts down."""
         self._send("STOPPING=1\n")
 
     def _alive(self, loop: asyncio.AbstractEventLoop) -> None:

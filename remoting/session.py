@@ -1,7 +1,8 @@
-"""One connection's requests and answers, without IO: opaque matching, deadlines, limits.
+"""Requests and answers of one connection, without I/O: matching by opaque, deadlines and limits.
 
-A driver passes received bytes and clock readings, and sends the returned bytes. The same session
-serves the asyncio and the blocking driver. Instants are seconds on the driver's own monotonic clock.
+A driver passes received bytes and the present time to the session, and sends the bytes that the session
+returns. The asyncio driver and the blocking driver use the same class. All times are seconds of the driver's
+own monotonic clock.
 """
 
 from __future__ import annotations
@@ -14,26 +15,29 @@ from routekeeper.remoting.command import RemotingCommand, read_answer
 from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError, TooManyRequests
 from routekeeper.remoting.frame import FRAME_SIZE_MAX, FrameDecoder
 
-#: Bound of the requests that wait for answers on one connection. Java allows 64 asynchronous ones per
-#: process.
+#: Largest number of requests that wait for answers on one connection. Java allows 64 asynchronous requests in
+#: each process.
 OUTSTANDING_MAX: Final = 1024
 
 
 class Response(NamedTuple):
-    """The answer to a request of ours."""
+    """Answer of the peer to a request of this process."""
 
     opaque: int
     command: RemotingCommand
 
 
 class PeerRequest(NamedTuple):
-    """A request of the peer over our connection, such as a broker's notice to its client."""
+    """Request of the peer on a connection that this process opened, such as a broker's notice to a client."""
 
     command: RemotingCommand
 
 
 class Broken(NamedTuple):
-    """The peer broke the protocol: the connection must be closed, and further bytes are dropped."""
+    """Sign that the peer broke the protocol; the driver must close the connection.
+
+    The driver must not call :meth:`ClientSession.receive` again.
+    """
 
     error: RemoteProtocolError
 
@@ -42,11 +46,11 @@ Event = Response | PeerRequest | Broken
 
 
 class ClientSession:
-    """State of one connection: which requests wait, and until when.
+    """State of one connection: the requests that wait for an answer, and their deadlines.
 
     Invariants:
-        - an opaque waits at most once;
-        - each started request ends in exactly one of :meth:`receive`, :meth:`expire`, :meth:`forget`,
+        - At most one request with the same opaque waits.
+        - Each started request ends exactly once: in :meth:`receive`, :meth:`expire`, :meth:`forget` or
           :meth:`lost`.
     """
 
@@ -72,9 +76,9 @@ class ClientSession:
         self._next_opaque = first_opaque
         self._waiting: dict[int, float] = {}
         self._deadlines: list[tuple[float, int]] = []
-        #: Number of answers for which no request waited; they are dropped.
+        #: Number of received answers for which no request waited; such answers are dropped.
         self.unexpected = 0
-        #: True if the last :meth:`receive` did not look at all received bytes.
+        #: True if the last :meth:`receive` has not processed all received bytes.
         self.more = False
 
     @property
@@ -83,11 +87,11 @@ class ClientSession:
         return len(self._waiting)
 
     def start(self, request: RemotingCommand, *, now: float, timeout_s: float) -> tuple[int, bytes]:
-        """Begin a request; return its opaque and the frame to send.
+        """Begin a request; return its opaque and the frame that the driver must send.
 
         Raises:
-            TooManyRequests: If the limit on outstanding requests is reached.
-            LocalProtocolError: If the request cannot be encoded, or is oneway.
+            TooManyRequests: If the limit of waiting requests is reached.
+            LocalProtocolError: If the request cannot be encoded, or if it is oneway.
         """
         if request.is_oneway or request.is_response:
             raise LocalProtocolError(f"command of flag={request.flag} has no answer to wait for")
@@ -100,14 +104,14 @@ class ClientSession:
         deadline = now + timeout_s
         self._waiting[opaque] = deadline
         heapq.heappush(self._deadlines, (deadline, opaque))
-        # most entries are deadlines of answered requests
+        # Remove the deadlines of answered requests when they are most of the entries.
         if len(self._deadlines) > 2 * len(self._waiting) + 64:
             self._deadlines = [(until, waiting) for waiting, until in self._waiting.items()]
             heapq.heapify(self._deadlines)
         return opaque, frame
 
     def oneway(self, request: RemotingCommand) -> bytes:
-        """Return the frame of a request that gets no answer.
+        """Return the frame of a oneway request, which gets no answer.
 
         Raises:
             LocalProtocolError: If the request cannot be encoded, or is not marked oneway.
@@ -117,14 +121,14 @@ class ClientSession:
         return request.encode(self._take_opaque())
 
     def receive(self, data: bytes, *, unasked_max: int | None = None) -> list[Event]:
-        """Process received bytes; return the events that they complete.
+        """Process received bytes, and return the events that they complete.
 
-        After :class:`Broken`, always the last event, the driver closes the connection and calls
-        :meth:`lost`.
+        If the peer broke the protocol, the last event is :class:`Broken`. The driver then closes the
+        connection and calls :meth:`lost`.
 
         Args:
-            unasked_max: Stop after so many frames that no request of ours waits for. If :attr:`more` is
-                true afterwards, the next call goes on with the rest, also without new bytes. None: no bound.
+            unasked_max: Stop after so many frames for which no request waits. If :attr:`more` is then true,
+                the next call processes the remaining bytes, even if ``data`` is empty. None for no limit.
         """
         events: list[Event] = []
         unasked = 0
@@ -143,20 +147,21 @@ class ClientSession:
                 unasked += 1
                 if unasked == unasked_max:
                     self.more = True
-                    frames.close()  # now, because it keeps the rest for the next call
+                    # Close the generator now, so that it stores the remaining bytes for the next call.
+                    frames.close()
         except RemoteProtocolError as error:
             events.append(Broken(error))
         return events
 
     def next_deadline(self) -> float | None:
-        """Return the next deadline for :meth:`expire`; None if no request waits."""
+        """Return the earliest deadline of a waiting request, for :meth:`expire`; None if no request waits."""
         deadlines = self._deadlines
         while deadlines and self._waiting.get(deadlines[0][1]) != deadlines[0][0]:
             heapq.heappop(deadlines)
         return deadlines[0][0] if deadlines else None
 
     def expire(self, now: float) -> list[int]:
-        """Give up requests whose deadline has passed; return their opaques. Late answers are dropped."""
+        """End requests whose deadline has passed; return their opaques. Their late answers are dropped."""
         expired = []
         while (deadline := self.next_deadline()) is not None and deadline <= now:
             opaque = heapq.heappop(self._deadlines)[1]
@@ -165,11 +170,11 @@ class ClientSession:
         return expired
 
     def forget(self, opaque: int) -> None:
-        """Give up one request, if it still waits, because its caller is gone."""
+        """End one request, if it still waits, because its caller no longer needs the answer."""
         self._waiting.pop(opaque, None)
 
     def lost(self) -> list[int]:
-        """End all requests because the connection is gone; return their opaques."""
+        """End all requests because the connection is closed; return their opaques."""
         pending = list(self._waiting)
         self._waiting.clear()
         self._deadlines.clear()
@@ -177,7 +182,7 @@ class ClientSession:
 
     def _take_opaque(self) -> int:
         opaque = self._next_opaque
-        # This happens only when the counter has wrapped around while old requests still wait.
+        # A waiting request has this opaque only if the counter has wrapped around while the request waited.
         while opaque in self._waiting:
             opaque = _after(opaque)
         self._next_opaque = _after(opaque)

@@ -1,16 +1,21 @@
-"""Small state files, each with a checksum and its previous version, so that damage is noticed.
+"""Small state files, each with a checksum and its previous version, so that damage is detected.
 
-``NAME`` has its owner's format. ``NAME.bak`` is the previous version. ``NAME.sha256`` lists the digests of
-both, in the format of sha256sum::
+Each state consists of three files:
+
+- ``NAME`` has the content, in the format of its owner.
+- ``NAME.bak`` has the previous content.
+- ``NAME.sha256`` lists the digests of both files, in the format of sha256sum.
+
+An example of the list::
 
     9f86...  topics.json
     60303...  topics.json.bak
 
-The list is durable before the new content gets the file's name, and the list then also has the old content's
-digest. So a process or a machine may end at any step: the file has one of the two contents. ``none`` in place
-of the second digest says that there was no file before.
+A write makes the list durable before the new content gets the file's name. The list then has the digests of
+the new and of the old content. So the process or the machine may stop at any step: afterwards, the file has
+one of these two contents. The word ``none`` instead of the second digest means that there was no file before.
 
-This module opens no file itself: broker, nameserver and client pass their own access to the disk.
+This module opens no file itself. Broker, nameserver and client pass an object that accesses the disk.
 """
 
 from __future__ import annotations
@@ -29,50 +34,50 @@ logger = logging.getLogger(__name__)
 
 BACKUP: Final = ".bak"
 CHECKSUM: Final = ".sha256"
-#: Suffix of a file with unusable content, after another one replaced it.
+#: Suffix of a damaged file that was renamed because new content replaced it.
 DAMAGED: Final = ".damaged"
 _NONE: Final = "none"
 _LINE: Final = re.compile(r"([0-9a-f]{64}|none)  .+")
 _EMPTY: Final = "empty"
-#: Longest description of a content's fault in a log line or refusal, in characters.
+#: Longest description of a fault in a log line or error text, in characters.
 _DAMAGE_LENGTH_MAX: Final = 200
 
 T = TypeVar("T")
 
 
 class StateFileError(ValueError):
-    """A state file cannot be used; the message is one line that says what to do."""
+    """A state file cannot be used; the message is one line that tells the operator what to do."""
 
 
 class Storage(Protocol):
-    """The file operations that state files need. Each raises OSError if it fails."""
+    """File operations that state files need. Each operation raises OSError if it fails."""
 
     def content(self, path: Path) -> bytes:
-        """Return all of a file.
+        """Return the whole content of a file.
 
         Raises:
-            FileNotFoundError: It does not exist.
-            ValueError: It is larger than its owner allows.
+            FileNotFoundError: If the file does not exist.
+            ValueError: If the file is larger than its owner allows.
         """
 
     def write_new(self, path: Path, data: bytes) -> None:
-        """Make or replace a file whose content is durable; its name is not durable yet."""
+        """Create or replace a file and make its content durable; its name may not be durable yet."""
 
     def link(self, path: Path, new: Path) -> None:
-        """Give a file a second name, which must not exist."""
+        """Give a file a second name; no file of this name may exist."""
 
     def rename(self, path: Path, new: Path) -> None:
-        """Rename a file within its directory; replace a file of the new name."""
+        """Rename a file within its directory; replace the file that has the new name, if any."""
 
     def discard(self, path: Path) -> None:
         """Remove a file; do nothing if it does not exist."""
 
     def sync_directory(self, path: Path) -> None:
-        """Make the names in a directory durable."""
+        """Make the names of all files in a directory durable."""
 
 
 class Trust(Enum):
-    """Trust in the content of a file."""
+    """Reason for which a content was accepted."""
 
     CHECKED = "its checksum was right"
     BACKUP = "the previous version, whose checksum was right"
@@ -82,31 +87,34 @@ class Trust(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[T]):
-    """The content of a file, None if there is none."""
+    """Content of a file, and the reason to trust it; ``value`` is None if there is no file."""
 
     value: T | None
     trust: Trust
 
 
 def beside(path: Path, suffix: str) -> Path:
-    """Return the path of a file beside ``path`` that has its name and a suffix."""
+    """Return the path in the same directory whose name is that of ``path`` plus a suffix."""
     return path.with_name(path.name + suffix)
 
 
 def load(storage: Storage, path: Path, parse: Callable[[bytes], T], *, adopt: bool = True) -> Loaded[T]:
-    """Return the content of a file; log its faults.
+    """Return the content of a state file; log its faults.
 
-    If a file cannot be read, its backup is used, with an ERROR. If it can be read but its checksum differs,
-    it was edited or damaged: only the operator can know which. A file without a checksum is used, with a
-    WARNING, and gets one.
+    - If the file cannot be read or parsed, its backup is used, and an ERROR is logged.
+    - If the file can be parsed but its checksum differs, it was edited or damaged. Only the operator can know
+      which of these happened.
+    - If the file has no checksum, its content is used, and a WARNING is logged. The file then gets a
+      checksum.
 
     Args:
-        parse: Raises ValueError if the content is invalid; then it has changed nothing.
-        adopt: Add a missing checksum now. False if the owner has to check the content first: until then
-            another start must not find a checksum.
+        parse: Converts the content. If the content is invalid, it raises ValueError without changing
+            anything.
+        adopt: True to write a missing checksum now. False if the owner must check the content first: if the
+            program ends before this check and starts again, the file must still have no checksum.
 
     Raises:
-        StateFileError: If an operator has to decide, or neither file nor backup can be used.
+        StateFileError: If an operator must decide, or if neither the file nor its backup can be used.
         OSError: If the disk fails.
     """
     sums = beside(path, CHECKSUM)
@@ -114,7 +122,7 @@ def load(storage: Storage, path: Path, parse: Callable[[bytes], T], *, adopt: bo
     content, damage = _content(storage, path)
     if content is None and not damage:
         if known is not None and known[1] is None:
-            return Loaded(None, Trust.ABSENT)  # the first write ended before the file got its name
+            return Loaded(None, Trust.ABSENT)  # the very first write stopped before the file got its name
         damage = "missing"
         if known is None and _content(storage, beside(path, BACKUP)) == (None, ""):
             return Loaded(None, Trust.ABSENT)
@@ -157,7 +165,7 @@ def _load_backup(
                 logger.error("state file damaged file=%s damage=%s used=%s", path, damage, backup)
                 if known is not None:
                     return Loaded(value, Trust.BACKUP)
-                # otherwise the next write would keep the damaged content as backup
+                # Without a new checksum, the next write would keep the damaged content as the backup.
                 _adopt(storage, path, content)
                 return Loaded(value, Trust.UNCHECKED)
     if known is None and damage == _EMPTY and content is None and not why:
@@ -173,23 +181,23 @@ def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = Fal
     """Write ``data`` durably into a file; the former content becomes the backup.
 
     Args:
-        backup_too: The backup gets the new content, too, and gets it before the file. So a file with the new
-            content never has an older backup.
+        backup_too: True to write ``data`` into the backup as well, before it is written into the file. Then
+            the backup is never older than the file's new content.
 
     Raises:
-        OSError: If it cannot be written. The old content remains, unless only the last step failed, which
-            makes the new name durable.
+        OSError: If the disk fails. The file then keeps its old content. There is one exception: if a step
+            after the file's rename fails, the file has the new content, but its name may not be durable yet.
     """
     sums, backup, scratch = beside(path, CHECKSUM), beside(path, BACKUP), beside(path, ".tmp")
     try:
         known = _listed(storage, sums)
     except StateFileError:
-        known = (None, None)  # the list is damaged: ignore all of it
+        known = (None, None)  # the list of digests is damaged, so no digest in it can be trusted
     content, why = _content(storage, path)
     before = None if content is None else _digest(content)
     is_good = content is not None and (known is None or before in known)
     if not is_good:
-        # A damaged file must not take the place of the backup.
+        # A damaged file must not replace the good backup.
         other, _ = _content(storage, backup)
         before = None if other is None else _digest(other)
     try:
@@ -199,7 +207,7 @@ def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = Fal
             _keep_as(storage, path, beside(path, DAMAGED))
         if backup_too:
             other_scratch = beside(backup, ".tmp")
-            # make a copy: a second name of the same file would share its damage
+            # Write a second copy: a hard link to the same file would be damaged together with it.
             storage.write_new(other_scratch, data)
             storage.rename(other_scratch, backup)
             storage.sync_directory(path.parent)
@@ -216,7 +224,7 @@ def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = Fal
 
 
 def _write_sums(storage: Storage, path: Path, digest: str, before: str | None) -> None:
-    """Write the digests of two contents durably into the list, because the file may have either."""
+    """Write the digests of the new and the old content durably, because the file may have either content."""
     sums = beside(path, CHECKSUM)
     aside = beside(sums, ".tmp")
     storage.write_new(aside, f"{digest}  {path.name}\n{before or _NONE}  {path.name}{BACKUP}\n".encode())
@@ -225,7 +233,7 @@ def _write_sums(storage: Storage, path: Path, digest: str, before: str | None) -
 
 
 def _adopt(storage: Storage, path: Path, content: bytes) -> None:
-    """Write a list with the digest of a content, unless a list exists already or the disk fails."""
+    """Write a list with the digest of ``content``; do nothing if a list exists or if the disk fails."""
     sums = beside(path, CHECKSUM)
     aside = beside(sums, ".new")
     backup, _ = _content(storage, beside(path, BACKUP))
@@ -238,7 +246,7 @@ def _adopt(storage: Storage, path: Path, content: bytes) -> None:
 
 
 def _keep_as(storage: Storage, path: Path, other: Path) -> None:
-    """Make ``other`` a name of the file ``path``; at every instant, both names exist."""
+    """Make ``other`` a second name of the file ``path``; ``path`` exists at every moment."""
     spare = beside(other, ".tmp")
     storage.discard(spare)
     storage.link(path, spare)
@@ -246,7 +254,7 @@ def _keep_as(storage: Storage, path: Path, other: Path) -> None:
 
 
 def _content(storage: Storage, path: Path) -> tuple[bytes | None, str]:
-    """Return a file's content, and its fault if it cannot be read; (None, "") if it does not exist."""
+    """Return a file's content; None and the fault if it cannot be read; (None, "") if there is no file."""
     try:
         return storage.content(path), ""
     except FileNotFoundError:
@@ -256,7 +264,7 @@ def _content(storage: Storage, path: Path) -> tuple[bytes | None, str]:
 
 
 def _parsed(content: bytes, parse: Callable[[bytes], T]) -> tuple[T | None, str]:
-    """Return the parsed content, or the reason why it cannot be read."""
+    """Return the parsed content and an empty text; or None and the reason why it cannot be parsed."""
     if not content.strip(b" \t\r\n\0"):
         return None, _EMPTY if not content.strip() else "nothing but zeros"
     try:
@@ -266,7 +274,7 @@ def _parsed(content: bytes, parse: Callable[[bytes], T]) -> tuple[T | None, str]
 
 
 def _listed(storage: Storage, sums: Path) -> tuple[str | None, str | None] | None:
-    """Return the digests of the file and of its backup; None if there is no list.
+    """Return the listed digests of the file and of its backup; None if there is no list.
 
     Raises:
         StateFileError: If the list cannot be read.

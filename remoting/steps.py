@@ -1,7 +1,7 @@
-"""Work in steps, so that its caller can do other work between two steps.
+"""Work that is divided into steps, so that the caller can do other work between two steps.
 
-It is a generator that yields None and returns the result of the work. It has no clock: its driver decides how
-many steps to make at once.
+Such work is a generator: it yields None after each step, and it returns the result. It does not watch the
+time. Its caller decides how many steps to run before other work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STEP: Final = 1_000
 
 
 def finish(steps: Steps[_T]) -> _T:
-    """Make all remaining steps, and return the result."""
+    """Run all remaining steps, and return the result."""
     while True:
         try:
             next(steps)
@@ -32,9 +32,10 @@ def finish(steps: Steps[_T]) -> _T:
 def in_steps(
     work: Callable[[Collection[_T], *_Ts], object], things: Collection[_T], *arguments: *_Ts
 ) -> Iterable[None]:
-    """Do work on things, :data:`STEP` of them in each step; return the remaining steps.
+    """Call ``work`` with at most :data:`STEP` things at a time; each call is a step that the caller runs.
 
-    A few things are handled at once, without remaining steps: a generator would cost more than the work.
+    If there are at most :data:`STEP` things, this function calls ``work`` at once and returns no steps. For
+    so few things a generator would cost more than the work.
     """
     if len(things) > STEP:
         return _in_steps(work, things, *arguments)
@@ -52,7 +53,7 @@ def _in_steps(
 
 
 def in_chunks(things: Iterable[_T]) -> Iterator[list[_T]]:
-    """Yield things in lists of at most :data:`STEP`."""
+    """Yield the things in lists of at most :data:`STEP` items."""
     left = iter(things)
     while chunk := list(islice(left, STEP)):
         yield chunk

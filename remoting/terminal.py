@@ -1,4 +1,4 @@
-"""Text on a terminal of any encoding, and arguments that are not UTF-8 text."""
+"""Output to terminals of any encoding, and recognition of command-line arguments that are not UTF-8."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 
 def print_any_text() -> None:
-    """Escape characters that the encoding of standard output and error lacks, instead of failing at them."""
+    """Let stdout and stderr escape characters that their encoding lacks, instead of raising an error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def unreadable_argument(argv: Sequence[str]) -> str | None:
-    """Return a line about the first argument that is not UTF-8 text, None if all are."""
+    """Return an error line about the first argument that is not UTF-8 text; None if all arguments are."""
     for argument in argv:
         if any("\ud800" <= letter <= "\udfff" for letter in argument):
             shown = ascii(argument[:100])

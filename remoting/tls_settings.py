@@ -1,4 +1,4 @@
-"""Settings of TLS: RocketMQ's file, the flags, and their result for a server's port; pure."""
+"""Settings of TLS: RocketMQ's file, the flags, and the settings of a server's port that result from both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from routekeeper.remoting.properties import parse_properties
 DISABLED: Final = "disabled"
 PERMISSIVE: Final = "permissive"
 ENFORCING: Final = "enforcing"
-#: Values of ``--tls-mode``. Permissive serves plain clients, too.
+#: Values of ``--tls-mode``. With ``permissive``, the port also serves clients without TLS.
 MODES: Final = (DISABLED, PERMISSIVE, ENFORCING)
 #: Values of ``--tls-client-auth``.
 CLIENT_AUTH: Final = ("none", "optional", "require")
@@ -42,20 +42,21 @@ _PASSWORDS: Final = {"tls.server.keyPassword", "tls.client.keyPassword"}
 
 
 class TlsSettingError(ValueError):
-    """A setting of TLS that cannot be used; the text is one line for the operator."""
+    """A TLS setting cannot be used; the text is one line for the operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFile:
-    """A file of ``--tls-config``: the twelve keys of RocketMQ's, and ``tls.server.mode`` and ``tls.enable``.
+    """Content of a file of ``--tls-config``: RocketMQ's twelve keys, ``tls.server.mode`` and ``tls.enable``.
 
-    Empty or None means that the file does not have the key.
+    An attribute is empty or None if the file does not have its key.
 
     Attributes:
-        enable: Whether connections to other servers use TLS (``tls.enable``).
-        client_checks_servers: ``tls.client.authServer``; False: any certificate of a server is accepted.
+        enable: True if connections to other servers use TLS (``tls.enable``).
+        client_checks_servers: ``tls.client.authServer``; if False, clients accept any certificate of a
+            server.
         server_checks_clients: ``tls.server.authClient``.
-        unknown: Other keys of the file; for a warning.
+        unknown: Other keys of the file, for a warning.
     """
 
     server_mode: str = ""
@@ -76,13 +77,14 @@ class TlsFile:
 
 
 def parse_tls_file(text: str) -> TlsFile:
-    """Read a properties text.
+    """Read the text of the file that ``--tls-config`` names; the text has the format of Java's properties.
 
     Raises:
-        TlsSettingError: If a key does not allow its value, or if ignoring a setting would weaken security.
+        TlsSettingError: If the text is malformed, or if a key has a value that is not allowed. One such value
+            demands a feature that this program lacks: ignoring the value would weaken security.
 
-    Source: TlsSystemConfig and TlsHelper.extractTlsConfigFromFile, RocketMQ 4.9.7 and 5.3.3. There an unknown
-    word means ``permissive``, ``none`` or false.
+    Source: TlsSystemConfig and TlsHelper.extractTlsConfigFromFile, RocketMQ 4.9.7 and 5.3.3. RocketMQ accepts
+    any word: it reads an unknown word as ``permissive``, ``none`` or false, depending on the key.
     """
     try:
         found = parse_properties(text)
@@ -112,7 +114,7 @@ def read_tls_file(path: str | os.PathLike[str]) -> TlsFile:
     """Read a file of ``--tls-config``.
 
     Raises:
-        TlsSettingError: As :func:`parse_tls_file`, or the file cannot be read; the text names the file.
+        TlsSettingError: If the file cannot be read or has a wrong setting; the text names the file.
     """
     try:
         # Java reads properties files as ISO-8859-1.
@@ -125,14 +127,14 @@ def read_tls_file(path: str | os.PathLike[str]) -> TlsFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortTls:
-    """TLS of a port that this process serves.
+    """TLS settings of a port that this process serves.
 
     Attributes:
-        mode: One of :data:`MODES`; all except ``disabled`` need a certificate.
+        mode: One of :data:`MODES`; all modes except ``disabled`` need a certificate.
         cert: PEM file with the certificate and its chain.
-        key: PEM file with its key; empty if ``cert`` has it, too.
-        ca: PEM file with the authorities of clients; empty if ``client_auth`` is none.
-        client_auth: One of :data:`CLIENT_AUTH`; a presented certificate is always checked.
+        key: PEM file with the private key; empty if ``cert`` also contains the key.
+        ca: PEM file with the authorities that sign clients' certificates; empty if ``client_auth`` is none.
+        client_auth: One of :data:`CLIENT_AUTH`. If a client presents a certificate, it is always checked.
         warnings: Warnings for the operator about the file of ``--tls-config``.
     """
 
@@ -146,7 +148,7 @@ class PortTls:
 
 
 PLAIN: Final = PortTls()
-"""No TLS."""
+"""Settings of a port without TLS."""
 
 
 def port_tls(
@@ -158,10 +160,10 @@ def port_tls(
     client_auth: str = "",
     file: TlsFile | None = None,
 ) -> PortTls:
-    """Return the settings of the flags ``--tls-...`` and of the file of ``--tls-config`` together; flags win.
+    """Combine the flags ``--tls-...`` with the file of ``--tls-config``; a flag overrides the file.
 
     Raises:
-        TlsSettingError: If the settings do not fit together.
+        TlsSettingError: If a needed setting is missing, or if a value is not allowed.
     """
     file = file or TlsFile()
     if mode:
@@ -171,7 +173,7 @@ def port_tls(
     if key and not cert:
         raise TlsSettingError("--tls-key needs --tls-cert")
     password = ""
-    if not cert:  # take certificate and key from the same source, because a mixed pair cannot fit
+    if not cert:  # take certificate and key from the same source: a mixed pair cannot match
         cert, key, password = file.server_cert, file.server_key, file.server_key_password
         if key and not cert:
             raise TlsSettingError("tls.server.keyPath needs tls.server.certPath")
@@ -204,19 +206,19 @@ class TlsFlags:
     config: str = ""
 
     def check(self) -> None:
-        """Check that the flags fit together, without reading files.
+        """Check the flags without reading files. With ``--tls-config``, :meth:`settle` does all checks.
 
         Raises:
-            TlsSettingError: If the flags do not fit together.
+            TlsSettingError: If the flags contradict one another, or if one of them is missing.
         """
         if not self.config:
             self._settle(None)
 
     def settle(self) -> PortTls:
-        """Return the settings that result from the flags and the file of ``--tls-config``; reading it blocks.
+        """Return the settings that result from the flags and the file of ``--tls-config``; may block.
 
         Raises:
-            TlsSettingError: If flags and file do not fit together, or the file cannot be used.
+            TlsSettingError: If the file cannot be used, or if flags and file contradict each other.
         """
         if not self.config:
             return self._settle(None)
@@ -230,10 +232,10 @@ class TlsFlags:
 
 
 def http_tls(*, cert: str, key: str, ca: str) -> PortTls:
-    """Return TLS of an HTTP port; with an authority, every client must present a certificate.
+    """Return the TLS settings of an HTTP port; if ``ca`` is set, every client must present a certificate.
 
     Raises:
-        TlsSettingError: If the flags do not fit together.
+        TlsSettingError: If ``key`` or ``ca`` is set without ``cert``.
     """
     if (key or ca) and not cert:
         raise TlsSettingError(f"--http-tls-{'key' if key else 'ca'} needs --http-tls-cert")
@@ -243,7 +245,7 @@ def http_tls(*, cert: str, key: str, ca: str) -> PortTls:
 
 
 def tls_warnings(file: TlsFile) -> tuple[str, ...]:
-    """Return warnings for the operator about a usable file."""
+    """Return warnings for the operator about a file that can be used."""
     found = [f"{key}: unknown" for key in file.unknown[:10]]
     if file.server_checks_clients is False and file.server_client_auth not in ("", "none"):
         found.append("tls.server.authClient=false is ignored: certificates of clients are checked")
@@ -257,5 +259,5 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
-#: RocketMQ's twelve keys, and the two of ours: for documents and tests.
+#: RocketMQ's twelve keys and RouteKeeper's two own keys; documents and tests use them.
 KEYS: Final[Mapping[str, str]] = {**_TEXTS, **{key: name for key, (name, _) in _CHOICES.items()}, **_SWITCHES}

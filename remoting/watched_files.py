@@ -1,4 +1,4 @@
-"""Files that are read again while a server runs, once they have changed."""
+"""Files that a running server reads again after they have changed."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ T = TypeVar("T")
 class WatchedFiles(Generic[T]):
     """Files that belong together, and the value that was last read from them.
 
-    The constructor reads them, which blocks; its errors reach the caller. Later a thread checks and reads
-    them, so that a hung disk delays no other work. An unusable new content changes nothing: the former value
-    stays, and one WARNING says why.
+    The constructor reads the files, which blocks; its errors reach the caller. Later, a thread checks and
+    reads the files, so that a hung disk delays no other work. If the new content cannot be used, the former
+    value stays in force, and one WARNING gives the reason.
 
     Args:
         what: Name of the files in log lines, such as "raft certificate".
-        paths: Paths of the files. If they change with the content, ``take`` sets :attr:`paths`.
-        read: Returns the value; any exception refuses the content, with its text as the reason.
-        take: Called on the loop with each newer value, but not with the first. It may refuse the value by an
-            exception, if it has changed nothing by then.
-        each: Called on the loop after each check.
+        paths: Paths of the files. If the paths depend on the content, ``take`` must update :attr:`paths`.
+        read: Reads the files and returns the value. Any exception refuses the content; its text is the
+            reason.
+        take: Called on the event loop with each newer value, but not with the first value. It may refuse the
+            value by raising an exception before it changes anything.
+        each: Called on the event loop after each check.
 
     Attributes:
-        value: The value that was last read.
+        value: Value that was last read successfully.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class WatchedFiles(Generic[T]):
         self.what = what
         self.paths = tuple(paths)
         self._read, self._take, self._each = read, take, each
-        # computed before the reading, so that a change meanwhile is noticed
+        # Compute this before the files are read, so that a change during the reading is detected later.
         self._taken = signature(self.paths)
         self._refused: tuple[Signature, str] | None = None
         self._thread = DiskThreads(what)
@@ -59,7 +60,7 @@ class WatchedFiles(Generic[T]):
         self.value = read()
 
     def watch(self) -> None:
-        """Check the files every :data:`CHECK_S` from now on."""
+        """Check the files every :data:`CHECK_S` seconds from now on."""
         self._watching = asyncio.get_running_loop().create_task(self._watch(), name=self.what)
 
     def close(self) -> None:
@@ -72,8 +73,8 @@ class WatchedFiles(Generic[T]):
         """Check the files now, and read them if they have changed.
 
         Returns:
-            ``unchanged``, ``taken``, or ``refused: REASON``; also ``refused`` as long as a content that was
-                refused before is unchanged.
+            ``unchanged``, ``taken``, or ``refused: REASON``. After a refusal, each check reads the files
+                again, and returns ``refused`` until they can be used.
         """
         async with self._looking:
             outcome = await self._look()
@@ -91,17 +92,18 @@ class WatchedFiles(Generic[T]):
         found = await loop.run_in_executor(self._thread, signature, self.paths)
         if found == self._taken:
             return "unchanged"
-        # Files are replaced one after the other: a certificate and key that do not fit yet may fit soon.
+        # Read again, even after a refusal: an operator replaces files one after another. A certificate and a
+        # key that do not match now may soon match.
         try:
             value = await loop.run_in_executor(self._thread, self._read)
             self._take(value)
-        except Exception as error:  # a defect in a reader must not end a working server
+        except Exception as error:  # a defect in ``read`` or ``take`` must not end a working server
             reason = str(error) or repr(error)
             if self._refused != (found, reason):
                 self._refused = found, reason
                 logger.warning("%s not taken, the former one goes on error=%s", self.what, reason)
             return f"refused: {reason}"
         self.value, self._refused = value, None
-        self._taken = found  # state of the former paths: if ``take`` sets others, they are read once more
+        self._taken = found  # the state of the former paths: if the paths change, the files are read again
         logger.info("%s read again files=%s", self.what, ",".join(map(str, self.paths)))
         return "taken"

@@ -1,4 +1,4 @@
-"""A page in the machine's own Chromium, driven by playwright; axe-core judges how accessible it is."""
+"""A page in this machine's own Chromium, controlled by playwright. axe-core checks its accessibility."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from routekeeper.bench.report.picture import QUIET, browser
 
-#: Longest time in ms for a page to show something; long, because a busy machine is no failure.
+#: Longest time in ms until a page must show something. It is long, so that no test fails on a busy machine.
 WITHIN_MS: Final = 60_000
 expect.set_options(timeout=WITHIN_MS)
 _SERIOUS: Final = ("serious", "critical")
@@ -19,7 +19,7 @@ _SERIOUS: Final = ("serious", "critical")
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
-    """Run a browser that sends requests only to addresses in its pages."""
+    """Run a browser. Its pages may send requests; the browser itself sends none."""
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(
             executable_path=browser(), args=[*QUIET], chromium_sandbox=False, timeout=WITHIN_MS
@@ -34,7 +34,7 @@ def chromium() -> Iterator[Browser]:
 def page_of(
     opened: Browser, *, width: int = 1280, height: int = 900, dark: bool = False
 ) -> Iterator[tuple[Page, list[str]]]:
-    """Return an empty page, and a list for the errors that it will print."""
+    """Return an empty page, and a list that gets the errors that the page prints."""
     context = opened.new_context(
         viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", locale="en-GB"
     )
@@ -50,7 +50,7 @@ def page_of(
 
 
 def faults(page: Page) -> list[str]:
-    """Return the serious faults of accessibility that axe-core finds, each with its elements."""
+    """Return the serious accessibility violations that axe-core finds, each with its elements."""
     found: list[dict[str, Any]] = Axe().run(page).response["violations"]
     return [
         f"{fault['id']} ({fault['impact']}): {[node['target'] for node in fault['nodes']][:5]}"

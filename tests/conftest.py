@@ -1,4 +1,4 @@
-"""Settings for every test."""
+"""Settings and order of execution for all tests."""
 
 import gc
 import os
@@ -10,13 +10,14 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 pytest_plugins = ("tests.sums",)
 
-# A proxy that the environment names does not lead to a test's own servers.
+# Requests to a test's own servers must not go through a proxy that environment variables name.
 _LOOPBACK = "127.0.0.1,localhost,::1"
 for _name in ("no_proxy", "NO_PROXY"):
     os.environ[_name] = ",".join(filter(None, (os.environ.get(_name), _LOOPBACK)))
 
-# Use the same examples every time, so that a failure is caused by the change. ROUTEKEEPER_EXPLORE=1 searches
-# new ones. There are no deadlines, because an example's time depends more on the machine than on the code.
+# Let Hypothesis use the same examples in every run, so that only a change of the code makes a test fail.
+# ROUTEKEEPER_EXPLORE=1 tries new examples. Examples have no time limit: their time depends more on the
+# machine than on the code.
 settings.register_profile(
     "routekeeper",
     deadline=None,
@@ -26,12 +27,13 @@ settings.register_profile(
 )
 settings.load_profile("routekeeper")
 
-#: Files of tests/interop whose tests share our nameservers; those of the other files share Apache's.
+#: Files of tests/interop whose tests share our nameservers. Tests of files that are neither in OURS nor in
+#: APART share Apache's nameservers.
 OURS: Final = tuple(
     f"tests/interop/test_{name}.py"
     for name in ("apache_brokers", "apache_mqadmin", "java_messages", "masters_and_slaves")
 )
-#: Files there that start their own processes, so that any worker may run them.
+#: Files of tests/interop that start their own processes, so that any worker may run them.
 APART: Final = tuple(
     f"tests/interop/test_{name}.py"
     for name in (
@@ -46,7 +48,7 @@ APART: Final = tuple(
 )
 
 
-#: Files that take a minute or more: if one begins last, the other workers wait for it.
+#: Files whose tests take a minute or more. If such a file began last, the other workers would have to wait.
 LONGEST: Final = (
     *(f"tests/bench/test_{name}.py" for name in ("every_scenario", "real", "kernel", "scale_live", "locust")),
     *("tests/bench/play_page/test_lessons.py", "tests/bench/play_page/test_page.py"),
@@ -57,7 +59,8 @@ LONGEST: Final = (
     *("tests/faults/test_members.py", "tests/fuzz/test_fuzz.py"),
 )
 
-#: Files whose tests share one Spark session, which takes a gigabyte. Its first tables take the longest.
+#: Files whose tests share one Spark session. One worker runs them all: a session needs a gigabyte of memory,
+#: and its first tables take the longest time.
 ON_SPARK: Final = (
     *(f"tests/bench/report/test_{n}.py" for n in ("csv", "files", "page", "planted", "read", "silver")),
     *("tests/bench/test_clusters.py", "tests/bench/test_session.py", "tests/bench/test_attached.py"),
@@ -66,9 +69,10 @@ ON_SPARK: Final = (
 
 
 def shared_by(nodeid: str) -> str | None:
-    """Return a name for the expensive servers or session that a test shares with others, or None.
+    """Return a name for the servers or the Spark session that a test shares with other tests, or None.
 
-    In a file that uses both kinds of deployment, the parameter says which one a test needs.
+    Some files have tests for both kinds of nameservers (ours and Apache's). The parameter in the test's id
+    names the kind.
     """
     file, _, test = nodeid.partition("::")
     if file in ON_SPARK:
@@ -79,34 +83,35 @@ def shared_by(nodeid: str) -> str | None:
 
 
 def pytest_collection() -> None:
-    """Turn garbage collection off while thousands of tests are made: it would take a quarter of the time."""
+    """Turn garbage collection off while pytest collects thousands of tests: it would take 25% of the time."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Turn garbage collection on again, for new objects only, because tests live until the end."""
+    """Turn garbage collection on again, except for pytest's objects for tests: they live until the end."""
     gc.freeze()
     gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put tests that share servers, and the longest files, first where several workers run.
+    """If several workers run, put the longest files and the tests that share servers first.
 
-    A single process keeps the order: tests with Apache's programs come last, because these use the machine
-    until the end (tests/interop/conftest.py).
+    A single process keeps pytest's order. Then tests with Apache's programs come last, because these programs
+    use the machine until the end (tests/interop/conftest.py).
     """
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: shared_by(item.nodeid) is None and item.location[0] not in LONGEST)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Keep tests together that share fixtures, when several workers run: by file, or by shared servers."""
-    config.option.loadscopereorder = False  # keep the order of first appearance
+    """If several workers run, let one worker run all tests of a file, or all tests that share servers."""
+    # Keep the order of the files: xdist must not sort them by their number of tests.
+    config.option.loadscopereorder = False
     return ByFile(config, log)
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist publishes no types
-    """Gives a worker whole files, or all tests that share servers."""
+    """Gives a worker all tests of one file, or all tests that share servers."""
 
     def _split_scope(self, nodeid: str) -> str:
         return shared_by(nodeid) or nodeid.partition("::")[0]

@@ -1,4 +1,4 @@
-"""The processor time of a piece of work, without the share of everything else that runs."""
+"""Measure the processor time of a function, without the time of other programs that run meanwhile."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-#: Other processes, threads and tests make work dearer, never cheaper; not each of so many times.
+#: Number of tries. Other processes and threads can slow down some tries, but hardly all of them.
 TRIES: Final = 5
 
 
 def least_cpu_s(make: Callable[[], Callable[[], object]], *, below: float) -> float:
-    """Return the least processor time of some tries in s; the first one below a bound is the last.
+    """Return the least processor time in s of up to :data:`TRIES` tries; stop after a try below a limit.
 
-    Work that is itself too dear is so each time. Caches that others empty are not its own cost, nor is
-    another test's garbage.
+    If the function is really too expensive, every try takes too long. A single try may be slow for other
+    reasons: caches that other programs have emptied, or the garbage of another test.
 
     Args:
-        make: Prepares one try; returns its work, which alone is measured.
+        make: Prepares one try; returns the function to measure. The preparation is not measured.
+        below: The limit in s.
     """
     least = float("inf")
     for _ in range(TRIES):

@@ -1,8 +1,9 @@
-"""Recorded calls on a map of registers: what a checker of histories gets to see.
+"""Recorded calls on registers: a history that checkers of linearizability and staleness read.
 
-A history is a set of :class:`Call`; their order is that of their instants alone. Instants are of one clock
-that all callers share, in any unit. Anyone who records a call decides its outcome with this rule: ``failed``
-only if the call certainly had no effect and never will; a sent request without an answer is ``unknown``.
+A history is a set of :class:`Call`. The instants of the calls give their order; the position in the list
+means nothing. All callers take the instants from one clock, in any unit. A recorder gives a call the outcome
+``failed`` only if the call certainly had no effect and never will have one. A request that was sent but not
+answered has the outcome ``unknown``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from enum import Enum
 from typing import TypeAlias
 
 Value: TypeAlias = Hashable
-"""What a register holds; None stands for absent, so deleting is writing None."""
+"""Value of a register. None means that the register is absent: a deletion is a write of None."""
 
 
 class Operation(Enum):
@@ -37,10 +38,12 @@ class Call:
 
     Attributes:
         key: The register.
-        value: What was written, or what a successful read returned.
-        begun, ended: Instants of sending and of the answer; ``ended`` counts only if the outcome is ok.
-        caller: Who called, for people.
-        lag: Of a read: it was promised to miss nothing acknowledged longer than this before it began.
+        value: The written value, or the value that a successful read returned.
+        begun, ended: Instants of sending and of the answer; checkers read ``ended`` only if the outcome is
+            ok.
+        caller: Name of the caller, for error messages.
+        lag: Permitted staleness of a read: the read must reflect every write that was acknowledged more than
+            this time before the read began.
     """
 
     key: Hashable
@@ -63,10 +66,10 @@ class Call:
 
 
 def by_key(history: Iterable[Call]) -> Mapping[Hashable, list[Call]]:
-    """Split a history by register, keys in order of first appearance.
+    """Split a history by register, with the keys in order of first appearance.
 
-    A history of independent registers is linearizable exactly if the history of each register is (Herlihy and
-    Wing: linearizability is local).
+    A history of independent registers is linearizable if and only if the history of each register is
+    linearizable (Herlihy and Wing: linearizability is local).
     """
     split: dict[Hashable, list[Call]] = {}
     for call in history:
@@ -75,10 +78,12 @@ def by_key(history: Iterable[Call]) -> Mapping[Hashable, list[Call]]:
 
 
 def as_promised(history: Iterable[Call]) -> list[Call]:
-    """Return the history with each read begun earlier by its ``lag``.
+    """Return the history with the start of each read moved earlier by its ``lag``.
 
-    It is linearizable exactly if no read misses a write acknowledged more than its lag before it began, and
-    each read is otherwise explained by one order of all writes.
+    The returned history is linearizable if and only if two conditions hold:
+
+    - Each read reflects every write that was acknowledged more than the read's lag before the read began.
+    - One order of all writes explains the values of all reads.
     """
     return [
         replace(call, begun=call.begun - call.lag) if call.operation is Operation.READ and call.lag else call

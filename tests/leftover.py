@@ -1,8 +1,8 @@
-"""Runs one command and, on the processor time that it leaves, another, whose output follows in the end.
+"""Runs a command, and a second command on the processor time that the first command leaves idle.
 
-``python -m tests.leftover "COMMAND" "OTHER"``. The other one yields at once to others that have something to
-do (SCHED_IDLE), so it may run beside what measures; where the system has no such class it has the lowest
-priority.
+``python -m tests.leftover "COMMAND" "OTHER"`` prints the output of OTHER after both have ended. OTHER may run
+beside measurements: every other process runs before it (SCHED_IDLE). On a system without SCHED_IDLE the
+command OTHER has the lowest priority.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-#: Longest time of the other one to its end, once the first was interrupted.
+#: Seconds in which the second command must end after an interrupt; then it is killed.
 END_S = 30.0
 
 
@@ -28,7 +28,7 @@ def _yield_to_all() -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt a process and its group, as ctrl-C does; end what is left of it."""
+    """Interrupt a process and its group, as Ctrl-C does; kill the processes that have not ended in time."""
     for number in (signal.SIGINT, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -37,10 +37,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def run(command: str, other: str) -> int:
-    """Return 0 if both did; else what the first that did not has returned."""
+    """Run both commands; return 0 if both succeeded, else the exit code of the first one that failed."""
     with tempfile.TemporaryFile() as told:
-        # A group of its own, so that all of it can be ended; but no session, which the scheduler takes for
-        # somebody who is to get as much as all the others together.
+        # Give the second command its own process group, so that all its processes can be ended. Do not give
+        # it its own session: the scheduler may share the processor equally between sessions, which would slow
+        # down the first command.
         beside = subprocess.Popen(
             shlex.split(other),
             stdin=subprocess.DEVNULL,

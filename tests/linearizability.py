@@ -1,10 +1,12 @@
-"""Is a history of calls on registers linearizable?
+"""Checker of linearizability for a history of calls on registers.
 
-The search of Wing and Gong with Lowe's memory of configurations (which calls took effect, and the value they
-left): each configuration is visited once. Registers are independent, so each is checked alone. A call with an
-unknown outcome may take effect at any instant after it began, or never; a failed one never does.
+The search is that of Wing and Gong. It remembers visited configurations, as Lowe proposes, so it visits each
+configuration once. A configuration is the set of calls that took effect, and the value after these calls.
+Registers are independent, so the search checks each register alone. A call with an unknown outcome may take
+effect at any instant after it began, or never. A failed call never takes effect.
 
-Pure. The time is exponential at worst in the number of calls that overlap, hence the bound.
+Pure: no I/O, no clock. In the worst case, the time grows exponentially with the number of calls that overlap.
+Therefore the number of configurations is bounded.
 
 Sources: Wing, Gong: Testing and verifying concurrent objects, 1993; Lowe: Testing for linearizability, 2017.
 """
@@ -18,20 +20,20 @@ from typing import Final
 from tests.history import Call, Operation, Outcome, Value, by_key
 
 CONFIGURATIONS_MAX: Final = 1_000_000
-"""Configurations of one register that are looked at before the checker gives up."""
+"""Maximum number of configurations that the checker visits for one register before it gives up."""
 
 
 class Undecided(Exception):
-    """The bound was reached before an answer was known."""
+    """The checker visited the maximum number of configurations and found no answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """One register whose calls no order explains.
+    """One register whose calls have no valid order.
 
     Attributes:
-        explained: The longest sequence of calls found that respects the times and the values.
-        stuck: The calls that real time allows next in that sequence; the value of each contradicts it.
+        explained: The longest sequence of calls found whose order agrees with the times and the values.
+        stuck: Calls that could come directly after ``explained`` by their times, but whose values do not fit.
     """
 
     key: Hashable
@@ -53,13 +55,13 @@ def check(
     initial: Mapping[Hashable, Value] | None = None,
     configurations_max: int = CONFIGURATIONS_MAX,
 ) -> tuple[Violation, ...]:
-    """Return a violation for each register that is not linearizable; none if the history is.
+    """Return a violation for each register that is not linearizable; empty if the history is linearizable.
 
     Args:
         initial: Values before the first call; absent registers hold None.
 
     Raises:
-        Undecided: A register needs more than ``configurations_max`` configurations.
+        Undecided: If a register needs more than ``configurations_max`` configurations.
     """
     found = []
     for key, calls in by_key(history).items():
@@ -72,7 +74,10 @@ def check(
 
 @dataclass(slots=True)
 class _Event:
-    """Begin or end of a call in the list of what is not explained yet, in order of time."""
+    """Begin or end of a call; an element of a linked list in order of time.
+
+    The list holds the calls that the search has not yet put into an order.
+    """
 
     call: int
     end: bool
@@ -80,7 +85,7 @@ class _Event:
     after: _Event | None = None
 
     def lift(self) -> None:
-        """Take out of the list."""
+        """Take this event out of the list."""
         if self.before is not None:
             self.before.after = self.after
         if self.after is not None:
@@ -95,8 +100,10 @@ class _Event:
 
 
 def _relevant(calls: list[Call]) -> list[Call]:
-    """Leave out what constrains nothing: failed calls, reads without an answer, writes that may never have
-    happened and whose value nobody read.
+    """Return the calls that matter for the order.
+
+    Leave out failed calls, reads without an answer, and writes with an unknown outcome whose value no call
+    read.
     """
     seen = {c.value for c in calls if c.operation is Operation.READ and c.outcome is Outcome.OK}
     return [
@@ -108,7 +115,10 @@ def _relevant(calls: list[Call]) -> list[Call]:
 
 
 def _events(calls: list[Call]) -> tuple[_Event, list[_Event], list[_Event | None]]:
-    """Return head of the list, and begin and end of each call. Calls that touch in an instant overlap."""
+    """Return the head of the event list, and the begin event and the end event of each call.
+
+    Two calls overlap also if one ends at the instant at which the other begins.
+    """
     order = [(call.begun, 0, number) for number, call in enumerate(calls)]
     order += [(c.ended, 1, number) for number, c in enumerate(calls) if c.outcome is Outcome.OK]
     head = last = _Event(-1, True)
@@ -132,7 +142,7 @@ def _check_register(
     to_explain = sum(end is not None for end in ends)
     value, taken = initial, 0  # the configuration: current value, and a bit for each call that took effect
     visited: set[tuple[int, Value]] = {(taken, value)}
-    path: list[tuple[int, Value]] = []  # calls that took effect, with the value before each
+    path: list[tuple[int, Value]] = []  # calls in effect, each with the value before it
     best: tuple[int, ...] = ()
     event = head.after
     while to_explain:
@@ -156,7 +166,8 @@ def _check_register(
             else:
                 event = event.after
             continue
-        # Everything before this end was tried: take the last step back, and try what comes after it.
+        # The next event is the end of a call that has not yet taken effect, so no later call can take effect
+        # first. Undo the last step of the search, and try the next call instead.
         if len(path) >= len(best):
             best = tuple(number for number, _ in path)
         if not path:

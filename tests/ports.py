@@ -1,9 +1,12 @@
-"""Ports for the servers that tests start: nobody takes one before it is bound, nor while its server is down.
+"""Ports for the servers that tests start; while a server is down, no other process takes its port.
 
-A port that the kernel gave and that is free again (port 0) may become the near end of anybody's outgoing
-connection, even of one to that very port. These lie outside the range of outgoing connections. Test sessions
-that run side by side keep apart by blocks of ports, each guarded by a socket. A session gives none twice, or,
-if all blocks are taken, none that it has given lately.
+A free port that the kernel chose (port 0) would be unsafe: while no server listens, the kernel may use it as
+the local end of an outgoing connection, even of a connection to this port itself. The ports of this module
+lie outside the range of outgoing connections.
+
+Test sessions that run at the same time use different ranges of 200 ports. A session holds a bound socket at
+the first port of each of its ranges. A session uses each port once. When no range is free any more, the
+session uses its own ports again, the oldest first.
 """
 
 from __future__ import annotations
@@ -18,15 +21,15 @@ from typing import Final
 
 from routekeeper.bench.ports import HOST, bound, is_free
 
-#: Below the usual outgoing connections and below the ports of the benchmark's processes.
+#: Ports below the usual range of outgoing connections, and below the ports of the benchmark's processes.
 _USUAL: Final = range(10_000, 20_000)
 _BLOCK: Final = 200
-#: Linux: first and last port of outgoing connections.
+#: Linux file with the first and the last port of outgoing connections.
 _OUTGOING: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def usable() -> range:
-    """Return the ports from which outgoing connections take none."""
+    """Return the ports that the kernel does not use for outgoing connections."""
     try:
         first, last = map(int, _OUTGOING.read_text().split())
     except OSError:
@@ -44,13 +47,14 @@ class _Ports:
         self._left: deque[int] = deque()
         self._given: deque[int] = deque()
         ports = usable()
-        # Not by the generator that tests may seed.
+        # Use the system's random source: tests may seed the default generator, and then sessions would choose
+        # the same ports.
         self._blocks = random.SystemRandom().sample(
             range(ports.start, ports.stop - _BLOCK + 1, _BLOCK), len(ports) // _BLOCK
         )
 
     def take(self, *offsets: int) -> int:
-        """Return a port that can be bound, as can those at the offsets from it."""
+        """Return a port that is free, and whose neighbours at the distances `offsets` are free, too."""
         with self._lock:
             while True:
                 if not self._left:
@@ -68,7 +72,7 @@ class _Ports:
         while self._blocks:
             first = self._blocks.pop()
             guard = bound(first)
-            if guard is None:  # another session's
+            if guard is None:  # another session holds this range
                 continue
             self._guards.append(guard)
             self._left.extend(range(first + 1, first + _BLOCK))
@@ -86,15 +90,15 @@ atexit.register(_ports.close)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports on loopback that are this session's from now on."""
+    """Return free ports on loopback, and reserve them for this session."""
     return [_ports.take() for _ in range(count)]
 
 
 def free_port_with(*offsets: int) -> int:
-    """Return a port whose neighbours at these (positive) offsets are this session's, too."""
+    """Return a free port; reserve it and its neighbours at these positive distances for this session."""
     return _ports.take(*offsets)
 
 
 def free_addresses(count: int) -> list[str]:
-    """Return ``host:port`` of :func:`free_ports`."""
+    """Return free ports on loopback as ``host:port``, and reserve them for this session."""
     return [f"{HOST}:{port}" for port in free_ports(count)]

@@ -1,4 +1,4 @@
-"""Helpers for registrations: they make them as brokers do, decode them, and decide them as a mode does."""
+"""Test helpers that make registrations as brokers do, decode them, and compute commands from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from routekeeper.remoting.registration import (
 from routekeeper.remoting.route import DataVersion, TopicConfig
 from routekeeper.remoting.steps import finish
 
-VERSION: Final = 479  # of RocketMQ 5.3.3
+VERSION: Final = 479  # RocketMQ 5.3.3's version number
 
 
 def body_of(
@@ -36,7 +36,7 @@ def body_of(
     compressed: bool = False,
     version: int = VERSION,
 ) -> bytes:
-    """Return the body of a registration of these topics; names stand for topics with so many queues."""
+    """Return the body of a registration; a topic that is given as a name gets `queues` queues."""
     configs = (
         TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
         if isinstance(topic, str)
@@ -55,7 +55,7 @@ def body_of(
 def fields_of(
     body: bytes, name: str, addr: str, *, cluster: str = "C", broker_id: int = 0, **more: str
 ) -> dict[str, str]:
-    """Return the arguments of a registration with this body; ``more`` have their names on the wire."""
+    """Return the arguments of a registration with this body; ``more`` are further arguments by wire name."""
     return {
         "brokerName": name,
         "brokerAddr": addr,
@@ -77,7 +77,7 @@ def registration(
     lease_ms: int | None = None,
     **more: str,
 ) -> RemotingCommand:
-    """Return the request by which a broker registers all its topics."""
+    """Return the request with which a broker registers all its topics."""
     body = body_of(topics, counter=counter, timestamp=timestamp, queues=queues)
     if lease_ms is not None:
         more["heartbeatTimeoutMillis"] = str(lease_ms)
@@ -86,12 +86,12 @@ def registration(
 
 
 def read_registration(body: bytes, *, compressed: bool, version: int, **limits: Any) -> PlainRegistration:
-    """Read the body of a registration as a nameserver does, all steps at once."""
+    """Read the body of a registration as a nameserver does, but without pauses between the steps."""
     return finish(reading_registration(body, compressed=compressed, version=version, **limits))
 
 
 def decided(view: RouteView, request: Request, settings: NamesrvSettings, *, uptime_s: float) -> Decision:
-    """Decide any request as modes do, which have registrations decoded first."""
+    """Return the answer to a request, or the command that a mode would compute from it."""
     if request.code != RequestCode.REGISTER_BROKER:
         return decide(view, request, settings, uptime_s=uptime_s)
     decoded = decode_registration(request)
@@ -99,7 +99,7 @@ def decided(view: RouteView, request: Request, settings: NamesrvSettings, *, upt
 
 
 def as_it_came(command: RegisterBroker) -> Registration:
-    """Return the decoded registration, before it becomes a command."""
+    """Return the decoded registration from which a mode would compute this command."""
     return Registration(
         broker=command.broker,
         broker_name=command.broker_name,

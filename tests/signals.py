@@ -1,4 +1,4 @@
-"""Sets the signals that a test's child processes inherit, no matter what the test run itself inherited."""
+"""Signal settings for a test's child processes, independent of those that the test run has inherited."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-#: Words before a command, which give it a terminal as its standard input.
+#: Arguments to put before a command, so that its standard input is a terminal.
 IN_TERMINAL: Final = (
     sys.executable,
     "-c",
@@ -19,7 +19,7 @@ IN_TERMINAL: Final = (
 
 @contextlib.contextmanager
 def inherited(number: signal.Signals, handling: signal.Handlers) -> Iterator[None]:
-    """Have processes that are started now begin with a signal ignored, or not."""
+    """Let processes that start in this context inherit the ``handling`` of a signal: ignored or default."""
     before = signal.signal(number, handling)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Time in which the machine let a process not run although it could: no fault of that process."""
+"""Time in which the machine ran no process, or kept a process waiting: a test must not count this time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from tests.waiting import wait_until
 
 
 class _Standstill:
-    """A thread that notes by how much it woke too late, and how long others waited for a processor.
+    """A thread that measures how much too late it wakes, and how long watched processes wait for a processor.
 
-    Linux counts that for the first thread of a process, in which its event loop runs.
+    Linux counts this waiting time for a process's first thread, in which its event loop runs.
     """
 
     _SLEEP_S: Final = 0.01
-    #: Less is every scheduler's business.
+    #: Shortest standstill in seconds that counts; schedulers cause shorter delays all the time.
     _NOTED_S: Final = 0.05
 
     def __init__(self) -> None:
         self._standstills: list[tuple[float, float]] = []
-        #: By process: instants (s, monotonic), and how long it had waited until each of them (s).
+        #: By process id: a list of monotonic times, and a list of the total seconds for which the process had
+        #: waited at each of these times.
         self._waits: dict[int, tuple[list[float], list[float]]] = {}
         self.watch(os.getpid())
         threading.Thread(target=self._run, name="standstill", daemon=True).start()
@@ -46,7 +47,7 @@ class _Standstill:
         self._note(pid)
 
     def forget(self, pid: int) -> None:
-        """Look no longer at a process, which has ended; what is known of it stays."""
+        """Stop watching a process that has ended, but keep its waiting times."""
         if (known := self._waits.pop(pid, None)) is not None:
             self._waits[-pid] = known
 
@@ -56,7 +57,7 @@ class _Standstill:
             return
         try:
             waited_s = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-        except (OSError, IndexError):  # it has ended, or this system does not count
+        except (OSError, IndexError):  # the process has ended, or this system does not count waiting times
             return
         instants, waited = known
         if not waited or waited_s > waited[-1]:
@@ -64,7 +65,7 @@ class _Standstill:
             waited.append(waited_s)
 
     def within(self, start: float, end: float) -> float:
-        """Return how much of an interval (s, monotonic) the machine stood still, or one process waited."""
+        """Return the seconds of an interval in which the machine ran nothing or a watched process waited."""
         everybody = sum(
             max(0.0, min(end, till) - max(start, since)) for since, till in self._standstills[-10_000:]
         )
@@ -72,7 +73,7 @@ class _Standstill:
 
     def _waited(self, pid: int, start: float, end: float) -> float:
         instants, waited = self._waits[pid]
-        count = len(waited)  # the other thread may append meanwhile
+        count = len(waited)  # the other thread may append at the same time
         first = bisect.bisect_right(instants, start, 0, count) - 1
         last = bisect.bisect_right(instants, end, 0, count) - 1
         return waited[last] - waited[max(first, 0)] if last >= 0 else 0.0
@@ -84,32 +85,35 @@ def _standstill() -> _Standstill:
 
 
 def begin() -> None:
-    """Note from now on when the machine lets nobody run."""
+    """Start to record the times in which the machine runs no process."""
     _standstill()
 
 
 def watch(pid: int) -> None:
-    """Note as well how long a process waits for a processor."""
+    """Start to record the times in which a process waits for a processor."""
     _standstill().watch(pid)
 
 
 def forget(pid: int) -> None:
-    """Look no longer at a process that has ended."""
+    """Stop watching a process that has ended."""
     _standstill().forget(pid)
 
 
 def elapsed(start: float, end: float | None = None) -> float:
-    """Return how many seconds of an interval (s, monotonic) this machine ran; until now, without an end.
+    """Return the seconds of an interval in which this machine ran its processes.
 
-    That it let nobody run for a while, or a watched process that was ready to, is no server's fault. Known
-    since :func:`begin`.
+    Time in which the machine ran nothing, or in which a watched process waited for a processor, is no
+    server's fault and does not count. The module records such times after :func:`begin` was called.
+
+    Args:
+        end: End of the interval on the monotonic clock, like ``start``; None: now.
     """
     end = time.monotonic() if end is None else end
     return end - start - _standstill().within(start, end)
 
 
 def wait_soon(condition: Callable[[], object], what: str, *, within_s: float) -> None:
-    """Wait for a condition, which must have come true within so many seconds in which this machine ran."""
+    """Wait for a condition; fail if this took ``within_s`` seconds or more, as :func:`elapsed` counts."""
     begin()
     begun = time.monotonic()
     wait_until(condition, what)

@@ -1,7 +1,7 @@
-"""Sums of the time of a test run: one line per directory, the time of its tests and their CPU time.
+"""Times of a test run: one line per directory, with the time of its tests and their CPU time.
 
-Tests that need the machine for themselves run one after the other, see the Makefile; the others beside each
-other. A directory whose time is far above its CPU time mostly waits.
+Tests that need the whole machine run one after the other, see the Makefile; all other tests run in parallel.
+A directory whose time is far above its CPU time mostly waits.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _STARTED: pytest.StashKey[tuple[float, float]] = pytest.StashKey()
 
 @dataclass(slots=True)
 class Sum:
-    """Of one directory's tests, set-up and tear-down included; seconds.
+    """Times of one directory's tests in seconds, set-up and tear-down included.
 
     Attributes:
-        cpu_s: Of the testing process and of those of its children that it waited for.
+        cpu_s: CPU time of the process that runs the tests, and of the child processes that it waited for.
     """
 
     tests: int = 0
@@ -37,7 +37,7 @@ def _cpu_s() -> float:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # a worker of several prints nothing
+    if not hasattr(config, "workerinput"):  # only the main process prints, not a worker of pytest-xdist
         config.pluginmanager.register(Summary())
 
 
@@ -54,13 +54,13 @@ def pytest_runtest_makereport(
     report = yield
     if call.when == "teardown":
         started, cpu_s = item.stash[_STARTED]
-        # A report is all that comes from another worker.
+        # The main process gets nothing but reports from a worker, so the times go into the report.
         report.user_properties.append(("spent", (time.perf_counter() - started, _cpu_s() - cpu_s)))
     return report
 
 
 class Summary:
-    """Adds up what reports say; in the process that prints them only."""
+    """Adds up the times in reports; exists only in the process that prints the sums."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Sum] = defaultdict(Sum)

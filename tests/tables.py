@@ -1,4 +1,4 @@
-"""Invariants of a route table after each applied command; no server looks at it."""
+"""Invariants of a route table, which tests check after each applied command; no server checks them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from routekeeper.nameserver.types import BrokerKey, BrokerName
 
 
 def check_table(table: RouteStore) -> None:
-    """Raise AssertionError if an invariant is broken."""
+    """Raise AssertionError if the table breaks an invariant."""
     _check_brokers(table)
     _check_topics(table)
     _check_ledger(table)
@@ -20,7 +20,7 @@ def check_table(table: RouteStore) -> None:
     for kind, removals in table.tombstones.by_kind.items():
         for key, removed_at in removals.items():
             assert table.present(kind, key) is None, f"{kind} {key} is both there and removed"
-            # At the floor: removed by the very change that raised it.
+            # ``removed_at`` may equal the floor (see :class:`Tombstones`) if this removal raised the floor.
             assert floor <= removed_at <= table.revision, f"{kind} {key} removed at {removed_at}"
     data = encode_image(table.copy_for_snapshot())
     again = RouteTable.restore(data, tombstones_max=table.tombstones.max)

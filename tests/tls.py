@@ -1,4 +1,4 @@
-"""TLS of the tests: certificates that are there for good, and clients that use them."""
+"""TLS for tests: permanent certificates, a certificate authority for new certificates, and TLS clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def key(name: str) -> str:
 
 
 def port_context(*, mode: str = "permissive", client_auth: str = "none") -> PortContext:
-    """Return what a port shows that has the certificate of a member."""
+    """Return a server's TLS context with the certificate of a member."""
     ca = pem("authority") if client_auth != "none" else ""
     return load_port(
         PortTls(mode=mode, cert=pem("member"), key=key("member"), ca=ca, client_auth=client_auth)
@@ -37,7 +37,7 @@ def port_context(*, mode: str = "permissive", client_auth: str = "none") -> Port
 
 
 def client_context(name: str | None = None) -> ssl.SSLContext:
-    """Return what a client uses that trusts the authority and shows this certificate, if any."""
+    """Return a client's TLS context that trusts the authority, and sends certificate ``name`` if given."""
     context = ssl.create_default_context(cafile=AUTHORITY)
     if name is not None:
         context.load_cert_chain(pem(name), key(name))
@@ -45,7 +45,7 @@ def client_context(name: str | None = None) -> ssl.SSLContext:
 
 
 class Peer:
-    """The client's side of one connection."""
+    """Client side of one connection."""
 
     _all: ClassVar[list[Peer]] = []
 
@@ -64,7 +64,7 @@ class Peer:
         """Send a request and return the next answer.
 
         Raises:
-            ConnectionError: The server has closed.
+            ConnectionError: The server has closed the connection.
         """
         self.writer.write(request.encode())
         return await self.answer()
@@ -78,7 +78,7 @@ class Peer:
         return self._answers.pop(0)
 
     async def closed(self) -> None:
-        """Return once the server has closed the connection."""
+        """Wait until the server has closed the connection."""
         try:
             while await self.reader.read(1 << 16):
                 pass
@@ -90,13 +90,13 @@ class Peer:
 
     @classmethod
     def close_all(cls) -> None:
-        """Close connections that a test has left open."""
+        """Close all connections that a test has not closed."""
         while cls._all:
             cls._all.pop().close()
 
 
 class Authority:
-    """An authority in a directory, which issues certificates for 127.0.0.1 with the given time left."""
+    """Certificate authority in a directory; it issues certificates for 127.0.0.1."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -114,7 +114,10 @@ class Authority:
         subprocess.run(["openssl", *arguments], cwd=self.root, check=True, capture_output=True)
 
     def issue(self, name: str = "server", *, days: int = 200, password: str = "") -> tuple[str, str]:
-        """Put a new certificate and its key in the place of those before; return their files."""
+        """Issue a certificate that is valid for ``days`` days; return its path and the key's path.
+
+        The new files replace former files of the same name.
+        """
         (self.root / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
         self._openssl(
             *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-subj", f"/CN={name}"),

@@ -1,4 +1,4 @@
-"""A TLS 1.2 client that seals records of every kind itself, because Python's ssl module does not."""
+"""TLS 1.2 client that encrypts records of any kind itself, because Python's ssl module cannot do so."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tests.tls import client_context
 ALERT: Final = 21
 HANDSHAKE: Final = 22
 APPLICATION_DATA: Final = 23
-#: A ClientHello without content: enough to ask for a renegotiation.
+#: A ClientHello without content, which is enough to ask for a renegotiation.
 CLIENT_HELLO: Final = b"\x01\x00\x00\x00"
 
 _CIPHERS: Final = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256"
 _VERSION: Final = b"\x03\x03"
 _HEADER: Final = struct.Struct(">BHH")
 _TAG_SIZE: Final = 16
-_GET_TAG: Final = 0x10  # EVP_CTRL_AEAD_GET_TAG
+_GET_TAG: Final = 0x10  # OpenSSL's constant EVP_CTRL_AEAD_GET_TAG
 
 
 class Shake:
     """The client's side of a handshake, without IO.
 
     Args:
-        keylog: A file that gets the secrets.
+        keylog: File into which the ssl module writes the connection's secrets.
     """
 
     def __init__(self, keylog: Path) -> None:
@@ -45,13 +45,14 @@ class Shake:
         self._received = b""
 
     def go_on(self, data: bytes) -> tuple[bool, bytes]:
-        """Return whether the handshake is over, and the bytes to send."""
+        """Process received bytes; return True if the handshake is finished, and the bytes to send."""
         self._received += data
         return self._pipe.shake(data), self._pipe.pending()
 
     def records(self) -> Records:
-        """Return the writer of the records that follow the handshake."""
-        # The first record has the ServerHello: type, version, length; type, length, version; 32 random bytes.
+        """Return an object that encrypts the records after the handshake."""
+        # The first record is the ServerHello: header (5 bytes), type and length (4 bytes together), version
+        # (2 bytes), random (32 bytes).
         assert self._received[0] == HANDSHAKE
         assert self._received[5] == 2
         server_random = self._received[11:43]
@@ -62,7 +63,7 @@ class Shake:
 
 
 class Records:
-    """Seals records with AES-128-GCM, from the one behind the client's Finished on."""
+    """Encrypts records with AES-128-GCM, beginning with the first record after the client's Finished."""
 
     def __init__(self, *, key: bytes, salt: bytes) -> None:
         self._key, self._salt = key, salt
@@ -76,7 +77,7 @@ class Records:
         self._library.EVP_CIPHER_CTX_free(self._context)
 
     def seal(self, kind: int, plain: bytes) -> bytes:
-        """Return the next record."""
+        """Return the next record of this kind, encrypted."""
         number = self._number.to_bytes(8)
         self._number += 1
         library, context = self._library, self._context
@@ -93,7 +94,7 @@ class Records:
 
 
 def kinds(data: bytearray) -> list[int]:
-    """Take the whole records from the beginning of received bytes; return their kinds."""
+    """Remove the complete records at the beginning of ``data``; return their kinds."""
     found, at = [], 0
     while len(data) - at >= _HEADER.size:
         kind, _, size = _HEADER.unpack_from(data, at)
@@ -116,7 +117,7 @@ def _expand(secret: bytes, seed: bytes) -> bytes:
 
 
 def _library() -> Any:
-    """Return the library that Python's ssl module uses."""
+    """Return the OpenSSL library that Python's ssl module uses."""
     library: Any = ctypes.CDLL(getattr(_ssl, "__file__", None))
     library.EVP_CIPHER_CTX_new.restype = library.EVP_aes_128_gcm.restype = ctypes.c_void_p
     library.EVP_CIPHER_CTX_free.argtypes = [ctypes.c_void_p]

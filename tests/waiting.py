@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-#: Long, because a busy machine is no failure.
+#: Default deadline in seconds. It is long, because a test must not fail only because the machine is busy.
 WITHIN_S: Final = 60.0
 
 _T = TypeVar("_T")
@@ -16,15 +16,16 @@ _T = TypeVar("_T")
 def wait_until(
     condition: Callable[[], _T], what: str, *, within_s: float = WITHIN_S, every_s: float = 0.05
 ) -> _T:
-    """Return the first true value of a condition, which is looked at less and less often.
+    """Return the first true value of a condition; the pauses between two checks become longer.
 
-    Many conditions ask a server, and several tests share a processor.
+    Longer pauses leave processor time to other tests, which run in parallel: many conditions send a request
+    at each check.
 
     Args:
-        every_s: Longest pause between two looks; the first one is 5 ms.
+        every_s: Longest pause between two checks in seconds; the first pause is 5 ms.
 
     Raises:
-        AssertionError: After ``within_s``; the text names what was waited for.
+        AssertionError: The condition is not true within ``within_s`` seconds; the text contains ``what``.
     """
     deadline = time.monotonic() + within_s
     pause_s = min(0.005, every_s)
@@ -38,10 +39,10 @@ def wait_until(
 async def until(
     condition: Callable[[], object], what: str = "the condition", *, within_s: float = WITHIN_S
 ) -> None:
-    """Return once a condition holds; the loop goes on meanwhile.
+    """Wait until a condition is true; the event loop runs in the meantime.
 
     Raises:
-        AssertionError: After ``within_s``; the text names what was waited for.
+        AssertionError: The condition is not true within ``within_s`` seconds; the text contains ``what``.
     """
     deadline = time.monotonic() + within_s
     while not condition():

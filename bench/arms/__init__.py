@@ -1,1 +1,1 @@
-"""The compared designs behind one interface: servers, brokers' sessions, clients' look-ups."""
+"""The compared designs ("arms") behind one interface: servers, sessions of brokers, look-ups of clients."""

@@ -1,4 +1,7 @@
-"""RocketMQ's own nameservers, the control of the arm ``independent``. Maven fetches their jars, once."""
+"""RocketMQ's own nameservers, measured to check the results of our design ``independent``.
+
+Maven fetches their jars once.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,10 @@ LOGBACK: Final = """<configuration>
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jars:
-    """Programs of the release, and the folder of their jars.
+    """Programs of a RocketMQ release, and the folder of their jars.
 
     Attributes:
-        pom: Maven's file that names them.
+        pom: Maven's file that lists the programs.
     """
 
     name: str
@@ -48,16 +51,16 @@ class Jars:
         return cache_home() / "routekeeper" / "bench" / self.name
 
     def missing(self) -> str | None:
-        """Return what this machine needs to get them; None if they can be had."""
+        """Return a text that names Maven, if this machine has neither the jars nor Maven; else None."""
         if self._kept.exists() or shutil.which("mvn") is not None:
             return None
         return "Maven (mvn on PATH), which fetches them once"
 
     def folder(self) -> Path:
-        """Return the folder of the jars; they are fetched if this machine lacks them.
+        """Return the folder of the jars; fetch the jars first if this machine lacks them.
 
         Raises:
-            ClusterError: If there is no Maven, or it fails.
+            ClusterError: If Maven is missing or fails.
         """
         folder = self._kept
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +74,8 @@ class Jars:
             partial = folder.with_name(f"{folder.name}.partial")
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
-            shutil.copy(self.pom, partial / "pom.xml")  # Maven builds in a folder beside the target
+            # Copy the file first: Maven builds in the folder of its pom.xml.
+            shutil.copy(self.pom, partial / "pom.xml")
             done = subprocess.run(
                 [maven, "-B", "-q", "dependency:copy-dependencies", f"-DoutputDirectory={partial / 'jars'}"],
                 cwd=partial,
@@ -95,12 +99,12 @@ JARS: Final = Jars(name=f"apache-{RELEASE}", pom=Path(__file__).with_name("apach
 
 
 def missing() -> str | None:
-    """Return the thing that this machine lacks to run RocketMQ's nameservers; None if it lacks none."""
+    """Return the program that this machine lacks to run RocketMQ's nameservers; None if it lacks none."""
     return JARS.missing()
 
 
 class ApacheNameservers(StartedServers):
-    """RocketMQ's nameservers, unmodified, with the same lease and scan as ours; no state is shared."""
+    """RocketMQ's unmodified nameservers, with the same lease and scan period as ours; they share no state."""
 
     def __init__(
         self, arm: Arm, folder: Path, timers: Timers, record: Record, *, count: int, network: Network
@@ -137,7 +141,7 @@ class ApacheNameservers(StartedServers):
         return documented_timers(self.given.divisor)
 
     def empty_disk(self, index: int) -> None:
-        """Keep the folder: routes are in memory only, and an operator keeps the settings in it."""
+        """Do nothing: the nameserver keeps its routes in memory only, and its folder has only settings."""
 
 
 def _listens(addr: str) -> bool:

@@ -1,4 +1,4 @@
-"""RocketMQ's own brokers and Java client, in place of ours. Maven fetches their jars, once."""
+"""RocketMQ's own brokers and Java client, in place of ours. Maven fetches their jars once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from routekeeper.bench.processes import ClusterError
 
 JARS: Final = Jars(name=f"apache-brokers-{RELEASE}", pom=Path(__file__).with_name("apache_brokers.xml"))
 LEASE_MS: Final = 120_000.0
-"""Such a broker names no lease of its own, and then it is the nameserver's default."""
+"""Lease of RocketMQ's own broker in ms: the broker requests no lease, so the nameserver uses its default."""
 
 READY_MARK: Final = "boot success"
 _BROKER: Final = "org.apache.rocketmq.broker.BrokerStartup"
@@ -29,12 +29,12 @@ _CLIENT: Final = "Sender"
 _SOURCE: Final = Path(__file__).parents[1] / "java" / f"{_CLIENT}.java"
 _COMPILE_S: Final = 120.0
 _FLAGS: Final = (
-    # several brokers share few cores: use no optimising compiler and no parallel collector
+    # Several brokers share few cores, so choose JVM options that start few compiler and collector threads.
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
     "-Djava.net.preferIPv4Stack=true",
-    # RocketMQ reaches into these; Java 9 and later close them by default
+    # RocketMQ uses these JDK packages by reflection, and Java 9 and later close them by default.
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
@@ -49,7 +49,7 @@ _SETTINGS: Final[Mapping[str, object]] = {
     "brokerIP1": HOST,
     "brokerIP2": HOST,
     "autoCreateTopicEnable": "false",
-    # the defaults map gigabytes; these keep a broker's folder small
+    # With RocketMQ's default sizes, a broker maps files of gigabytes; these sizes keep its folder small.
     "mappedFileSizeCommitLog": 16 * 1024 * 1024,
     "mappedFileSizeConsumeQueue": 20 * 30_000,
     "maxHashSlotNum": 10_000,
@@ -61,20 +61,20 @@ _SETTINGS: Final[Mapping[str, object]] = {
 
 
 def missing() -> str | None:
-    """Return the thing that this machine lacks to run RocketMQ's brokers and our Java program, or None."""
+    """Return the name of a missing program that RocketMQ's brokers or our Java program need, or None."""
     if _compiler() is None:
         return f"a Java development kit of version {JAVA_MAJOR_MIN} or newer (javac on PATH or in JAVA_HOME)"
     return JARS.missing()
 
 
 def javac_major(version_output: str) -> int | None:
-    """Return the major version that ``javac -version`` printed; None if that was no compiler."""
+    """Return the major version that ``javac -version`` printed; None if the text is not from a compiler."""
     found = re.match(r"javac (?:1\.)?(\d+)", version_output)
     return None if found is None else int(found[1])
 
 
 def _compiler() -> Path | None:
-    """Return a compiler that is new enough; its Java lies beside it."""
+    """Return the path of a ``javac`` that is new enough, or None; its folder also has the ``java`` to use."""
     home = os.environ.get("JAVA_HOME")
     folders = [str(Path(home, "bin"))] if home else []
     return _compiler_in(os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)]))
@@ -98,10 +98,10 @@ def _found_compiler() -> Path:
 
 
 def _classes() -> Path:
-    """Return the folder of our Java program's classes, compiled if its text has changed.
+    """Return the folder of our Java program's classes; compile them first if its source text has changed.
 
     Raises:
-        ClusterError: If there is no compiler, or it refuses.
+        ClusterError: If this machine has no compiler, or if the compiler reports an error.
     """
     jars = JARS.folder()
     text = _SOURCE.read_bytes()
@@ -122,7 +122,11 @@ def _classes() -> Path:
 
 
 def broker_addr() -> str:
-    """Return an address for a broker. It also binds the port two below (the fast one) and the next port."""
+    """Return a free address for a broker.
+
+    Two more ports of this address are free, because a broker binds them, too: the port minus 2 (fast port)
+    and the port plus 1 (HA).
+    """
     while True:
         ports = free_ports(4)
         if ports[-1] - ports[0] == 3:
@@ -130,7 +134,7 @@ def broker_addr() -> str:
 
 
 def broker_command(home: Path, *, name: str, addr: str, servers: Sequence[str], period_ms: int) -> list[str]:
-    """Return a broker's command line; write its settings file into ``home``."""
+    """Write a broker's settings file into ``home``; return the broker's command line."""
     port = int(addr.rpartition(":")[2])
     properties = {
         **_SETTINGS,
@@ -151,7 +155,7 @@ def client_command(home: Path, settings: Path) -> list[str]:
     """Return the Java client's command line.
 
     Raises:
-        ClusterError: If it cannot be compiled.
+        ClusterError: If the client cannot be compiled.
     """
     class_path = os.pathsep.join((str(_classes()), JARS.class_path()))
     return [*_java(home, class_path, heap_mib=256), _CLIENT, str(settings)]

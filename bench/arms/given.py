@@ -1,4 +1,4 @@
-"""The servers of a cluster that somebody else runs: the harness only sends queries to them."""
+"""Servers of a cluster that other people run: the harness only sends queries to these servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from routekeeper.bench.timers import Timers, documented_timers
 
 
 class GivenServers(Servers):
-    """Nameservers at given addresses; none of their processes is ours."""
+    """Nameservers at given addresses; the harness did not start their processes and cannot stop them."""
 
     def __init__(self, given: Given, timers: Timers) -> None:
         super().__init__(given.arm, timers)
@@ -23,10 +23,10 @@ class GivenServers(Servers):
         return status_of(self.http[index]).get("role", "unknown") if self.http else "unknown"
 
     def modes(self) -> list[str]:
-        """Return the mode settings of each nameserver that reports them."""
+        """Return the mode (such as ``raft``) of each nameserver that reports its mode."""
         told = (status_of(http).get("mode") for http in self.http)
         return [mode for mode in told if mode is not None]
 
     def timers(self) -> dict[str, Timer]:
-        """Return the timers of our users; the servers' timers are not known."""
+        """Return the timers of our clients and brokers only, because the servers' timers are not known."""
         return documented_timers(self.given.divisor)

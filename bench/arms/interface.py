@@ -1,7 +1,7 @@
-"""The interface of every arm: sessions of brokers and clients, new clients' look-ups, a producer's client.
+"""Interface of every arm (compared design): sessions of brokers and clients, look-ups, a producer's client.
 
-``servers.py`` has the servers behind it, which a fault may hit. ``bench/cuts.py`` has the links that a fault
-may cut, the same in every arm.
+The servers of an arm, which faults may stop, are in ``arms/servers.py``. The network links that faults may
+cut are in ``bench/cuts.py``, the same for every arm.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from routekeeper.remoting.transport import RPCHook
 
 CLUSTER: Final = "Bench"
 _BROKER: Final = re.compile(r"broker-(\d{1,2})|sim-(\d{1,6})")
-#: First number of brokers whose names do not come from the harness.
+#: Lowest number for a broker whose name the benchmark did not choose.
 FOREIGN_FROM: Final = 1_000_000
 FOREIGN_COUNT: Final = 1_000_000_000
 
@@ -31,23 +31,23 @@ ArmKind = Literal["remoting", "zookeeper"]
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """The addresses to which one group of users connects; a fault may cut it off from some of them."""
+    """Addresses to which one group of clients and brokers connects; a fault may cut some of these links."""
 
     name: str
     servers: list[str]
-    """Nameservers or ZooKeeper servers, by index."""
+    """Addresses of the nameservers or of ZooKeeper's servers, by index."""
     http: list[str] = []
     brokers: dict[str, str] = {}
-    """Address that a broker announces to the one that this side dials."""
+    """Maps the address that a broker announces to the address to which this side connects."""
 
 
 class ArmConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that users need about the arm under test."""
+    """Settings that clients and brokers need to know about the measured design (arm)."""
 
     kind: ArmKind
     sides: list[Side]
     lease_ms: int
-    """How long a silent broker stays listed: lease, or session time-out."""
+    """Time in ms for which a silent broker stays listed: its lease, or ZooKeeper's session time-out."""
     refresh_ms: int
     heartbeat_ms: int
     divisor: float
@@ -60,8 +60,9 @@ class Listing:
     """The announcement of one simulated broker.
 
     Attributes:
-        topics: Topic to number of queues.
-        version: Number of its changes; also the number of queues of its changing topic.
+        topics: Number of queues by topic.
+        version: Number of changes that the broker has made so far. The broker always changes the same topic,
+            and gives it this number of queues.
     """
 
     index: int
@@ -88,7 +89,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """The result of a look-up."""
+    """The result of a look-up: the topic's brokers, or the error."""
 
     outcome: Outcome
     target: int | None = None
@@ -100,32 +101,35 @@ class Looked:
 
 
 class BrokerSession(Protocol):
-    """The session of one simulated broker; its arm lists the broker until the session is closed."""
+    """The session of one simulated broker.
+
+    The design's servers list the broker until the session is closed.
+    """
 
     def announce(self, listing: Listing) -> list[Told]:
-        """Announce a change; return when every server has answered or failed."""
+        """Announce a change; return the answers when every server has answered or failed."""
 
     def heartbeat(self, listing: Listing) -> list[Told]:
-        """Repeat the last announcement, if the arm needs repeats."""
+        """Repeat the last announcement, if the design needs repetitions."""
 
     def withdraw(self) -> None:
         """Unregister the broker."""
 
     def close(self) -> None:
-        """Close the connections, as the death of a broker does."""
+        """Close the connections without unregistering, as a broker's crash does."""
 
 
 class ClientSession(Protocol):
-    """One client's connections to its arm; routes are not cached here."""
+    """One client's connections to the servers of a design; the session does not cache routes."""
 
     def look_up(self, topic: str) -> Looked:
-        """Ask for a topic's route, one server after the other."""
+        """Ask for a topic's route. If a server does not answer, ask the next server."""
 
     def close(self) -> None: ...
 
 
 class Arm(Protocol):
-    """The user's side of one arm."""
+    """The part of one design that simulated brokers and clients use."""
 
     config: ArmConfig
 
@@ -134,13 +138,16 @@ class Arm(Protocol):
     def client(self, side: Side, user: int) -> ClientSession: ...
 
     def starting_client(self, side: Side, first: int) -> ClientSession:
-        """Return a client that asks this server first, as one that starts may."""
+        """Return a client whose first request goes to the server at index ``first``.
+
+        By default a client begins with a random server.
+        """
 
     def newcomer(self, side: Side, target: int, topic: str) -> Looked:
-        """Ask one server for one topic as a new client, and disconnect."""
+        """Connect to one server as a new client, ask for one topic's route, and disconnect."""
 
     def producer_client(self, side: Side, user: int, *, seed: int, hooks: tuple[RPCHook, ...]) -> Client:
-        """Return a client of the product with routes from this arm, which it refreshes."""
+        """Return RouteKeeper's own client, which reads and refreshes routes at this design's servers."""
 
 
 def broker_name(index: int) -> str:
@@ -148,7 +155,7 @@ def broker_name(index: int) -> str:
 
 
 def broker_index(name: str) -> int | None:
-    """Return the number of a broker: the one in its name, else one computed from it; None for no name."""
+    """Return the number in a broker's name, else a number computed from the name; None for an empty name."""
     found = _BROKER.fullmatch(name)
     if found:
         return int(found[1] or found[2])
@@ -160,7 +167,7 @@ def broker_indexes(names: Iterable[str]) -> list[int]:
 
 
 def looked_at(route: TopicRouteData, *, target: int | None, attempts: int = 1) -> Looked:
-    """Return the brokers of a route with queues and an address, and the most queues of one of them."""
+    """Return the route's brokers that have queues and an address, and the highest number of their queues."""
     with_addr = {data.broker_name for data in route.broker_datas if data.broker_addrs}
     queues = [data for data in route.queue_datas if data.broker_name in with_addr]
     return Looked(
@@ -173,7 +180,7 @@ def looked_at(route: TopicRouteData, *, target: int | None, attempts: int = 1) -
 
 
 def as_dialled(route: TopicRouteData, addrs: Mapping[str, str]) -> TopicRouteData:
-    """Return a route with the addresses for one side's connections in place of the announced ones."""
+    """Return a route with the addresses to which one group of users connects, not the announced addresses."""
     return replace(
         route,
         broker_datas=tuple(

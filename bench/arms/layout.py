@@ -1,7 +1,8 @@
-"""Layout of brokers in ZooKeeper, the same as in RocketMQ's predecessor MetaQ (pure).
+"""Layout of brokers' nodes in ZooKeeper, the same as in RocketMQ's predecessor MetaQ (no I/O, no clock).
 
-Ephemeral ``/meta/brokers/ids/ID/master`` holds the address of a broker, ephemeral
-``/meta/brokers/topics-pub/TOPIC/ID-m`` and ``topics-sub/TOPIC/ID-m`` the number of its queues of a topic.
+- Ephemeral ``/meta/brokers/ids/ID/master`` holds the address of a broker.
+- Ephemeral ``/meta/brokers/topics-pub/TOPIC/ID-m`` and ``topics-sub/TOPIC/ID-m`` hold the number of the
+  broker's queues of a topic.
 
 Source: MetaZookeeper of metamorphosis (MetaQ 1.4): brokerIdsPath, brokerTopicsPubPath, brokerIdsPathOf.
 """
@@ -28,7 +29,7 @@ def master_path(index: int) -> str:
 
 
 def topic_path(topic: str) -> str:
-    """Return the node whose children are the brokers that accept messages of the topic."""
+    """Return the path of the node whose children are the brokers that accept messages of the topic."""
     return f"{TOPICS_PUB}/{topic}"
 
 
@@ -37,7 +38,7 @@ def topic_child(index: int) -> str:
 
 
 def child_index(name: str) -> int | None:
-    """Return the broker that a topic's child names; None for a slave's."""
+    """Return N if ``name``, the name of a topic's child node, is ``N-m`` (a master broker); else None."""
     number, mark, rest = name.partition(_MASTER)
     return int(number) if mark and not rest and number.isdigit() else None
 
@@ -47,10 +48,10 @@ def encode_addr(addr: str) -> bytes:
 
 
 def decode_addr(data: bytes) -> str:
-    """Return ``host:port``.
+    """Return ``host:port`` from the data of a broker's master node.
 
     Raises:
-        ValueError: If it is no address in MetaQ's form.
+        ValueError: If the data is not an address in MetaQ's form.
     """
     text = data.decode()
     if not text.startswith(_SCHEME):
@@ -59,9 +60,9 @@ def decode_addr(data: bytes) -> str:
 
 
 def nodes_of(index: int, addr: str, topics: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
-    """Yield path and data of every ephemeral node of a broker.
+    """Yield the path and the data of every ephemeral node of a broker.
 
-    Topics come first, so that a client that finds a broker's address also finds its topics.
+    The nodes of topics come first, so that a client that finds a broker's address also finds its topics.
     """
     for topic, queues in topics.items():
         for root in (TOPICS_PUB, TOPICS_SUB):
@@ -70,10 +71,11 @@ def nodes_of(index: int, addr: str, topics: Mapping[str, int]) -> Iterator[tuple
 
 
 def route_of(queues: Mapping[int, bytes], masters: Mapping[int, bytes]) -> TopicRouteData:
-    """Return a topic's route; a broker without address or queues is left out.
+    """Return a topic's route; omit brokers without an address or without queues.
 
     Args:
-        queues, masters: Data of the nodes, by broker.
+        queues: Data of the brokers' nodes below the topic, by broker.
+        masters: Data of the brokers' master nodes, by broker.
     """
     both = sorted(queues.keys() & masters.keys())
     return TopicRouteData(

@@ -1,4 +1,4 @@
-"""Arms with RocketMQ's protocol: brokers register with every nameserver, clients poll one of them."""
+"""Designs with RocketMQ's protocol: a broker registers with every nameserver, a client polls one of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ from routekeeper.remoting.route import DataVersion, TopicConfig, TopicRouteData
 from routekeeper.remoting.transport import RPCHook
 
 NO_QUORUM = "[NO_QUORUM]"
-#: Runs several calls concurrently and returns their results in order; Locust's users pass gevent's function.
+#: A function that runs several calls concurrently and returns their results in the order of the calls.
+#: Locust's simulated clients pass a function that uses gevent.
 AtOnce = Callable[[list[Callable[[], Told]]], list[Told]]
 
 
@@ -59,7 +60,7 @@ class LastAsked(threading.local):
 
 
 def failed_look_up(error: Exception, *, target: int | None, attempts: int) -> Looked:
-    """Return the outcome of a failed look-up."""
+    """Return the result of a look-up that failed with ``error``."""
     outcome: Outcome = "error"
     code = None
     if isinstance(error, ResponseError):
@@ -78,7 +79,7 @@ def failed_look_up(error: Exception, *, target: int | None, attempts: int) -> Lo
 
 
 class RemotingArm:
-    """Nameservers of either mode, or Apache's."""
+    """Our nameservers in independent or raft mode, or Apache's nameservers."""
 
     def __init__(self, config: ArmConfig, at_once: AtOnce = one_by_one) -> None:
         self.config = config
@@ -118,7 +119,7 @@ class RemotingArm:
 
 
 class RemotingBroker:
-    """Registers with all nameservers concurrently, over connections of its own."""
+    """A simulated broker that registers with all nameservers concurrently, over connections of its own."""
 
     def __init__(self, config: ArmConfig, side: Side, at_once: AtOnce) -> None:
         self._config = config
@@ -168,14 +169,18 @@ class RemotingBroker:
                 try:
                     self._client.run(unregister(addr, self._last, timeout_s=self._config.timeout_s))
                 except (NotApplied, OutcomeUnknown):
-                    pass  # the broker is leaving anyway: its closed connection has the same effect
+                    # Ignore the error: the connection closes next, and then the server removes the broker.
+                    pass
 
     def close(self) -> None:
         self._client.close()
 
 
 class RemotingClientSession:
-    """Looks routes up over kept connections; the client library itself tries the next nameserver."""
+    """Look-ups over connections that stay open.
+
+    If a nameserver fails, the client library itself tries the next nameserver.
+    """
 
     def __init__(self, config: ArmConfig, side: Side, order: list[str]) -> None:
         self._servers = side.servers
@@ -183,7 +188,10 @@ class RemotingClientSession:
         self._client = Client(client_config(config, order), hooks=(self._asked,))
 
     def begin_with(self, target: int) -> None:
-        """Ask this server first; without that it is one by chance, as for RocketMQ's clients."""
+        """Send the first request to the server ``target``.
+
+        By default a RocketMQ client begins with a random nameserver.
+        """
         self._client.core.directory.nameservers.answered(self._servers[target])
 
     def look_up(self, topic: str) -> Looked:

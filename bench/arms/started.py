@@ -1,4 +1,4 @@
-"""The class that starts the servers of an arm, by the arm's name."""
+"""Choice of the class that starts the servers of a compared design, by the design's name."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def servers_of(
     durability: Durability,
     network: Network,
 ) -> StartedServers:
-    """Return the servers of an arm, not yet started.
+    """Return the servers of a design (``arm``), not yet started.
 
     Args:
-        durability: Setting of the raft arm; ZooKeeper always syncs, independent nameservers store nothing.
+        durability: Setting of raft mode only. ZooKeeper always syncs; independent nameservers store nothing.
 
     Raises:
-        ClusterError: If this machine cannot run the arm.
+        ClusterError: If this machine cannot run the design.
     """
     match AGAIN.get(arm, arm):
         case "zookeeper":

@@ -1,8 +1,8 @@
-"""The arm that RocketMQ's documents rejected: brokers hold ZooKeeper sessions, clients read and watch.
+"""ZooKeeper as the registry of routes, a design that RocketMQ's documents rejected.
 
-Nodes have MetaQ's layout (:mod:`routekeeper.bench.arms.layout`). After a session has expired, its broker's
-nodes are made anew. Nodes of a broker's former process are replaced at once, while MetaQ waited until they
-expired.
+Brokers hold ZooKeeper sessions; clients read nodes and may watch them. Nodes have MetaQ's layout
+(:mod:`routekeeper.bench.arms.layout`). After a session has expired, its broker creates its nodes again. A
+restarted broker replaces the nodes of its earlier process at once; MetaQ waited until these nodes expired.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ from routekeeper.remoting.transport import RPCHook
 
 log = logging.getLogger(__name__)
 
-#: Pause in s before the servers are tried again: each one is drawn between this and twice this. ZooKeeper's
-#: own client waits up to 1 s.
+#: Shortest pause in s before a client tries the servers again. The client draws each pause at random between
+#: this value and twice this value. ZooKeeper's own client waits up to 1 s.
 RECONNECT_S: Final = 0.1
-#: Pause in s before a call is repeated that failed because of a lost connection.
+#: Pause in s before the client repeats a call that failed because of a lost connection.
 AGAIN_S: Final = 0.02
-#: Period in s in which a client that watches asks for routes besides: the longest that is allowed, so that
-#: none does during a run.
+#: Period in s in which a watching client refreshes its routes. The value is the longest period that the
+#: client accepts, so that no periodic refresh happens during a run.
 UNASKED_S: Final = 3600.0
 
 T = TypeVar("T")
@@ -79,8 +79,8 @@ class Waits:
 
     Attributes:
         make: Makes kazoo's handler.
-        timeouts: Exceptions for an answer that does not come in time. gevent's is no ``Exception``, and not
-            the one that kazoo's handler names.
+        timeouts: Exceptions for an answer that does not come in time. kazoo's handler names one exception,
+            but gevent raises another exception, which is not a subclass of ``Exception``.
     """
 
     make: Callable[[], Any]
@@ -95,15 +95,16 @@ class Unreachable(RemotingError):
 
 
 class Reconnecting:
-    """Repeats an attempt to connect, with a pause before each repetition; takes the place of kazoo's retry.
+    """Repeats an attempt to connect, with a pause before each repetition; replaces kazoo's ``KazooRetry``.
 
-    Each pause is drawn anew. kazoo's own retry derives a pause from the one before, which its random factor
-    shrinks: after 20 attempts clients would connect hundreds of times a second, and take the processor from
-    servers that start. It has no state, so all connections of a client may share it.
+    Each pause is drawn independently of the earlier pauses. kazoo's own retry multiplies the last pause by a
+    random factor, so its pauses become shorter and shorter: after 20 attempts a client would connect hundreds
+    of times a second, and take processor time from servers that start. This class has no state, so all
+    connections of a client may share one object.
 
     Args:
-        pause_s: Shortest pause in s; the longest is twice as long.
-        sleep: Waits as the client's handler does.
+        pause_s: Shortest pause in s; the longest pause is twice as long.
+        sleep: Function of the client's handler that waits for a number of seconds.
         ended: Returns whether the client was stopped.
     """
 
@@ -118,10 +119,10 @@ class Reconnecting:
         return self
 
     def reset(self) -> None:
-        """Do nothing: there is no state of earlier attempts."""
+        """Do nothing, because this class keeps no state of earlier attempts."""
 
     def __call__(self, attempt: Callable[..., T], *arguments: object) -> T:
-        """Return the result of the first attempt that kazoo does not want to be repeated.
+        """Repeat ``attempt`` while its error is one that kazoo retries; return the first result.
 
         Raises:
             InterruptedError: If the client was stopped.
@@ -145,13 +146,13 @@ def connect(
     first: int = 0,
     reconnect_s: float = RECONNECT_S,
 ) -> KazooClient:
-    """Return a client of the ensemble without starting it; it tries servers in order from ``first``."""
+    """Return a client of the ensemble without starting it; it tries the servers in order from ``first``."""
     order = hosts[first % len(hosts) :] + hosts[: first % len(hosts)]
     handler = waits.make()
     client = KazooClient(
         hosts=",".join(order), timeout=session_s, handler=handler, randomize_hosts=False, logger=log
     )
-    # kazoo takes objects of its own class only as its argument connection_retry, and silently ignores others
+    # Set the attribute: kazoo's argument connection_retry silently ignores objects of foreign classes.
     client._connection.retry_sleeper = Reconnecting(
         reconnect_s, sleep=handler.sleep_func, ended=client._stopped.is_set
     )
@@ -159,7 +160,7 @@ def connect(
 
 
 def judge(error: BaseException) -> Outcome:
-    """Return the outcome of a failed call."""
+    """Return the outcome of a call that failed with ``error``."""
     match error:
         case NoNodeError():
             return "absent"
@@ -169,17 +170,17 @@ def judge(error: BaseException) -> Outcome:
             return "unknown"
         case KazooException():
             return "error"
-    return "unknown"  # a handler's own timeout: the request has arrived or is under way
+    return "unknown"  # the handler's own timeout: the server may have received the request
 
 
 def until_served(client: KazooClient, call: Callable[[], T], deadline: float) -> T:
-    """Return the result of a call, repeated after each lost connection or session until the deadline.
+    """Return the result of a call; repeat the call after each lost connection or session until the deadline.
 
-    When a connection is lost, kazoo fails all waiting calls, and connects to the next server by itself. A
-    good client repeats its call there, as RocketMQ's does.
+    When a connection is lost, kazoo ends all waiting calls with an error, and connects to the next server. A
+    good client then repeats its call at that server, as RocketMQ's client does.
 
     Args:
-        deadline: On the clock of ``time.monotonic``.
+        deadline: On the clock of ``time.monotonic``, in s.
     """
     while True:
         try:
@@ -194,7 +195,8 @@ class Reader:
     """Reads routes through one session.
 
     Args:
-        once: Fail at a lost connection, like a client that sends one request to one server.
+        once: True to raise an error when the connection is lost, like a client that asks only one server
+            once.
     """
 
     def __init__(
@@ -206,10 +208,10 @@ class Reader:
         self._once = once
 
     def route(self, topic: str, watch: Callable[[object], object] | None = None) -> TopicRouteData:
-        """Read a topic's route; ``watch`` is called once, at its next change.
+        """Read a topic's route; kazoo calls ``watch`` once, at the next change of the route.
 
         Raises:
-            ResponseError: Code 17, if no broker has the topic.
+            ResponseError: With code 17, if no broker has the topic.
             Unreachable: If ZooKeeper gave no answer.
         """
         deadline = time.monotonic() + self._timeout_s
@@ -229,9 +231,10 @@ class Reader:
             return result.get(timeout=max(0.001, deadline - time.monotonic()))
 
         def made_meanwhile(path: str) -> bool:
-            """Return whether a missing node exists now; if not, the watch fires when it is made.
+            """Return whether a missing node exists now; if it is still missing, set a watch for its creation.
 
-            Reading a missing node sets no watch, and a client that watches does not ask again by itself.
+            Reading a missing node sets no watch. Without a watch the client would not learn of the node,
+            because a watching client never polls.
             """
             return watch is not None and wait(self._client.exists_async(path, watch=watch)) is not None
 
@@ -255,10 +258,11 @@ class Reader:
             try:
                 queues[index] = wait(of_topic)[0]
             except NoNodeError:
-                pass  # the broker left during the read, which the watch of the children reports
+                pass  # the broker left during the read; the watch of the topic's node reports this change
             try:
                 masters[index] = wait(of_broker)[0]
-            except NoNodeError:  # a broker makes this node after its topics
+            # A broker creates its address node after its topics' nodes, so the address may appear soon.
+            except NoNodeError:
                 if made_meanwhile(master_path(index)):
                     return self._read(topic, watch, deadline)
         route = route_of(queues, masters)
@@ -268,10 +272,11 @@ class Reader:
 
 
 class Standing:
-    """One broker's ephemeral nodes; they are made anew after their session has expired.
+    """One broker's ephemeral nodes, and the nodes that its next session has to create again.
 
     Args:
-        changed: Called when there is a new session, which has none of the broker's nodes; must not wait.
+        changed: Called when the client has a new session, which owns none of the broker's nodes. ``changed``
+            must not block.
     """
 
     def __init__(self, client: KazooClient, changed: Callable[[], object]) -> None:
@@ -294,13 +299,13 @@ class Standing:
             self._changed()
 
     def put(self, nodes: Mapping[str, bytes], timeout_s: float) -> None:
-        """Make or change, in one request, all nodes that differ from the present ones.
+        """Create or change, concurrently, all nodes that differ from the nodes in ZooKeeper.
 
-        One call at a time does the work, and makes the nodes of the latest call. If each call made its own
-        nodes, a slow ensemble would never finish.
+        If several threads call this method, one thread at a time works, and it creates the nodes of the
+        latest call. If every call created its own nodes, a slow ensemble would never finish.
 
         Raises:
-            KazooException, or one of ``Waits.timeouts``: The nodes may have been made or not.
+            KazooException, or one of ``Waits.timeouts``: The nodes may have been created or not.
         """
         deadline = time.monotonic() + timeout_s
         self._wanted = nodes
@@ -332,7 +337,8 @@ class Standing:
         for path, data, result in creating:
             try:
                 result.get(timeout=left())
-            except NodeExistsError:  # nodes of a former session, or of a call whose answer was lost
+            # The node exists: a former session created it, or a call of this session whose answer was lost.
+            except NodeExistsError:
                 owner = self._client.get_async(path).get(timeout=left())[1].ephemeralOwner
                 if owner == (self._client.client_id or (None,))[0]:
                     changing.append((path, data, self._client.set_async(path, data)))
@@ -343,7 +349,8 @@ class Standing:
                 for outcome in transaction.commit_async().get(timeout=left()):
                     if isinstance(outcome, Exception):
                         raise outcome from None
-            made[path] = data  # if the session ended meanwhile, this is another dict
+            # If a new session has begun, self._made is a new dict: this line must not add old nodes to it.
+            made[path] = data
         for path, data, result in changing:
             result.get(timeout=left())
             made[path] = data
@@ -355,19 +362,19 @@ class Standing:
             try:
                 result.get(timeout=timeout_s)
             except NoNodeError:
-                pass  # a node that does not exist any more is no error
+                pass  # the node is gone already, for example because it expired
         self._made = {}
 
 
 class ZooKeeperArm:
-    """An ensemble of ZooKeeper servers."""
+    """The design ZooKeeper: its brokers and clients, and the addresses of an ensemble's servers."""
 
     def __init__(self, config: ArmConfig, waits: Waits = THREADS) -> None:
         self.config = config
         self.waits = waits
 
     def connected(self, side: Side, first: int) -> KazooClient:
-        """Return a started client; it goes on trying if no server answers in time."""
+        """Return a started client; if no server answers in time, the client keeps trying to connect."""
         client = connect(side.servers, session_s=self.config.lease_ms / 1000, waits=self.waits, first=first)
         client.start_async()
         return client
@@ -428,9 +435,9 @@ class ZooKeeperArm:
 class ZooKeeperRoutes(Client):
     """A client that reads routes through a ZooKeeper session.
 
-    If it watches, as MetaQ's clients did, it reads a route again when a watch fires or after a read failed,
-    and never by period. Without a connection no watch can fire; kazoo then calls every watcher at the loss of
-    the connection, so that each route is read again as soon as there is a new one.
+    If the client watches, as MetaQ's clients did, it reads a route again when a watch fires or when a read
+    failed, but never periodically. Without a connection no watch can fire. So kazoo calls every watcher when
+    the connection is lost, and the client reads each route again as soon as it has a new connection.
     """
 
     def __init__(self, session: KazooClient, *arguments: Any, **options: Any) -> None:
@@ -440,11 +447,11 @@ class ZooKeeperRoutes(Client):
         self._to_read: set[str] = set()
 
     def noticed(self, topic: str) -> Callable[[object], None]:
-        """Return the function that is called when a topic's nodes change: always the same one.
+        """Return the function that kazoo calls when a topic's nodes change; always the same function.
 
-        kazoo calls every function that was set at a node, once each. With a new function for each reading,
-        one change would cause as many readings as there were since the last change, and each would set
-        another function.
+        kazoo calls every function that was set at a node, once each. If each read set a new function, one
+        change would call the functions of all earlier reads. Each of these calls would read again and set one
+        more function.
         """
         return self._watches.setdefault(topic, partial(self._changed, topic))
 
@@ -458,13 +465,14 @@ class ZooKeeperRoutes(Client):
     def _read_soon(self, topic: str, *, after_s: float) -> None:
         if not self.core.closing and topic not in self._to_read:
             self._to_read.add(topic)
-            # not in kazoo's own thread, because the read waits for that thread
+            # Do not read in kazoo's own thread: the read would wait for that thread, a deadlock.
             threading.Thread(target=self._read_again, args=(topic, after_s), daemon=True).start()
 
     def _read_again(self, topic: str, after_s: float) -> None:
         if after_s:
             self._session.handler.sleep_func(after_s)
-        self._to_read.discard(topic)  # a later change causes one more read
+        # Discard before reading, so that a change during the read causes one more read.
+        self._to_read.discard(topic)
         if not self.core.closing:
             self.run(self.core.directory.refresh_quietly(topic))
 
@@ -484,7 +492,7 @@ def look_up(reader: Reader, topic: str, *, target: int | None) -> Looked:
 
 
 class ZooKeeperBroker:
-    """A broker that is listed until its session expires."""
+    """A simulated broker that ZooKeeper lists until its session expires."""
 
     def __init__(self, arm: ZooKeeperArm, side: Side) -> None:
         self._arm = arm
@@ -528,7 +536,7 @@ class ZooKeeperBroker:
         ]
 
     def heartbeat(self, listing: Listing) -> list[Told]:
-        """The session's pings are the heartbeat; repeat only nodes that a lost session removed."""
+        """Create only the nodes that a lost session removed; ZooKeeper's own pings are the heartbeat."""
         return self.announce(listing) if self._anew else []
 
     def withdraw(self) -> None:
@@ -542,7 +550,7 @@ class ZooKeeperBroker:
 
 
 class ZooKeeperClientSession:
-    """Looks routes up through one session, which connects to another server by itself."""
+    """Look-ups through one session; if a server fails, the session itself connects to another server."""
 
     def __init__(self, arm: ZooKeeperArm, side: Side, user: int) -> None:
         self._side = side
@@ -559,7 +567,7 @@ class ZooKeeperClientSession:
 
 
 def server_of(client: KazooClient, servers: list[str]) -> int | None:
-    """Return the index of a session's server; None if it has none."""
+    """Return the index of the server to which a session is connected; None if it is not connected."""
     socket = getattr(client._connection, "_socket", None)
     if socket is None:
         return None

@@ -1,7 +1,7 @@
-"""Our broker, announced in ZooKeeper: ``python -m routekeeper.bench.arms.zookeeper_broker``; flags as
-``mqbroker``.
+"""Our broker, announced in ZooKeeper. Start: ``python -m routekeeper.bench.arms.zookeeper_broker``.
 
-``-n`` names the ensemble. The session timeout is the lease of 120 s, divided by ``timerDivisor``.
+The flags are those of ``mqbroker``, but ``-n`` names the ensemble's servers. The session timeout is the lease
+of 120 s, divided by ``timerDivisor``.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ log = logging.getLogger("routekeeper.broker.zookeeper")
 
 LEASE_S = 120.0
 PUT_TIMEOUT_S = 3.0
-#: Pause in s after a failed attempt.
+#: Pause in s after a failed announcement.
 RETRY_S = 0.1
 
 
 class ZooKeeperAnnouncer:
-    """Updates a broker's ephemeral nodes from its topics; it repeats a failed attempt until one succeeds."""
+    """Keeps a broker's ephemeral nodes equal to the broker's topics.
+
+    Repeats failed attempts until one succeeds.
+    """
 
     def __init__(
         self, state: BrokerState, /, *, broker_addr: str, ha_addr: str, changed: Callable[[], object]
@@ -80,7 +83,7 @@ class ZooKeeperAnnouncer:
         await self._announced()
 
     def nameservers_changed(self) -> None:
-        """Do nothing: settings that name the ensemble are fixed."""
+        """Do nothing: the settings that name the ensemble cannot change while a broker runs."""
 
     async def _announced(self) -> None:
         self._done.clear()

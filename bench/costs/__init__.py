@@ -1,1 +1,1 @@
-"""Unit costs: the price of one broker, topic, client, change or lookup, and the arithmetic with them."""
+"""Unit costs: the cost of one broker, topic, client, change or look-up, and sums of such costs."""

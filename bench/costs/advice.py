@@ -1,6 +1,8 @@
-"""Arithmetic of an installation: published unit costs times its numbers, and answers that are wrong (pure).
+"""Costs of an installation, computed from published unit costs, and its minutes with wrong answers.
 
-Every product uses the rounded numbers that are printed, so that a reader gets the same totals.
+This module does no I/O and reads no clock.
+
+Every product is computed from the rounded numbers that are printed, so that a reader gets the same totals.
 """
 
 from __future__ import annotations
@@ -26,13 +28,14 @@ MINUTES_A_DAY: Final = 1440
 DAYS_A_YEAR: Final = 365
 MONTHS_A_YEAR: Final = 12
 SERVERS: Final = 3
-#: RocketMQ's pollNameServerInterval, and the lease of a broker.
+#: RocketMQ's pollNameServerInterval in s, and the lease of a broker in s.
 POLL_S: Final = 30.0
 LEASE_S: Final = 120.0
 #: Time in s from a server's restart until a new client has right routes, with RocketMQ's own timers. Source:
-#: docs/why-not-zookeeper.md, which predicts it from runs with shorter timers, and has one measurement.
+#: docs/why-not-zookeeper.md. One figure of that page is measured with these timers; the other figures are
+#: predicted from runs with shorter timers.
 RESTART_S: Final[dict[Design, float]] = {"independent": 20.0, "raft": 0.9, "zookeeper": 2.1}
-#: The way in which a design's clients at rest learn of changes.
+#: Means by which the clients of each design learn of changes: polling or watching.
 CLIENTS: Final[dict[Design, Unit]] = {
     "independent": "polling",
     "raft": "polling",
@@ -46,7 +49,10 @@ DESIGN_WORDS: Final[dict[Design, str]] = {
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of an installation. Each broker has each topic, each client uses one topic."""
+    """Size of an installation, and its changes and faults.
+
+    Each broker has all topics. Each client uses one topic.
+    """
 
     brokers: int
     topics: int
@@ -59,10 +65,10 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Product(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the arithmetic: ``unit_cost`` times ``number``, and times ``minutes`` if that is not 0.
+    """One line of the calculation: ``unit_cost`` times ``number``, and also times ``minutes`` if not 0.
 
     Attributes:
-        beyond: The largest measured number, if this one is larger.
+        beyond: A text with the largest measured number of units, if ``number`` is larger; else empty.
     """
 
     name: str
@@ -85,7 +91,8 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
     """Products of one quantity, and their sum.
 
     Attributes:
-        nothing: Units whose cost was not larger than the residuals, so that it counts as 0.
+        nothing: Units (such as topics) whose cost counts as 0, because it was not larger than the noise of
+            the measurement.
     """
 
     name: str
@@ -96,13 +103,15 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole arithmetic.
+    """The whole calculation for an installation.
 
     Attributes:
-        costs, answers: By design; costs by quantity, answers in minutes a year.
-        decides: For the cost in CPU and for the answers, the line in which designs differ most.
-        mixture: Text about the predicted mixture.
-        beyond: Inputs above the largest measured numbers.
+        costs: Costs by design and quantity.
+        answers: Minutes a year with wrong or missing answers, by design.
+        decides: Two texts, one about the cost in CPU and one about the answers. Each text is about the
+            product in which the designs differ most.
+        mixture: Text on the accuracy of predictions for mixtures (brokers, topics and clients together).
+        beyond: Inputs that are larger than the largest measured numbers.
     """
 
     made: str
@@ -115,7 +124,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def advise(costs: Costs, of: Installation) -> Advice:
-    """Return the arithmetic of an installation for each design whose costs were measured."""
+    """Return the calculation for an installation, for each design whose costs were measured."""
     by_design = {
         design: {
             quantity: _total(
@@ -183,7 +192,7 @@ def _assumptions(of: Installation, in_an_answer: int) -> list[str]:
 
 
 def _products(costs: Costs, design: Design, of: Installation, quantity: Quantity) -> Iterator[Product]:
-    """Yield the lines of one design and quantity; leave out a part whose cost was not counted."""
+    """Yield the lines of one design and quantity; omit each unit whose cost was not measured."""
     found = costs.designs[design]
     _, scale, unit = QUANTITY_WORDS[quantity]
     held = quantity == STANDING
@@ -226,7 +235,7 @@ def _products(costs: Costs, design: Design, of: Installation, quantity: Quantity
 def _product(
     name: str, unit_cost: float, per: str, number: float, minutes: int, *, beyond: str = ""
 ) -> Product:
-    """Return a line with a product of the numbers as printed, so that a reader can check the calculation."""
+    """Return a line whose product is that of the printed numbers, so that a reader can check the product."""
     rounded, times = float(f"{unit_cost:.4g}"), float(_number(number).replace(",", ""))
     return Product(
         name=name,
@@ -248,7 +257,7 @@ def _beyond(number: float, sizes: Sequence[float]) -> str:
 
 
 def _answers(design: Design, of: Installation) -> Total:
-    """Return the minutes a year in which a client has a wrong answer, or none, because of a fault."""
+    """Return the minutes a year in which a client has a wrong route or no route after a change or a fault."""
     rtt_s = of.rtt_ms / 1000
     changes = of.changes_a_day * DAYS_A_YEAR
     if CLIENTS[design] == "watching":
@@ -295,7 +304,7 @@ def _minutes(name: str, seconds: float, number: float, assumes: str) -> Product:
 
 
 def _decides(totals: Mapping[Design, Total]) -> str:
-    """Return a sentence that names the line in which the designs differ most, and its assumption."""
+    """Return a text about the product in which the designs differ most: its values and its assumptions."""
     by_name: dict[str, dict[Design, Product]] = {}
     for design, total in totals.items():
         for product in total.products:
@@ -317,7 +326,7 @@ def _decides(totals: Mapping[Design, Total]) -> str:
 
 
 def lines(advice: Advice) -> Iterator[str]:
-    """Yield the text of the arithmetic."""
+    """Yield the calculation as lines of text."""
     yield f"From {advice.made}."
     for assumption in advice.assumptions:
         yield f"- assumed: {assumption}"

@@ -1,4 +1,9 @@
-"""Slopes from rows, and the use that they predict for a mixture (pure)."""
+"""Cost of one unit as the slope of a fitted line, and predictions for mixtures of units from slopes.
+
+This module does no I/O and reads no clock.
+
+A unit is a broker, a topic, a client or an event. A mixture has all kinds of units together.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +27,27 @@ from routekeeper.bench.costs.units import (
 )
 
 ALONE: Final = "alone"
-#: Series of the mixtures, in the plan's order; they differ in their proportions.
+#: Names of the series that measure mixtures (brokers, topics, clients and events together), in the order of
+#: the plan. The mixtures have different proportions of their units.
 HELD_OUT: Final = ("held-out", "held-out-2")
 SIZES_MIN: Final = 4
-"""Least number of sizes for a slope."""
+"""Least number of different sizes from which a slope is computed."""
 WITHIN: Final = 0.15
-"""Predictions with a larger relative error are named in the text about the mixtures."""
-#: Topics come first: a broker has a few topics, whose cost is subtracted from its own.
+"""Largest relative error with which the prediction for a mixture (all units together) counts as accurate."""
+#: Order in which the lines are fitted. Topics come first: measured brokers also have topics, and the cost of
+#: their topics is subtracted from the cost of a broker.
 _ORDER: Final[tuple[Unit, ...]] = ("topic", *(unit for unit in UNITS if unit != "topic"))
 
 
 class NotEnough(ValueError):
-    """There are too few rows for a figure."""
+    """There are too few measurements to compute a figure."""
 
 
 def line(points: Sequence[tuple[float, float]]) -> Slope:
-    """Return the straight line with the smallest sum of squared residuals.
+    """Fit a straight line to points (size, use) by least squares.
 
     Raises:
-        NotEnough: If there are fewer than two sizes.
+        NotEnough: If the points have fewer than two different sizes.
     """
     sizes = [x for x, _ in points]
     uses = [y for _, y in points]
@@ -61,10 +68,11 @@ def line(points: Sequence[tuple[float, float]]) -> Slope:
 
 
 def design_costs(design: Design, rows: Iterable[Row]) -> DesignCosts:
-    """Return the costs that follow from the rows of one design.
+    """Return the costs of one design, computed from its measurements.
 
     Raises:
-        NotEnough: If a series has fewer than :data:`SIZES_MIN` sizes, or a part is missing.
+        NotEnough: If a series has fewer than :data:`SIZES_MIN` sizes, or if there is no measurement of the
+            servers without brokers and clients.
     """
     mine = [row for row in rows if row.design == design]
     alone = [row for row in mine if row.series == ALONE]
@@ -106,9 +114,10 @@ def _point(
     slopes: Mapping[Unit, Mapping[Quantity, Slope]],
     alone: Row,
 ) -> tuple[float, float] | None:
-    """Return a row's size and use: per minute for units at rest, per window for events; None if not counted.
+    """Return one point of a fitted line (number of units, measured use); None if the use was not measured.
 
-    For events, the use of the servers alone is subtracted; for brokers, the use of their topics.
+    - Brokers, topics and clients: use per minute. For brokers, the use of their topics is subtracted.
+    - Events: use in the whole measurement window. The use of the servers alone is subtracted.
     """
     use, base = row.use(quantity), alone.use(quantity)
     if use is None or base is None:
@@ -122,15 +131,16 @@ def _point(
 
 
 def lookups_after_changes(*, changes: float, watching: float, topics: float) -> float:
-    """Return how many lookups changes cause: each watching client of a changed topic reads it again.
+    """Return the number of lookups that changes cause.
 
-    Clients are spread evenly over the topics, one topic each.
+    Each watching client of a changed topic reads the topic's route again. Each client uses one topic, and the
+    clients are spread evenly over the topics.
     """
     return changes * watching / topics if topics else 0.0
 
 
 def counts_of(row: Row) -> dict[Unit, float]:
-    """Return the numbers of a row, with the lookups that its changes cause."""
+    """Return the number of units of each kind in a measurement, and count the lookups that changes cause."""
     counts = {unit: row.count(unit) for unit in UNITS}
     counts["lookup"] += lookups_after_changes(
         changes=counts["change"], watching=row.watching, topics=row.topics
@@ -139,9 +149,9 @@ def counts_of(row: Row) -> dict[Unit, float]:
 
 
 def predicted(costs: DesignCosts, counts: Mapping[Unit, float], quantity: Quantity) -> float | None:
-    """Return the predicted use of a mixture; None if a part of it was not counted.
+    """Return the predicted use of brokers, topics, clients and events together ("mixture").
 
-    It is the use of a minute, or for memory the use at any time.
+    The use is per minute; memory is in bytes at any time. Return None if the cost of a unit was not measured.
     """
     if quantity not in costs.alone:
         return None
@@ -157,7 +167,7 @@ def predicted(costs: DesignCosts, counts: Mapping[Unit, float], quantity: Quanti
 
 
 def held_out(costs: DesignCosts, row: Row) -> dict[Quantity, HeldOut]:
-    """Return the prediction for a mixture beside the measurement."""
+    """Return the predicted and the measured use of a mixture (all units together), by quantity."""
     counts = counts_of(row)
     found: dict[Quantity, HeldOut] = {}
     for quantity in QUANTITIES:
@@ -168,7 +178,10 @@ def held_out(costs: DesignCosts, row: Row) -> dict[Quantity, HeldOut]:
 
 
 def told_of_the_mixture(costs: Costs) -> list[str]:
-    """Return a text on how well the mixtures were predicted; it names predictions that are far off."""
+    """Return sentences on how accurate the predictions for mixtures (all units together) are.
+
+    If the error of a prediction is above :data:`WITHIN`, there is one sentence for each such prediction.
+    """
     far = [
         f"{design}, {QUANTITY_WORDS[quantity][0]}: {found.error:+.0%}"
         for design, of_design in costs.designs.items()

@@ -1,4 +1,7 @@
-"""Servers whose cost is measured, and readings of it; between two readings no program reads the servers."""
+"""Servers whose cost is measured, and readings of their processor time, memory, disk and network use.
+
+The harness asks the servers for figures only before and after a measurement, because answers cost, too.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,18 @@ from routekeeper.bench.micro.raft.systems import RouteKeeper, System, ZooKeeper
 from routekeeper.bench.micro.raft.timers import SERIES
 from routekeeper.bench.micro.storm.servers import Independent, factory_of
 
-#: Bound of the pairs: more than are measured, and below our bound ``tablePairsMax``.
+#: Number of pairs of topic and broker for which the servers are set up: more than any run has, and less than
+#: our bound ``tablePairsMax``, so that the harness does not change this bound.
 PAIRS_MAX: Final = 100_000
 _CHUNK: Final = 1 << 16
-#: A busy server says its number of syncs within so many seconds.
+#: Seconds after which the harness stops asking a busy server for its number of syncs.
 _ANSWER_S: Final = 30.0
 _JOURNAL_WRITES: Final = re.compile(r"^mqnamesrv_raft_fsync_seconds_count ([0-9.e+]+)$", re.M)
 _SYNCS: Final = re.compile(r"^zk_cnt_fsynctime\t([0-9.]+)$", re.M)
 
 
 class CostsZooKeeper(ZooKeeper):
-    """ZooKeeper with local sessions for clients, as its manual advises for many clients."""
+    """ZooKeeper with local sessions for clients, which its manual recommends for many clients."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, SERIES["defaults"])
@@ -51,14 +55,14 @@ def servers_of(design: Design, folder: Path) -> System:
 
 
 def watch_addresses(system: System) -> list[str]:
-    """Return ``host:port`` of each server at which clients watch."""
+    """Return the address ``host:port`` at which clients watch each server."""
     return system.http if isinstance(system, Independent | RouteKeeper) else system.clients
 
 
 def written_end(path: Path, beyond: int) -> int:
-    """Return the offset after a file's last non-zero byte; the search begins at an earlier offset.
+    """Return the offset after a file's last non-zero byte; the search begins at the offset ``beyond``.
 
-    ZooKeeper makes its log 64 MiB long at once, so the file's length has no meaning.
+    ZooKeeper extends its log file to 64 MiB in advance, so the file's length does not show what was written.
     """
     end = beyond
     with path.open("rb") as file:
@@ -74,10 +78,10 @@ def written_end(path: Path, beyond: int) -> int:
 
 
 class Disk:
-    """Bytes that servers have written to their files, and their syncs.
+    """Bytes that servers have written to their files, and the number of their syncs.
 
-    Bytes are the growth of the filled parts of files. A deleted file counts with its last known size; a file
-    that is written in place counts only once.
+    The bytes are the growth of each file up to its last non-zero byte. A deleted file counts with its last
+    known size. Bytes that overwrite other bytes do not count.
     """
 
     def __init__(self, system: System) -> None:
@@ -85,28 +89,34 @@ class Disk:
         self._ends: list[dict[Path, int]] = [{} for _ in system.clients]
 
     def read(self) -> list[tuple[int, int]] | None:
-        """Return bytes and syncs of each server so far; None where they cannot be read."""
+        """Return the bytes written and the syncs of each server since its start.
+
+        Return None if a server does not report its syncs.
+        """
         syncs = [self._syncs(index) for index in range(len(self._ends))]
         found = []
         for ends, index, count in zip(self._ends, range(len(self._ends)), syncs, strict=True):
             if count is None:
                 return None
             for path in (self._system.folder / str(index) / "data").rglob("*"):
-                with contextlib.suppress(OSError):  # the file was deleted meanwhile
+                with contextlib.suppress(OSError):  # the server may delete the file while it is read
                     if path.is_file():
                         ends[path] = written_end(path, ends.get(path, 0))
             found.append((sum(ends.values()), count))
         return found
 
     def _syncs(self, index: int) -> int | None:
-        """Return the syncs of a server so far; a busy one is asked again."""
+        """Return the number of a server's syncs since its start.
+
+        If the server is too busy to answer, ask again for up to 30 s; then return None.
+        """
         deadline = time.monotonic() + _ANSWER_S
         while (count := self._said_syncs(index)) is None and time.monotonic() < deadline:
             time.sleep(0.05)
         return count
 
     def _said_syncs(self, index: int) -> int | None:
-        """Return the syncs of a server so far, by its own count; independent nameservers make none."""
+        """Return a server's own count of its syncs; 0 for independent nameservers, which never sync."""
         system = self._system
         if isinstance(system, ZooKeeper):
             count = _SYNCS.search(four_letters(system.clients[index], b"mntr"))
@@ -119,7 +129,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The servers' use of resources up to an instant."""
+    """The resources that the servers have used up to an instant."""
 
     t: float
     cpu_s: list[float]
@@ -143,7 +153,10 @@ def busy_s() -> float:
 
 
 def read_before(system: System, disk: Disk) -> Reading:
-    """Read everything; read CPU last, so that it does not contain the other readings."""
+    """Read the resources that the servers have used, at the begin of a measurement.
+
+    Read CPU time last, so that the CPU cost of the other readings is not a part of the measurement.
+    """
     written, connections = disk.read(), kernel_payloads()
     return Reading(
         disk=written,
@@ -155,14 +168,17 @@ def read_before(system: System, disk: Disk) -> Reading:
 
 
 def read_after(system: System, disk: Disk) -> Reading:
-    """Read everything; read CPU first."""
+    """Read the resources that the servers have used, at the end of a measurement.
+
+    Read CPU time first, so that the CPU cost of the other readings is not a part of the measurement.
+    """
     t, used, machine = time.monotonic(), [cpu_s(pid) for pid in system.pids], busy_s()
     connections = kernel_payloads()
     return Reading(t=t, cpu_s=used, machine_s=machine, connections=connections, disk=disk.read())
 
 
 def members_bytes(system: System, before: Reading, after: Reading) -> list[int] | None:
-    """Return the bytes that each server sent to and received from the others between two readings."""
+    """Return the bytes that each server exchanged with the other servers between two readings."""
     if not system.peers:
         return [0] * len(system.clients)
     if before.connections is None or after.connections is None:
@@ -178,7 +194,11 @@ def members_bytes(system: System, before: Reading, after: Reading) -> list[int] 
 
 
 def memory_bytes(system: System, *, heaps: bool) -> tuple[list[int], list[int]]:
-    """Return each server's memory and its resident memory; with ``heaps`` a JVM's heap after a collection."""
+    """Return two lists with one value for each server: its memory, and its resident memory.
+
+    The memory of a server is its resident memory. Exception: if ``heaps`` is true, the memory of a JVM is the
+    size of its heap after a garbage collection.
+    """
     resident = [psutil.Process(pid).memory_info().rss for pid in system.pids]
     if not heaps or not isinstance(system, ZooKeeper) or shutil.which("jcmd") is None:
         return resident, resident

@@ -1,4 +1,7 @@
-"""Plan of a run of ``mqbench costs``: sizes, windows and the time that they take (pure)."""
+"""Plan of a run of ``mqbench costs``: numbers of brokers, topics and clients, and times.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,27 @@ import msgspec
 from routekeeper.bench.costs.fit import ALONE, HELD_OUT
 from routekeeper.bench.costs.units import Design
 
-#: RocketMQ's registerNameServerPeriod and pollNameServerInterval; a window at rest is a multiple of it.
+#: RocketMQ's registerNameServerPeriod and pollNameServerInterval in s; both have this value. A measurement
+#: without events takes a multiple of this period.
 PERIOD_S: Final = 30.0
-#: Topics of each broker in the series of brokers. A registration of one topic would count as an increment.
+#: Topics of each broker while the cost of brokers is measured. The number must not be 1: a nameserver would
+#: take the registration of a single topic for an incremental one.
 TOPICS_OF_A_BROKER: Final = 2
-#: Pause in s between a step and its window, in which servers clean up after the step.
+#: Pause in s between a change of the load and the next measurement, in which servers can finish their work.
 SETTLE_S: Final = 4.0
-#: Time in s for start and end of a design's servers, and for the load that makes a JVM compile.
+#: Time in s to start and stop a design's servers, and for the load that makes a JVM compile its code.
 LIFE_S: Final[dict[Design, float]] = {"independent": 6.0, "raft": 7.0, "zookeeper": 13.0}
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """Number of brokers during a whole series, and topics of each."""
+    """Numbers of brokers and of topics per broker while the cost of clients or events is measured."""
 
     brokers: int
     topics: int
 
 
 class Mixture(msgspec.Struct, frozen=True, kw_only=True):
-    """A mixture that is predicted from the slopes; rates are events a second."""
+    """Brokers, topics, clients and events together, to check predictions; rates are events a second."""
 
     brokers: int
     topics: int
@@ -40,20 +45,24 @@ class Mixture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and windows of one run.
+    """Sizes and measurement times ("windows") of one run. A unit is a broker, a topic or a client.
 
     Attributes:
         period_s: Period of heartbeats and polls.
-        alone_s, rest_s, rest_many_s: Windows at rest: of the servers alone, of few and of many units.
-        rate_s: Window with events.
+        alone_s: Length of the window with the servers alone.
+        rest_s: Length of a window with few units and without events, and of a mixture's window.
+        rest_many_s: Length of a window with many units and without events.
+        rate_s: Length of a window with events.
         warm_s: Time of load before the first window of a run, in which a JVM compiles its code.
-        reads_heaps: After each window, a JVM collects garbage and its heap is read.
-        lives: Series in each run of the servers; a run begins with new servers.
-        base: Base of the series of clients and events.
+        reads_heaps: True to make a JVM collect garbage after each window, and then read its heap.
+        lives: Names of the series that are measured between one start and one stop of the servers.
+        base: Brokers and topics during the series of clients and events.
         topic_brokers: Number of brokers in the series of topics.
-        brokers, topics, polling, watching: Sizes; topics of each broker.
-        changes, newcomers, lookups: Events a second.
-        mixtures: Each has the brokers of the base, because an answer costs more with more brokers in it.
+        brokers, topics, polling, watching: Numbers of units, one for each window. ``topics`` are topics of
+            each broker.
+        changes, newcomers, lookups: Events a second, one rate for each window.
+        mixtures: Mixtures (all units together) to predict. Each has as many brokers as ``base``, because the
+            cost of an answer depends on the number of brokers in it.
     """
 
     period_s: float
@@ -78,7 +87,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One window: the numbers of brokers, topics and clients before it, and the events in it."""
+    """One measurement ("window"): the numbers of brokers, topics and clients, and the events in this time."""
 
     series: str
     seconds: float
@@ -90,7 +99,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     newcomers: float = 0.0
     lookups: float = 0.0
     comes_back: bool = False
-    """Every broker leaves and comes back in it, which ends the window."""
+    """True if all brokers disconnect and register again in this step.
+
+    The step ends with the last registration.
+    """
 
 
 FULL: Final = Plan(
@@ -124,7 +136,7 @@ FULL: Final = Plan(
         Mixture(brokers=12, topics=200, polling=400, watching=100, changes=0.5, newcomers=8.0, lookups=40.0),
     ],
 )
-#: A plan for trials and tests of the program; its figures mean nothing.
+#: A short plan to try or to test the program. Its measurements are too short for meaningful figures.
 QUICK: Final = Plan(
     period_s=0.2,
     alone_s=0.2,
@@ -157,7 +169,7 @@ QUICK: Final = Plan(
 
 
 def steps(plan: Plan, life: str) -> list[Step]:
-    """Return the windows of a run, in order."""
+    """Return the measurements between one start and one stop of the servers (``life``), in order."""
     return [step for series in plan.lives[life] for step in _steps(plan, series)]
 
 
@@ -165,7 +177,7 @@ def _steps(plan: Plan, series: str) -> list[Step]:
     base = plan.base
 
     def beside(**numbers: float) -> Step:
-        """Return a step of a series with the base."""
+        """Return a step with the brokers and topics of ``plan.base`` and with these ``numbers``."""
         seconds = plan.rest_many_s if series in ("polling", "watching") else plan.rate_s
         return msgspec.convert(
             {"series": series, "seconds": seconds, "brokers": base.brokers, "topics": base.topics} | numbers,
@@ -217,7 +229,7 @@ def _steps(plan: Plan, series: str) -> list[Step]:
 
 
 def minutes(plan: Plan, designs: Sequence[Design]) -> float:
-    """Return the expected time of all runs."""
+    """Return the expected duration of all runs in minutes."""
     windows = sum(
         plan.settle_s + (1.0 if step.comes_back else step.seconds)
         for life in plan.lives

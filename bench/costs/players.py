@@ -1,8 +1,9 @@
 """The process that simulates all brokers and clients while costs are measured.
 
-Reads a :class:`Plan` and then one :class:`Command` a line as JSON from standard input, and answers each with
-one line. Ends with its input. Brokers repeat their registrations, clients poll or watch, all at phases that
-are spread evenly over the period, so that each window of whole periods holds the same requests.
+It reads from standard input a :class:`Plan` and then one :class:`Command` per line as JSON, and answers each
+command with one line. It ends when its input ends. Brokers repeat their registrations, clients poll or watch.
+The phases of these requests are spread evenly over the period. So every measurement of whole periods contains
+the same requests.
 """
 
 from __future__ import annotations
@@ -46,23 +47,23 @@ from routekeeper.remoting.route import DataVersion
 
 ANSWER_S: Final = 30.0
 CONNECT_S: Final = 10.0
-#: Bound of the tries of a registration, and the pause in s after a failed one.
+#: Greatest number of attempts of one registration. :data:`AGAIN_S` is the pause in s after a failed attempt.
 REGISTER_TRIES: Final = 5
 AGAIN_S: Final = 1.0
-#: Bounds of the connections that are made, and of the brokers that register, at the same time.
+#: Greatest number of connections that are opened concurrently, and of brokers that register concurrently.
 AT_ONCE: Final = 20
-#: Number of connections for lookups that belong to no client at rest.
+#: Number of connections for the event "lookup". The polling and watching clients have other connections.
 LOOKUP_LINES: Final = 12
 _CREATED_MS: Final = 1_700_000_000_000
 _GOLDEN: Final = 0.6180339887498949
 
 
 class Failed(Exception):
-    """A server refused or did not answer, so the window is void."""
+    """A server refused a request or did not answer, so the present measurement is void."""
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """The servers to which the players send requests.
+    """The servers to which the simulated brokers and clients send requests.
 
     Attributes:
         servers: ``host:port`` for brokers and clients.
@@ -77,7 +78,7 @@ class Plan(msgspec.Struct, kw_only=True):
 
 
 class Command(msgspec.Struct, kw_only=True):
-    """One command: it calls the method of :class:`Players` of its name."""
+    """One command: ``do`` is the name of the method of :class:`Players` to call."""
 
     do: str
     brokers: int = 0
@@ -91,7 +92,7 @@ class Command(msgspec.Struct, kw_only=True):
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """Events since :meth:`Players.begin`, and bytes by server."""
+    """Number of events since :meth:`Players.begin`, and the bytes exchanged with each server since then."""
 
     registrations: int = 0
     changes: int = 0
@@ -122,7 +123,7 @@ class Counting:
 
 
 class Line(Client[Any]):
-    """One connection with one server; requests are sent one after the other, or many at the same time."""
+    """One connection with one server; requests are sent one by one or concurrently."""
 
     def __init__(self, players: Players, server: int, wire: Any) -> None:
         super().__init__(wire, self._answer, self._end)
@@ -145,7 +146,8 @@ class Line(Client[Any]):
 
     def _answer(self, client: Client[Any], answer: Answer) -> None:
         waiting = self._waiting.pop(answer.tag, None)
-        if waiting is None:  # the answer to a ping, or an event of a watched topic
+        # No request waits: this message answers a ping, or reports a change of a watched topic.
+        if waiting is None:
             if answer.error is not None:
                 self._players.fail(f"server {self.server}: {answer.error}")
         elif not waiting.done():
@@ -167,7 +169,7 @@ class Line(Client[Any]):
         return future
 
     async def ask(self, *pieces: bytes) -> bytes:
-        """Send a request in pieces; return the body of its answer.
+        """Send the pieces of one request; return the body of the answer.
 
         Raises:
             Failed: If the server refused, or did not answer in time.
@@ -192,7 +194,7 @@ class Line(Client[Any]):
 
 
 class Routes(ABC):
-    """Requests of brokers and clients in one protocol."""
+    """Requests of brokers and clients in one protocol; each subclass has another protocol."""
 
     def __init__(self, players: Players) -> None:
         self.players = players
@@ -202,7 +204,7 @@ class Routes(ABC):
 
     @abstractmethod
     def lanes(self, key: int) -> list[int]:
-        """Return the servers to which a broker connects."""
+        """Return the indexes of the servers to which a broker connects."""
 
     @abstractmethod
     async def register(self, broker: Broker) -> None: ...
@@ -217,15 +219,15 @@ class Routes(ABC):
     async def leave(self, line: Line) -> None: ...
 
     async def keep(self, line: Line) -> None:  # noqa: B027  (nameservers need nothing)
-        """Keep the connection of a client alive that sends no requests."""
+        """Keep a client's connection alive while the client sends no requests."""
 
     @abstractmethod
     def periodic(self, broker: Broker) -> tuple[float, Callable[[], Awaitable[None]]]:
-        """Return a broker's period and the action of each period."""
+        """Return a broker's period in s and the action that the broker repeats in each period."""
 
 
 class Remoting(Routes):
-    """Nameservers: a broker registers with each, a client asks one."""
+    """RocketMQ's protocol: a broker registers with all nameservers, a client asks one of them."""
 
     def __init__(self, players: Players) -> None:
         super().__init__(players)
@@ -249,7 +251,8 @@ class Remoting(Routes):
             self._tables[broker.topics] = make_topics(names, compressed=False)
         broker.frame = self._frame(broker, self._tables[broker.topics])
         await self._tell(broker, broker.frame)
-        # our servers decode the first repeat, and recognise later ones
+        # Register a second time now: our servers decode the first repetition of a registration, and recognise
+        # later repetitions at less cost. The measurement that follows has only later repetitions.
         await self._tell(broker, broker.frame)
 
     async def _tell(self, broker: Broker, frame: tuple[bytes, ...]) -> None:
@@ -260,7 +263,7 @@ class Remoting(Routes):
             await line.ask(*frame)
 
     async def change(self, broker: Broker, topic: int, queues: int) -> None:
-        """Register one topic, as a broker does whose topic changes; later repeats name the new version."""
+        """Register one changed topic, as a real broker does; later heartbeats name the new version."""
         broker.version += 1
         key = topic, queues
         if key not in self._changes:
@@ -284,7 +287,7 @@ class Remoting(Routes):
 
 
 class Jute(Routes):
-    """ZooKeeper: a broker holds one session and its ephemeral nodes, a client one session."""
+    """ZooKeeper's protocol: a broker has one session and its ephemeral nodes, a client has one session."""
 
     def wire(self) -> Any:
         return Session()
@@ -293,7 +296,7 @@ class Jute(Routes):
         return [key % len(self.players.plan.servers)]
 
     async def register(self, broker: Broker) -> None:
-        """Make the missing nodes; the last one is the broker's own."""
+        """Create the broker's missing nodes: its topics' nodes first, the node with its address last."""
         (line,) = broker.lines
         names = [topic_name(number) for number in range(broker.topics)]
         new = nodes_of(broker.key, names)[broker.made : None if broker.made == 0 else -1]
@@ -311,7 +314,7 @@ class Jute(Routes):
         await line.ask(line.wire.request(SetData(path, b"%d" % queues, -1)))
 
     async def look_up(self, line: Line, topic: int, *, watch: bool = False) -> None:
-        """Read a route like the comparison's clients: the children, then queues and address of each."""
+        """Read a route as clients do: the topic's children, then each broker's queues and address."""
         parent = topic_path(topic_name(topic))
         body = await line.ask(line.wire.request(GetChildren(parent, watch)))
         asked = []
@@ -343,7 +346,7 @@ class Jute(Routes):
 
 
 class Broker:
-    """One broker and its connections."""
+    """One simulated broker and its connections."""
 
     def __init__(self, key: int, topics: int) -> None:
         self.key = key
@@ -356,7 +359,7 @@ class Broker:
 
 
 class TopicWatcher(HttpWatcher):
-    """Blocking queries for one topic's route; the first one is shorter, so that clients come in turn."""
+    """Blocking queries for one topic's route; a shorter first query makes the clients' phases differ."""
 
     def __init__(self, *, topic: str, host: str, period_s: float, first_s: float) -> None:
         super().__init__(key=0, host=host)
@@ -369,7 +372,7 @@ class TopicWatcher(HttpWatcher):
 
 
 class SessionWatcher(Session):
-    """A session that calls its owner when a watch fires."""
+    """A ZooKeeper session that calls ``fired`` when a watch fires."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -380,7 +383,7 @@ class SessionWatcher(Session):
 
 
 class Players:
-    """All brokers and clients.
+    """All simulated brokers and clients, with a method for each command.
 
     Attributes:
         counts: Counts since :meth:`begin`.
@@ -400,7 +403,7 @@ class Players:
         self._raised: set[tuple[int, int]] = set()
         self._looked = 0
         self._failure: str | None = None
-        """Reason why the first request failed that did."""
+        """Reason of the first failed request; None if no request has failed."""
 
     def fail(self, reason: str) -> None:
         self._failure = self._failure or reason
@@ -418,7 +421,7 @@ class Players:
         self._polling, self._watching, self._asking = [], [], []
 
     async def bring(self, command: Command) -> None:
-        """Reach the numbers of a step: add brokers and clients, or restart all brokers."""
+        """Connect or restart brokers and clients, until their numbers are those of the command."""
         if command.topics < self._topics or command.brokers < len(self._brokers):
             await self._leave_brokers()
         self._topics = command.topics
@@ -442,14 +445,17 @@ class Players:
             self._asking += lines
 
     async def begin(self, command: Command) -> None:
-        """Begin to count."""
+        """Reset the counts and begin to count."""
         self.counts = Counts(bytes=[0] * len(self.plan.servers))
 
     async def count(self, command: Command) -> None:
-        """Answer with the counts."""
+        """Do nothing, because the answer to every command contains the counts."""
 
     async def run(self, command: Command) -> None:
-        """Cause evenly spread events for a time; return when all are answered."""
+        """Cause events at constant rates for ``command.seconds``.
+
+        Return when the servers have answered all of these events.
+        """
         ends = asyncio.create_task(asyncio.sleep(command.seconds))
         await asyncio.gather(
             self._at(command.changes, command.seconds, self._change),
@@ -483,7 +489,7 @@ class Players:
         broker.task = asyncio.create_task(self._repeat(period_s, broker.key, act))
 
     async def _register(self, broker: Broker) -> None:
-        """Register a broker, with retries, as a real one does."""
+        """Register a broker; retry after a failure, as a real broker does."""
         for tries_left in reversed(range(REGISTER_TRIES)):
             try:
                 await self._routes.register(broker)
@@ -506,7 +512,7 @@ class Players:
         self._changed += 1
         broker = self._brokers[turn % len(self._brokers)]
         topic = turn * 7 % self._topics
-        # a new number, so that each change of a topic really changes it
+        # Alternate between two numbers of queues, so that each registration really changes the topic.
         self._raised ^= {(broker.key, topic)}
         queues = QUEUES + ((broker.key, topic) in self._raised)
         await self._routes.change(broker, topic, queues)
@@ -558,7 +564,10 @@ class Players:
         await self._routes.look_up(line, key % self._topics, watch=True)
 
     def _reader(self, line: Line, key: int) -> Callable[[], None]:
-        """Return a function that reads a route again, once for all watches that fire at the same time."""
+        """Return a function that reads a route again.
+
+        Watches that fire at the same time cause only one read.
+        """
         reading = False
 
         async def read() -> None:
@@ -585,7 +594,7 @@ class Players:
         return line
 
     async def _connect(self, wires: list[tuple[int, Any]], addresses: list[str] | None = None) -> list[Line]:
-        """Connect clients to the servers in turn."""
+        """Connect clients; distribute them over the servers round robin."""
         addresses = addresses or self.plan.servers
         lines: list[Line] = []
         for first in range(0, len(wires), AT_ONCE):
@@ -616,7 +625,7 @@ class Players:
         self._tasks.append(asyncio.create_task(self._repeat(period_s, key, act)))
 
     async def _repeat(self, period_s: float, key: int, act: Callable[[], Awaitable[None]]) -> None:
-        """Call an action once in each period, at a random phase."""
+        """Call an action once in each period, at a phase that depends on the key."""
         due = time.monotonic() + (key * _GOLDEN % 1.0) * period_s
         while True:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
@@ -624,7 +633,7 @@ class Players:
             due += period_s
 
     async def _at(self, rate: float, seconds: float, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start an action at a rate per second, evenly spread; return when all calls have ended."""
+        """Call ``act`` ``rate`` times per second, evenly spread; return when all calls have ended."""
         began = time.monotonic()
         started = []
         for turn in range(round(rate * seconds)):
@@ -652,7 +661,7 @@ class Players:
 
 async def _main(plan: Plan) -> None:
     await Players(plan).serve()
-    os._exit(0)  # connections are not closed one by one
+    os._exit(0)  # exit at once: to close thousands of connections one by one would take long
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The last published unit costs, which are installed with the program (pure)."""
+"""The latest published unit costs, which are installed with the program as a file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SIZE_MAX: Final = 4 * 1024 * 1024
 
 
 def load_costs(path: Path | None) -> Costs:
-    """Return the unit costs of a file, by default the published ones.
+    """Return the unit costs in a file; by default, return the published unit costs.
 
     Raises:
-        PlanError: If there are no unit costs.
+        PlanError: If the file has no unit costs.
     """
     if path is None and not PUBLISHED.is_file():
         raise PlanError(

@@ -1,4 +1,4 @@
-"""A run of ``mqbench costs``: runs of servers, windows in them, rows, and the result from the rows."""
+"""A run of ``mqbench costs``: start servers, measure their use, write the results, compute unit costs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RUN: Final = "run.json"
 ROWS: Final = "rows.jsonl"
 RESULT: Final = "costs.json"
 TRIES: Final = 3
-"""Times that a life is tried in all."""
+"""Number of times that the harness tries to measure a series, before an error ends the program."""
 _NUMBERS: Final = (
     *("brokers", "pairs", "polling", "watching"),
     *("registrations", "changes", "newcomers", "lookups"),
@@ -48,7 +48,7 @@ _NUMBERS: Final = (
 
 
 class Failure(Exception):
-    """Servers or players failed; finished runs of servers are kept."""
+    """Servers, or the process that simulates brokers and clients, failed; complete measurements are kept."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,14 +80,16 @@ def load(folder: Path) -> Run:
 
 
 def complete_rows(folder: Path, run: Run) -> list[Row]:
-    """Return the rows of those runs of servers in which all windows were measured."""
+    """Return the measurements of those series for which all measurements of the plan exist."""
     path = folder / ROWS
     found: dict[tuple[Design, str], list[Row]] = {}
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
             row = msgspec.json.decode(line, type=Row)
         except msgspec.MsgspecError:
-            continue  # an interrupt cut this line; its run of servers is not complete
+            # An interrupt cut this line off. The results of its series are incomplete, so they are all
+            # omitted below.
+            continue
         found.setdefault((row.design, row.life), []).append(row)
     return [
         row for (_, life), rows in found.items() if len(rows) == len(steps(run.plan, life)) for row in rows
@@ -95,7 +97,7 @@ def complete_rows(folder: Path, run: Run) -> list[Row]:
 
 
 def announce(run: Run, *, done: int = 0) -> None:
-    """Print the plan and the time that it takes."""
+    """Print the plan and its expected duration."""
     plan = run.plan
     lives = len(plan.lives) * len(run.designs)
     total = minutes(plan, run.designs)
@@ -116,10 +118,10 @@ def announce(run: Run, *, done: int = 0) -> None:
 
 
 def make_rows(folder: Path, run: Run) -> list[Row]:
-    """Make the missing rows; make an interrupted run of servers anew.
+    """Make the missing measurements. If an interrupt ended a series early, measure the whole series again.
 
     Raises:
-        Unhealthy: If servers or players failed.
+        Unhealthy: If servers or simulated brokers and clients failed.
     """
     allow_connections()
     rows = complete_rows(folder, run)
@@ -139,7 +141,9 @@ def make_rows(folder: Path, run: Run) -> list[Row]:
 
 
 def _complete_life(plan: Plan, design: Design, life: str) -> list[Row]:
-    """Return the rows of a run of servers; repeat it after a failure: a busy machine may delay an answer.
+    """Measure all series of ``life`` with one start of the servers; start again after a failure.
+
+    A failure may have a harmless cause: on a busy machine, servers may be too slow.
 
     Raises:
         Unhealthy: If every try fails.
@@ -172,7 +176,7 @@ def _show(row: Row) -> None:
 
 
 def life_rows(plan: Plan, design: Design, life: str) -> Iterator[Row]:
-    """Start a design's servers, yield a row for each window, end the servers."""
+    """Start a design's servers, yield one measurement for each step of the plan, then stop the servers."""
     with tempfile.TemporaryDirectory(prefix="mqbench-costs-") as name, contextlib.ExitStack() as stack:
         system = servers_of(design, Path(name) / "servers")
         stack.callback(system.stop)
@@ -190,7 +194,10 @@ def life_rows(plan: Plan, design: Design, life: str) -> Iterator[Row]:
 
 
 class Windows:
-    """The windows of one run of servers: for each, reach its numbers, then measure the use of resources."""
+    """The measurements between one start and one stop of a design's servers.
+
+    Before each measurement, connect its brokers and clients. Then measure which resources the servers use.
+    """
 
     def __init__(self, plan: Plan, design: Design, life: str, system: System, child: Child) -> None:
         self._plan = plan
@@ -203,7 +210,7 @@ class Windows:
         self._lasting: set[str] = set()
 
     def _bring(self, **numbers: Any) -> None:
-        """Reach these numbers; first make ZooKeeper's persistent nodes, which installations have."""
+        """Connect these numbers of brokers and clients; for ZooKeeper, first create its persistent nodes."""
         if self._system.kind == "jute":
             names = [topic_name(number) for number in range(numbers["topics"])]
             new = [
@@ -216,7 +223,7 @@ class Windows:
         self._do("bring", **numbers)
 
     def warm(self) -> None:
-        """Cause all kinds of events for a while, so that a JVM compiles its code."""
+        """Warm up: cause all kinds of events for some seconds, so that a JVM compiles its code."""
         plan = self._plan
         self._bring(brokers=plan.base.brokers, topics=plan.base.topics, changes=1.0)
         self._do(
@@ -229,7 +236,7 @@ class Windows:
         self._do("clear")
 
     def row(self, step: Step) -> Row:
-        """Reach the numbers of a step, and measure its window."""
+        """Connect the brokers and clients of a step, measure the servers' use, and return the result."""
         if step.series != self._series:
             self._do("clear")
             self._series = step.series
@@ -296,10 +303,10 @@ def _between(
 
 
 def result(run: Run, rows: Sequence[Row]) -> Costs:
-    """Return the result of all rows.
+    """Return the unit costs, computed from all measurements.
 
     Raises:
-        NotEnough: If rows are missing.
+        NotEnough: If measurements are missing.
     """
     designs: dict[Design, DesignCosts] = {}
     counts: list[dict[Unit, float]] = []
@@ -335,7 +342,8 @@ def measure(
     """Measure unit costs; return the path of the result.
 
     Raises:
-        PlanError: If the request cannot be fulfilled. Failure: If servers or players failed.
+        PlanError: If the folder to resume has no run.
+        Failure: If servers or simulated brokers and clients failed.
     """
     if resume is not None:
         folder, run = resume, load(resume)

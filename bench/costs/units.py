@@ -1,4 +1,7 @@
-"""Units whose cost is measured, quantities of a cost, and the form of rows and results (pure)."""
+"""Units (broker, topic, client, event) and quantities of their costs; structure of the results.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ DESIGNS: Final[tuple[Design, ...]] = ("independent", "raft", "zookeeper")
 Quantity = Literal["cpu_s", "network_bytes", "disk_bytes", "syncs", "memory_bytes"]
 QUANTITIES: Final[tuple[Quantity, ...]] = ("cpu_s", "network_bytes", "disk_bytes", "syncs", "memory_bytes")
 STANDING: Final[Quantity] = "memory_bytes"
-"""A quantity that is held, not used up."""
+"""The only quantity that is an amount at an instant; all other quantities are sums over time."""
 
 Unit = Literal["broker", "topic", "polling", "watching", "registration", "change", "newcomer", "lookup"]
 AT_REST: Final[tuple[Unit, ...]] = ("broker", "topic", "polling", "watching")
-"""Units that cost something for each minute that they are there."""
+"""Units that exist for a time: each has a cost per minute."""
 EVENTS: Final[tuple[Unit, ...]] = ("registration", "change", "newcomer", "lookup")
-"""Units that cost something each time they happen."""
+"""Units that happen at an instant: each has a cost per occurrence."""
 UNITS: Final[tuple[Unit, ...]] = (*AT_REST, *EVENTS)
 
 WORDS: Final[dict[Unit, str]] = {
@@ -41,28 +44,29 @@ QUANTITY_WORDS: Final[dict[Quantity, tuple[str, float, str]]] = {
     "syncs": ("syncs of the three servers", 1.0, "syncs"),
     "memory_bytes": ("memory of the three servers", 1e6, "MB"),
 }
-"""Name of a quantity, and the unit in which it is printed: so much of the measured unit."""
+"""Maps a quantity to its name, to the number by which a printed value is divided, and to the printed unit."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One window of one run: the numbers in it and the use of each of the three servers.
+    """One measurement ("window"): numbers of brokers, topics, clients; resources that each server used.
 
     Attributes:
-        series: The unit whose number varies, ``alone``, or ``held-out``.
+        series: The unit whose number varies; other series are ``alone`` (servers without brokers and clients)
+            and ``held-out`` (all units together).
         seconds: Length of the window.
         brokers, pairs, polling, watching: Numbers during the whole window; a pair is a topic at a broker.
-        registrations, changes, newcomers, lookups: Events in the window.
-        topics: Topics in all; changes and clients are spread evenly over them.
-        cpu_s: CPU that each server's process used in the window.
-        members_bytes: Bytes that each server sent to and received from the others, by the kernel's count;
-            None if they were not counted.
-        clients_bytes: Bytes between each server and the generator, which plays brokers and clients.
-        disk_bytes, syncs: Bytes that each server wrote to its files in the window, and its syncs; None if a
-            file was replaced meanwhile.
-        memory_bytes: Memory of each server after the window; of a JVM, of its heap after a collection.
+        registrations, changes, newcomers, lookups: Numbers of events in the window.
+        topics: Number of different topics; changes and clients are spread evenly over the topics.
+        cpu_s: CPU time that each server's process used in the window.
+        members_bytes: Bytes that each server exchanged with the other servers, by the kernel's count; None if
+            they were not counted.
+        clients_bytes: Bytes between each server and the generator, which simulates brokers and clients.
+        disk_bytes, syncs: Bytes that each server wrote to its files in the window, and its syncs; None if
+            they were not counted.
+        memory_bytes: Memory of each server after the window; for a JVM, its heap after a garbage collection.
         resident_bytes: Resident memory of each server after the window.
-        others_cores: Processor cores that all other programs of the machine used.
-        generator_cores: Processor cores that the generator used.
+        others_cores: Average number of processor cores that all other programs of the machine used.
+        generator_cores: Average number of processor cores that the generator used.
     """
 
     design: Design
@@ -89,7 +93,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     generator_cores: float
 
     def count(self, unit: Unit) -> float:
-        """Return the number of a unit: at rest, or events a minute."""
+        """Return the number of brokers, topics or clients, or the number of events per minute."""
         match unit:
             case "broker":
                 return self.brokers
@@ -109,7 +113,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
                 return self._a_minute(self.lookups)
 
     def use(self, quantity: Quantity) -> float | None:
-        """Return the use of all servers: of a minute, or the memory held; None if it was not counted."""
+        """Return the use of all servers per minute, or their memory in bytes; None if it was not counted."""
         match quantity:
             case "cpu_s":
                 return self._a_minute(sum(self.cpu_s))
@@ -129,15 +133,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slope(msgspec.Struct, frozen=True, kw_only=True):
-    """A straight line through the uses at several sizes, by least squares.
+    """A straight line through the measured use at several numbers of units, by least squares.
 
     Attributes:
-        sizes, uses: The points.
-        slope: The cost of one unit at rest for a minute, or of one event, or the memory of one unit; without
-            the units that come with it.
-        residuals: Use minus line, by point.
-        told: The slope is significant: over the range of sizes, it is more than twice the largest residual.
-            If not, it counts as 0.
+        sizes, uses: Numbers of units, and the measured use at each number.
+        slope: Cost of one broker, topic or client for a minute, cost of one event, or the memory of one unit.
+            The cost of a broker does not include its topics.
+        residuals: Measured use minus the line's value, for each point.
+        told: True if the slope is significant: the line rises by more than twice the largest residual, from
+            the smallest to the largest number of units. If the slope is not significant, the cost counts as
+            0.
     """
 
     sizes: list[float]
@@ -149,19 +154,25 @@ class Slope(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cost(self) -> float:
-        """Return the cost that the arithmetic uses."""
+        """Return the cost to calculate with: the slope, or 0 if the slope is not significant."""
         return self.slope if self.told else 0.0
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A mixture of units that was not used for any slope, with its predicted and its measured use."""
+    """Predicted and measured use of brokers, topics and clients together.
+
+    The costs from which the use is predicted were computed without this measurement.
+    """
 
     predicted: float
     measured: float
 
     @property
     def error(self) -> float:
-        """Return the relative error of the prediction; infinite if nothing was measured."""
+        """Return (predicted - measured) / measured.
+
+        If the measured use is 0, return 0 for a prediction of 0, and infinity for any other prediction.
+        """
         if self.measured == 0:
             return 0.0 if self.predicted == 0 else float("inf")
         return self.predicted / self.measured - 1.0
@@ -171,11 +182,12 @@ class DesignCosts(msgspec.Struct, frozen=True, kw_only=True):
     """Costs of one design with three servers.
 
     Attributes:
-        alone: Use of the servers with neither brokers nor clients, a minute or held.
-        resident_alone_bytes: Their resident memory then; of a JVM this is more than its heap.
-        slopes: By unit and quantity.
-        held_out: By quantity, of each mixture.
-        others_cores_max: The most cores that other programs used in a window.
+        alone: Use of the servers without brokers and clients: per minute, or the memory.
+        resident_alone_bytes: Resident memory of these servers; for a JVM it is larger than the heap in
+            ``alone``.
+        slopes: Slopes by unit and quantity.
+        held_out: Predicted and measured use by quantity, one dict for each mixture (all units together).
+        others_cores_max: Largest number of cores that other programs used during a measurement.
     """
 
     alone: dict[Quantity, float]
@@ -189,10 +201,10 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """Result of one run of ``mqbench costs``.
 
     Attributes:
-        quick: It was made with short timers, to try the program: its figures have no meaning.
-        held_out_counts: Numbers of each mixture.
+        quick: True if the run used a short plan, to try the program; then its figures have no meaning.
+        held_out_counts: Numbers of units, one dict for each mixture (all units together).
         brokers_in_an_answer: Number of brokers of each topic when clients and lookups were measured.
-        changes_a_minute_max: The most changes that were measured.
+        changes_a_minute_max: Largest measured number of changes per minute.
     """
 
     date: str

@@ -1,1 +1,1 @@
-"""Benchmarks of single parts; a command runs each of them, and no test does."""
+"""Benchmarks of single parts of RouteKeeper; each has a command of its own, and the tests do not run them."""

@@ -1,15 +1,17 @@
-"""CPU time of one route query (request 105): this tree's nameserver beside another tree's.
+"""CPU time of one route query (request 105): this tree's nameserver compared with another tree's.
 
     python -m routekeeper.bench.micro.beside TREE [--mode raft] [--pairs 24] [--turns 60]
 
 TREE is a checkout of another commit; with this tree's own path, the result shows the noise. Each nameserver
-runs in a process of its own. The benchmark queries both in turn, some ms each, so that other work of the
-machine disturbs both alike. It uses 16 connections, with 1 and 16 requests in flight on each.
+runs in a process of its own. The benchmark queries the two nameservers in turn, some ms each, so that
+other work of the machine disturbs both alike. It uses 16 connections, with 1 and 16 requests in flight on
+each.
 
-A turn's figure is the CPU time of the server's main thread for one request, by the kernel's clock. Each pair
-of processes yields one value: the median of the other tree divided by the median of this one. The place of a
-process in memory changes its time by some percent, so the benchmark repeats the measurement with new pairs.
-It prints the median of these ratios and its 95 % confidence interval (order statistics).
+The result of one turn is the CPU time of the server's main thread for one request, by the kernel's clock. For
+each pair of processes, the benchmark divides the median of the other tree by the median of this tree. The
+memory addresses of a process change its time by some percent, so the benchmark repeats the measurement with
+new pairs of processes. It prints the median of these ratios and its 95 % confidence interval (order
+statistics).
 """
 
 from __future__ import annotations
@@ -44,15 +46,16 @@ from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import Frame, split_frame
 from routekeeper.remoting.transport.blocking import BlockingClient
 
-#: Rounds over all connections in a turn, by requests in flight on each: some ms of CPU.
+#: Number of times that one turn sends requests over all connections, by requests in flight on each
+#: connection; a turn takes some ms of CPU.
 ROUNDS: Final = {1: 16, 16: 3}
-#: All opaques have nine digits, like those of a long-running client.
+#: First opaque (request number). All opaques have nine digits, like those of a long-running client.
 FIRST_OPAQUE: Final = 100_000_000
 _LENGTH_SIZE: Final = 4
 
 
 class Asked:
-    """One server and the connections that query it."""
+    """One server, the connections to it, and the CPU time that its main thread has used."""
 
     def __init__(self, target: Target) -> None:
         host, _, port = target.addr.rpartition(":")
@@ -69,11 +72,11 @@ class Asked:
             connection.close()
 
     def turn(self, requests: list[bytes], depth: int, order: random.Random) -> float:
-        """Return the CPU time in us of one request; the requests are chosen at random."""
+        """Send randomly chosen requests; return the server's CPU time per request in µs."""
         return self.turn_of(order.choices(requests, k=ROUNDS[depth] * CONNECTIONS * depth), depth)
 
     def turn_of(self, requests: list[bytes], depth: int) -> float:
-        """Send these requests as one turn; return the CPU time in us of one of them."""
+        """Send these requests; return the server's CPU time per request in µs."""
         rounds = iter([b"".join(requests[at : at + depth]) for at in range(0, len(requests), depth)])
         before = self._cpu_ns()
         for _ in range(ROUNDS[depth]):
@@ -89,12 +92,14 @@ class Asked:
 
     def _cpu_ns(self) -> int:
         while (self._task / "stat").read_text().rpartition(")")[2].split()[0] != "S":
-            pass  # wait: while the thread runs, the count is some ms behind
+            # Wait until the server's thread sleeps: while a thread runs, the kernel's count is some ms
+            # behind.
+            pass
         return int((self._task / "schedstat").read_text().split()[0])
 
 
 def _read(connection: socket.socket, answers: int) -> Frame:
-    """Read this number of answers; return the last one."""
+    """Read ``answers`` answers from a connection; return the last answer."""
     data, position, last = b"", 0, 0
     while answers:
         received = connection.recv(1 << 20)
@@ -110,7 +115,7 @@ def _read(connection: socket.socket, answers: int) -> Frame:
 
 
 def route_requests(workload: Workload, seed: int) -> list[bytes]:
-    """Return route queries in the form of a long-running client: its opaque is never 0."""
+    """Return route queries whose opaques (request numbers) are as long as those of a long-running client."""
     topics = random.Random(seed).choices(workload.topics, k=256)
     return [
         RemotingCommand(
@@ -121,7 +126,10 @@ def route_requests(workload: Workload, seed: int) -> list[bytes]:
 
 
 def _pair(trees: tuple[Path, Path], mode: str, number: int) -> Iterator[tuple[str, tuple[Target, Target]]]:
-    """Start a server, or a group, of each tree; yield the name of each pair, and the pair."""
+    """Start servers of this tree and of the other tree; yield a name and one server of each tree.
+
+    In raft mode there is one pair of servers for each member of the group.
+    """
     with Stack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         started: dict[int, list[Target]] = {}
@@ -154,7 +162,7 @@ def compare(other: Path, *, mode: str, pairs: int, turns: int) -> None:
                     for turn in range(-4, turns):
                         for side in (0, 1) if turn % 2 else (1, 0):
                             figure = (this, that)[side].turn(requests, depth, order)
-                            if turn >= 0:  # the turns before these fill caches
+                            if turn >= 0:  # the turns before 0 only fill caches
                                 figures[side].append(figure)
                     medians = statistics.median(figures[0]), statistics.median(figures[1])
                     took.setdefault((name, workload.name, depth), []).append(medians)

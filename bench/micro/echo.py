@@ -1,7 +1,7 @@
-"""An echo server: the least work that a Python server on this event loop has for a frame.
+"""An echo server: it does the least work that a Python server on this event loop must do for a frame.
 
 The server finds the end of each frame and sends the frame back. With ``--answer FILE`` it sends the content
-of a file instead, such as a recorded route answer. It reads no header and looks nothing up.
+of a file instead, such as a recorded route answer. The server does not parse headers or search routes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class Echo(asyncio.Protocol):
-    """One connection."""
+    """One connection to the echo server."""
 
     def __init__(self, answer: bytes | None) -> None:
         self._answer = answer

@@ -2,17 +2,19 @@
 
     python -m routekeeper.bench.micro.handshakes [--turns 60] [--seconds 10] [--storm 64]
 
-The first part sends route queries (request 105) over 16 connections, with 1 and 16 in flight on each. There
-are three cases, by turns: TLS off; ``permissive`` and a plain client; ``permissive`` and TLS 1.3. The first
-part prints the CPU time of the server's main thread for one request: the median and the quartiles of the
-turns, and the ratio to TLS off.
+The first part sends route queries (request 105) over 16 connections, with 1 and 16 in flight on each. It
+alternates between three cases: TLS off; ``permissive`` and a plain client; ``permissive`` and TLS 1.3. It
+prints the CPU time of the server's main thread for one request: the median and the quartiles of all turns
+(a turn is some ms of queries), and the ratio to TLS off.
 
-The second part starts a storm of handshakes: a given number of clients at a time, as fast as they can. Each
-client connects, sends a hello, reads the server's answer and disconnects; it computes no keys itself. In a
-second storm, the clients leave their handshakes unfinished and open. Meanwhile two bystanders ask for a route
-twenty times a second, one over a plain connection and one over TLS. The benchmark prints their waits, first
-without a storm. The certificate has an elliptic-curve key (P-256); with an RSA key of 2,048 bits, a handshake
-costs 2 to 3 times as much.
+The second part makes many handshakes at a time ("storm"): a given number of clients, as fast as they can.
+Each client connects, sends a hello, reads the server's answer and disconnects; it computes no keys itself. In
+a second storm, the clients leave their handshakes unfinished and open.
+
+Meanwhile two other clients ("bystanders") ask for a route twenty times a second: one over a plain connection,
+one over TLS. The benchmark prints the times that they wait for answers, first without a storm. The
+certificate has an elliptic-curve key (P-256); with an RSA key of 2,048 bits, a handshake costs 2 to 3 times
+as much.
 """
 
 from __future__ import annotations
@@ -37,13 +39,13 @@ from routekeeper.bench.micro.beside import Asked, route_requests
 from routekeeper.bench.micro.route_query import CONNECTIONS, DEPTHS, WORKLOADS, Stack, Target, register
 from routekeeper.remoting.transport.blocking import BlockingClient
 
-#: Requests of each bystander per second.
+#: Number of requests per second by each client that measures waiting times.
 _ASKS_PER_S: Final = 20
 _LENGTH_SIZE: Final = 4
 
 
 def make_certificate(folder: Path, *, key: str = "ec") -> tuple[Path, Path]:
-    """Make a self-signed certificate; return its file and the file of its key."""
+    """Make a self-signed certificate; return the path of the certificate and the path of its key."""
     cert, its_key = folder / "cert.pem", folder / "key.pem"
     kind = ("ec", "-pkeyopt", "ec_paramgen_curve:P-256") if key == "ec" else (key,)
     command = ["openssl", "req", "-x509", "-newkey", *kind, "-nodes", "-days", "7", "-subj", "/CN=bench"]
@@ -67,7 +69,7 @@ def start(stack: Stack, folder: Path, name: str, *flags: str) -> Target:
 
 
 class Secured(Asked):
-    """One server, queried over TLS."""
+    """One server that the benchmark queries over TLS connections."""
 
     def __init__(self, target: Target, context: ssl.SSLContext) -> None:
         super().__init__(target)
@@ -77,7 +79,10 @@ class Secured(Asked):
 
 
 def route_queries(asked: dict[str, Asked], *, turns: int) -> Iterator[str]:
-    """Yield the lines of the first part."""
+    """Measure the CPU time of route queries with and without TLS.
+
+    The yielded lines are the output of the benchmark's first part.
+    """
     order = random.Random(1)
     requests = route_requests(WORKLOADS[0], 1)
     yield f"route queries, {CONNECTIONS} connections: us of CPU a request (median, quartiles)"
@@ -95,7 +100,7 @@ def route_queries(asked: dict[str, Asked], *, turns: int) -> Iterator[str]:
 
 
 class Bystander:
-    """One connection that asks for a route again and again."""
+    """A client that asks for a route again and again, to measure the delay while others make handshakes."""
 
     def __init__(self, target: Target, context: ssl.SSLContext | None) -> None:
         host, _, port = target.addr.rpartition(":")
@@ -106,7 +111,7 @@ class Bystander:
         self._question = route_requests(WORKLOADS[0], 1)[0]
 
     def wait_s(self) -> float:
-        """Send one request; return the time in s until its answer."""
+        """Send one request; return the time in s until the answer is complete."""
         began = time.perf_counter()
         self._link.sendall(self._question)
         data = b""
@@ -122,7 +127,7 @@ class Bystander:
 
 
 def waits(bystanders: dict[str, Bystander], seconds: float) -> Iterator[str]:
-    """Let the bystanders ask for some seconds; yield a line with the waits of each."""
+    """Ask for routes for ``seconds``; yield a line with the waiting times of each client."""
     found: dict[str, list[float]] = {name: [] for name in bystanders}
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -137,7 +142,7 @@ def waits(bystanders: dict[str, Bystander], seconds: float) -> Iterator[str]:
 
 
 def hello() -> bytes:
-    """Return the first message of a TLS 1.3 client."""
+    """Return the bytes with which a client begins a TLS 1.3 handshake (ClientHello)."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context()
     client = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
@@ -147,10 +152,11 @@ def hello() -> bytes:
 
 
 async def storm(addr: str, *, seconds: float, at_a_time: int, stays: bool) -> int:
-    """Begin handshakes for some seconds; return how many the server has answered.
+    """Begin TLS handshakes for ``seconds``; return the number of handshakes that the server has answered.
 
     Args:
-        stays: Leave each handshake unfinished and its connection open until the server closes it.
+        stays: True to leave handshakes unfinished and open. At more than 4,096 open connections, the oldest
+            one is aborted.
     """
     host, _, port = addr.rpartition(":")
     first, until = hello(), time.monotonic() + seconds
@@ -208,7 +214,8 @@ def main() -> None:
         pair = ("--tls-cert", str(cert), "--tls-key", str(key))
         off = start(stack, root / "off", "TLS off")
         permissive = start(stack, root / "permissive", "permissive", *pair)
-        # Stay open to the end: a nameserver drops brokers when the connection of their registration closes.
+        # Keep this client open to the end: a nameserver drops brokers when the connection of their
+        # registration closes.
         client = stack.enter_context(BlockingClient())
         register(client, [off.addr, permissive.addr], unlike=False)
         print(f"{interpreter.said()}, {ssl.OPENSSL_VERSION}, key {arguments.key}")

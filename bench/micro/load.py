@@ -1,8 +1,9 @@
 """Closed-loop load in a process of its own: a fixed number of requests in flight on each connection.
 
-The process reads one JSON object from standard input (see :class:`Plan`), and writes one with the figures to
-standard output. It decodes every answer of the warm-up and compares it with its request; it only counts the
-answers of the measured window. It reads the server's CPU time from the kernel at both ends of the window.
+The process reads one JSON object from standard input (see :class:`Plan`), and writes one JSON object with the
+measured values to standard output. In the first half of the warm-up it decodes every answer and compares the
+answer with its request; afterwards it only counts the answers. It reads the server's CPU time from the kernel
+at the begin and at the end of the measured time.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from routekeeper.remoting.header import Header, encode_header
 from routekeeper.remoting.route import decode_route
 
 _LENGTH: Final = struct.Struct(">I")
-#: All opaques have nine digits, like those of a long-running client.
+#: First opaque (request number). All opaques have nine digits, like those of a long-running client.
 _FIRST_OPAQUE: Final = 100_000_000
 _ORDER: Final = 1 << 16
 _QUOTED_VERSION: Final = 479
@@ -38,12 +39,13 @@ class Plan(msgspec.Struct, kw_only=True):
     """Requests to send, and the process whose CPU time is measured.
 
     Attributes:
-        topics: Topics of the queries, in random order.
-        mixed: Connections use three dialects in turn: quoted keys, unquoted keys, and quoted keys with binary
-            headers. As with real clients, each connection always uses the same one.
+        topics: Topics of the queries; the load asks for them in random order.
+        mixed: True to use three dialects, distributed over the connections: quoted keys, unquoted keys, and
+            quoted keys with binary headers. As with real clients, each connection always uses the same
+            dialect.
         pid: Process whose CPU time is read.
-        check: Compare the answers of the warm-up with their requests; off for an echo server.
-        fresh: Replace :data:`PLACE` in each request by a number that no other request has.
+        check: True to compare answers of the warm-up with their requests; False for an echo server.
+        fresh: True to replace :data:`PLACE` in each request by a number that is different in every request.
     """
 
     host: str
@@ -60,12 +62,12 @@ class Plan(msgspec.Struct, kw_only=True):
     seed: int
 
 
-#: Placeholder in a topic's name for a number that no other request has, see :attr:`Plan.fresh`.
+#: Placeholder in a topic's name for a number that is different in every request, see :attr:`Plan.fresh`.
 PLACE: Final = b"0123456789"
 
 
 class Template(msgspec.Struct):
-    """One request, in two parts: before and after the opaque."""
+    """One encoded request in two parts: the bytes before and after the opaque (request number)."""
 
     before: bytes
     after: bytes
@@ -77,7 +79,7 @@ class Template(msgspec.Struct):
 
 
 def template(topic: str, *, version: int, codec: HeaderCodec) -> Template:
-    """Encode the request in the form of a Java or Go client of that release."""
+    """Return the request as a Java or Go client of the release ``version`` encodes it."""
     language = LanguageCode.JAVA if version == _QUOTED_VERSION else LanguageCode.GO
     header = Header(
         RequestCode.GET_ROUTEINFO_BY_TOPIC, language.name, version, _FIRST_OPAQUE, 0, None, {"topic": topic}
@@ -90,7 +92,7 @@ def template(topic: str, *, version: int, codec: HeaderCodec) -> Template:
 
 
 def templates(plan: Plan) -> list[list[Template]]:
-    """Return the requests of each dialect, in the random order in which they are sent again and again."""
+    """Return one list of requests for each dialect; a connection repeats a list in its random order."""
     chooser = random.Random(plan.seed)
     kinds = [(_QUOTED_VERSION, HeaderCodec.JSON)]
     if plan.mixed:
@@ -106,7 +108,8 @@ class Load(asyncio.Protocol):
         self._run = run
         self._order = order
         self._rest = b""
-        self._expected: dict[int, Template] = {}  # answers may come in another order
+        # Key: the opaque, because answers may come in another order than requests.
+        self._expected: dict[int, Template] = {}
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -5,10 +5,10 @@
     python -m routekeeper.bench.micro.messages --served NAMESRV BROKER PID [CASE ...]
 
 The benchmark starts a nameserver and a broker on loopback; this process is the client (asyncio, uvloop). It
-measures CPU time, user and system, by the kernel's clock of each process, because other programs disturb it
-less than wall time. It prints the smallest and the largest value of the rounds. At the end it kills the
-broker, and measures how this process recovers the messages from the log alone. ``--served`` names servers
-that already run, such as Apache's.
+measures CPU time, user and system, by the kernel's clock of each process, because other programs disturb CPU
+time less than wall time. It prints the smallest and the largest value of the rounds. At the end it kills the
+broker, and measures the time in which this process recovers the messages from the broker's log alone.
+``--served`` names servers that already run, such as Apache's.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ _TOPIC: Final = "Bench"
 _QUEUES: Final = 8
 _BATCH: Final = 32
 _RECOVERY: Final = "recovery"
-#: Apache's broker registers a new topic some time after its creation.
+#: Longest time in s until the nameserver has a new topic: Apache's broker registers a topic some time after
+#: the topic's creation.
 _ROUTED_S: Final = 60.0
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of one round of a case.
+    """Cost of one round of one benchmark case.
 
     Attributes:
         wall_s: Time from the first to the last message.
@@ -69,7 +70,7 @@ class Cost:
 
 @contextmanager
 def process(module: str, *args: str) -> Iterator[tuple[int, str]]:
-    """Run a server; yield its process id and address."""
+    """Run a server until the ``with`` block ends; yield the server's pid and address."""
     popen = subprocess.Popen(
         [sys.executable, "-m", module, "--listen", "127.0.0.1:0", *args],
         stdout=subprocess.PIPE,
@@ -87,13 +88,17 @@ def process(module: str, *args: str) -> Iterator[tuple[int, str]]:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process."""
+    """Return the CPU time that a process has used since its start, in s."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 async def measure(work: Callable[[], Awaitable[int]], broker: int) -> Cost:
-    """Run ``work``, which returns the number of its messages."""
+    """Run ``work``, which returns the number of messages that it has handled; return the cost.
+
+    Args:
+        broker: Pid of the broker.
+    """
     before, own, wall = cpu_s(broker), time.process_time(), time.perf_counter()
     messages = await work()
     wall, own = time.perf_counter() - wall, time.process_time() - own
@@ -101,7 +106,7 @@ async def measure(work: Callable[[], Awaitable[int]], broker: int) -> Cost:
 
 
 async def await_route(client: Client) -> None:
-    """Wait until the nameserver has a route of the topic.
+    """Wait until the nameserver has a route of the benchmark's topic.
 
     Raises:
         ResponseError: If the nameserver has no route within a minute.
@@ -202,7 +207,7 @@ async def run(arguments: argparse.Namespace, namesrv: str, broker_addr: str, bro
 
 
 def recover(store: Path, rounds: int) -> None:
-    """Measure a recovery that reads and indexes the whole log."""
+    """Measure the recovery of a broker that reads and indexes the whole log; print a line for each round."""
     name = name_of_store(DISK, store, asked=None, host=socket.gethostname())
     for _ in range(rounds):
         (store / "checkpoint").unlink(missing_ok=True)

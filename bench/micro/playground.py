@@ -1,11 +1,13 @@
-"""Memory and CPU time of the playground, and the age of its picture, at rest and after faults.
+"""Memory and CPU time of the playground, and the age of the state that it shows, at rest and after faults.
 
     python -m routekeeper.bench.micro.playground [--designs ...] [--divisor 10] [--rest 20] [--after 10]
 
-It starts ``mqbench play`` and reads its stream as a page does. It prints one line at rest and one after each
-fault, with three figures: the memory of all its processes (own pages, and their share of common pages); the
-number of cores in use; and the age of the picture. The age is taken at each tick: that of the oldest reading
-of a server that answers.
+It starts ``mqbench play`` and reads its stream of events as a web page does. It prints one line at rest and
+one line after each fault, with three figures:
+
+- the memory of all its processes (own pages, and their share of common pages);
+- the number of cores in use;
+- the age of the shown state at each tick, which is the age of the oldest reading of a server that answers.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ FAULTS: Final[Sequence[dict[str, Any]]] = (
     {"do": "pause", "target": "broker-0"},
     {"do": "kill", "target": "broker-1"},
 )
-"""The faults of the playground's lessons."""
+"""Requests for faults, the same faults as in the lessons of the playground."""
 
 
 class Watch(threading.Thread):
-    """A thread that reads the stream and records the age of the picture at each tick."""
+    """A thread that reads the stream of events, and records the age of the shown state at each tick."""
 
     def __init__(self, addr: str) -> None:
         super().__init__(daemon=True)
@@ -79,7 +81,7 @@ class Watch(threading.Thread):
                 yield kind, json.loads(value)
 
     def ages(self) -> list[float]:
-        """Return the ages in seconds of the ticks since the last call."""
+        """Return the ages of the shown state in seconds, one for each tick since the last call."""
         found, self._ages = self._ages, []
         return found
 
@@ -95,7 +97,7 @@ def ask(addr: str, method: str, path: str, body: object = None) -> Any:
 
 
 def used(process: psutil.Process) -> tuple[int, float]:
-    """Return memory in bytes and processor time in seconds of a process and all its descendants."""
+    """Return the memory in bytes and the CPU time in s of a process and all of its descendants."""
     memory, cpu_s = 0, 0.0
     for each in [process, *process.children(recursive=True)]:
         try:
@@ -109,7 +111,7 @@ def used(process: psutil.Process) -> tuple[int, float]:
 
 
 def measure(name: str, process: psutil.Process, watch: Watch, seconds: float) -> None:
-    """Measure for this number of seconds; print one line."""
+    """Measure for ``seconds``; print one line that begins with ``name``."""
     _, before_s = used(process)
     begun_s = time.monotonic()
     watch.ages()

@@ -1,15 +1,16 @@
-"""CPU time of decoding a registration (request 103): this tree beside another one.
+"""CPU time of decoding a registration (request 103): this tree compared with another tree.
 
     python -m routekeeper.bench.micro.registration [--against TREE] [--pairs 40] [--processes 4]
 
 The benchmark times ``decode_registration`` on the arguments and the body of a request whose frame was just
-read, so that all its texts are new. Without ``--against`` it prints the CPU time in us of one registration.
+read, so that all its strings are new objects. Without ``--against`` it prints the CPU time of one
+registration in microseconds.
 
-With ``--against`` (a checkout of another commit), each tree has a process of its own. Both work in turn, and
-the smaller of two batches counts. Each pair yields one ratio: the other tree's time divided by this tree's,
-because other programs slow both. The benchmark prints the median of all pairs and its 95 % confidence
-interval (order statistics). It replaces the processes from time to time, because the place of a process in
-memory changes its time by some percent.
+With ``--against`` (a checkout of another commit), each tree has a process of its own. The two processes work
+in turn, and the smaller time of two batches counts. Each pair of measurements yields one ratio: the other
+tree's time divided by this tree's time. A ratio is used because other programs slow both trees alike. The
+benchmark prints the median of all ratios and its 95 % confidence interval (order statistics). It replaces the
+processes from time to time, because the memory addresses of a process change its speed by some percent.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from typing import Any, Final, Self
 
 from routekeeper.bench import interpreter
 
-#: Cases: number of topics, compressed or not, and registrations in one batch, which takes some ms of CPU.
+#: Maps the name of a case to the number of topics, True if the body is compressed, and the number of
+#: registrations in one batch (some ms of CPU).
 CASES: Final = {
     f"{topics:,} topic{'s' * (topics > 1)}{', compressed' * compressed}": (topics, compressed, count)
     for topics, count in ((1, 1000), (10, 400), (100, 100), (1000, 15))
@@ -42,7 +44,7 @@ _LENGTH_SIZE: Final = 4
 
 
 def frames(topics: int, *, compressed: bool) -> list[bytes]:
-    """Return the bytes that connections would receive: one registration of each broker."""
+    """Return frames as a nameserver receives them, with one registration of each broker."""
     from routekeeper.remoting.codes import RequestCode
     from routekeeper.remoting.command import RemotingCommand
     from routekeeper.remoting.fields import RegisterBrokerFields
@@ -75,7 +77,7 @@ def frames(topics: int, *, compressed: bool) -> list[bytes]:
 
 
 def work() -> None:
-    """Run one tree's process: read the frames, then answer each case with its CPU time in us."""
+    """Run the process of one tree. Read names of cases from stdin; print the CPU time of each case in µs."""
     import gc
 
     tree = Path(sys.argv[3])
@@ -83,9 +85,9 @@ def work() -> None:
         imported(tree, "nameserver/types.py"),
         imported(tree, "remoting/command.py").read_command,
     )
-    # Older trees have this function in the handlers.
+    # Also try nameserver/handlers.py: older trees have decode_registration there.
     decode = imported(tree, "nameserver/registration.py", "nameserver/handlers.py").decode_registration
-    # In some trees, the decoded registration is a value of its own, not a command.
+    # The argument of decode_registration is a Request in some trees, and the command itself in other trees.
     as_asked = getattr(types.Request, "of", lambda command: command)
 
     cases: dict[str, tuple[list[str], int]] = json.loads(Path(sys.argv[2]).read_text())
@@ -96,10 +98,10 @@ def work() -> None:
 
 
 def imported(tree: Path, *files: str) -> Any:
-    """Import the first of these files that lies in the tree, as a module; older trees have it at the top.
+    """Import the first of these files that exists in the tree; return the module.
 
-    The module must come from this file: an editable install of this tree supplies modules that the other
-    tree's package lacks.
+    In older trees, modules are not in a package ``routekeeper``. Check that the module comes from this file:
+    an editable install of this tree could supply a module that the other tree's package lacks.
     """
     below = "routekeeper." if "from routekeeper." in (tree / "nameserver" / "__main__.py").read_text() else ""
     for file in files:
@@ -134,7 +136,7 @@ def _batch(
 
 
 class Worker:
-    """A process that imports one tree."""
+    """A process that imports the modules of one tree, and measures the CPU time of cases."""
 
     def __init__(self, tree: Path, cases: Path) -> None:
         self._process = subprocess.Popen(

@@ -1,10 +1,10 @@
-"""Time of the benchmark's report, by the number of rows.
+"""Time that the benchmark's report takes, by the number of rows.
 
     python -m routekeeper.bench.micro.report_scale [--rows 5000000] [--out out/scale] [--keep]
 
-It writes run folders with a given number of rows of invented operations, changes and views. Then it makes
-their report as ``mqbench report`` does. There are always six rounds of three arms, with five scenarios of one
-minute each, so more rows only mean more load.
+It writes run folders with a given number of rows of invented operations, changes and routes. Then it makes
+their report as ``mqbench report`` does. There are always six rounds of three designs, with five scenarios of
+one minute each, so more rows only mean more load.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ SECOND: Final = 10**9
 MEASURED_S: Final = 60
 FAULT_S: Final = (20, 40)
 OUTAGE_S: Final = {"independent": 0.4, "raft": 0.8, "zookeeper": 1.6}
-#: Number of changes in a hundred rows; each change has two rows of truth and one view of each observer.
+#: Number of route changes per hundred rows. Each change causes two rows of the kind ``truth`` and one row of
+#: the kind ``views`` for each observer.
 CHANGES_PERCENT: Final = 1
 OBSERVERS: Final = (
     ("nameserver", 0),
@@ -54,7 +55,7 @@ ROWS_AT_A_TIME: Final = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One run to be written."""
+    """One run for which a folder with invented rows is to be written."""
 
     out: Path
     scenario: str
@@ -64,7 +65,7 @@ class Part:
 
 
 def parts(out: Path, rows: int) -> list[Part]:
-    """Share the rows among the runs; the last one gets what is left."""
+    """Divide the rows evenly among the runs; the last run also gets the remainder of the division."""
     each = rows // RUNS
     found = [
         Part(out=out, scenario=scenario, block=block, arm=arm, rows=each)
@@ -81,7 +82,7 @@ def parts(out: Path, rows: int) -> list[Part]:
 
 
 def write_run(part: Part) -> int:
-    """Write one run folder; return how many rows it holds."""
+    """Write the folder of one run; return the number of rows that were written."""
     folder = run_folder(part.out, series="equal", scenario=part.scenario, block=part.block, arm=part.arm)
     folder.mkdir(parents=True)
     chance = random.Random(f"{part.scenario}/{part.block}/{part.arm}")
@@ -210,22 +211,22 @@ def _write_manifest(folder: Path, part: Part) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Cost of one report; sizes in MiB."""
+    """Cost of one report; sizes are in MiB."""
 
     seconds: float
     cpu_s: float
     resident: float
     heap: int
-    """Most that lay in the JVM's heap when it was cleared."""
+    """Largest use of the JVM's heap just before a garbage collection, in MiB."""
     heap_max: int
-    """The largest that it was made."""
+    """Largest size of the JVM's heap, in MiB."""
 
 
 _CLEARED: Final = re.compile(r"\b([0-9]+)M->[0-9]+M\(([0-9]+)M\)")
 
 
 def heap_of(log: str) -> tuple[int, int]:
-    """Return a heap's largest use before a collection, and its largest size, in MiB, from a JVM's log."""
+    """Return two figures in MiB from a JVM's log: largest use before a collection, largest heap size."""
     found = [(int(before), int(size)) for before, size in _CLEARED.findall(log)]
     return max((before for before, _ in found), default=0), max((size for _, size in found), default=0)
 
@@ -234,7 +235,8 @@ def make_report(runs: Path, out: Path) -> Cost:
     """Make the report in a process of its own; return its cost."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as logs:
-        # One file per process: Spark's launcher is a JVM, too.
+        # Write one log per process (%p): Spark's launcher is a JVM, too, and would overwrite the log of the
+        # report's JVM.
         options = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Xlog:gc:file={logs}/%p.log"
         environment = {**os.environ, "JDK_JAVA_OPTIONS": options}
         command = [sys.executable, "-m", "routekeeper.bench.report", str(runs), "--out", str(out)]
@@ -248,7 +250,7 @@ def make_report(runs: Path, out: Path) -> Cost:
                         cpu_s = max(cpu_s, times.user + times.system)
                         most = max(most, process.memory_info().rss)
                 except psutil.Error:
-                    continue  # it has just ended
+                    continue  # the process has just ended
             time.sleep(0.2)
         seconds = time.monotonic() - begun
         if child.returncode:
@@ -264,10 +266,10 @@ def make_report(runs: Path, out: Path) -> Cost:
 
 
 def rows_wanted(text: str) -> int:
-    """Read a number of rows.
+    """Return the number of rows in the text of a command-line argument.
 
     Raises:
-        argparse.ArgumentTypeError: If it is out of range.
+        argparse.ArgumentTypeError: If the number is out of range.
     """
     rows = int(text.replace("_", ""))
     if not RUNS * 100 <= rows <= ROWS_MAX:

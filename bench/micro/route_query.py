@@ -2,17 +2,17 @@
 
     python -m routekeeper.bench.micro.route_query [--rounds 3] [--seconds 3] [--apache-jars DIR] [--json FILE]
 
-All servers run at the same time, but only one of them gets requests. Each round queries all of them in turn,
-in another order each time. The load is a closed loop over 16 connections, with 1 and 16 requests in flight on
-each. Metrics are on. In raft mode, the leader of three members and a follower are queried. There are two
-workloads:
+All servers run at the same time, but only one of them gets requests at a time. Each round queries all servers
+one after the other, in random order. The load is a closed loop over 16 connections, with 1 and 16 requests in
+flight on each. Metrics are on. In raft mode, the benchmark queries the leader of three members and a
+follower. There are two workloads:
 
 - 100 topics, each on 10 brokers;
 - 1,000 topics on 10 brokers, queried at random in three dialects, each on a third of the connections: quoted
   keys, unquoted keys, and quoted keys with binary headers.
 
 There are two reference servers. ``echo`` answers each frame with the same frame. ``echo-route`` answers with
-the bytes of a route, so that it moves as many bytes as a nameserver. README.md in this folder has the
+the bytes of a route, so that it sends as many bytes as a nameserver. README.md in this folder has the
 figures.
 """
 
@@ -68,7 +68,7 @@ JVM_FLAGS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The topics and the form of the queries."""
+    """The topics that queries ask for, and the dialects of the queries."""
 
     name: str
     topics: tuple[str, ...]
@@ -84,7 +84,7 @@ WORKLOADS: Final = (
 
 @dataclass(kw_only=True)
 class Target:
-    """One server under test."""
+    """One measured server."""
 
     name: str
     addr: str
@@ -94,11 +94,11 @@ class Target:
 
 
 class Stack(contextlib.ExitStack):
-    """Starts processes and ends them again.
+    """A context that starts processes, and ends these processes when the context closes.
 
     Attributes:
         env: Additional environment variables.
-        program: Module of the nameserver to start; other trees may have it elsewhere.
+        program: Module of the nameserver to start; another tree may have another module.
     """
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ def start_independent(stack: Stack, folder: Path) -> Target:
 
 
 def start_raft(stack: Stack, folder: Path) -> tuple[list[Target], list[str]]:
-    """Start three members; return the leader and a follower, and the addresses of all."""
+    """Start three members; return the leader and a follower, and the addresses of all three members."""
     ports = _free_ports(3)
     peers = ",".join(f"127.0.0.1:{port}" for port in ports)
     members = []
@@ -208,7 +208,10 @@ def start_apache(stack: Stack, folder: Path, jars: Path) -> Target:
 
 
 def apache_jars() -> Path | None:
-    """Find the jars of the interop tests in the user's cache."""
+    """Return the newest folder in the user's cache that has all jars of the interop tests.
+
+    Return None if there is no such folder.
+    """
     base = os.environ.get("ROUTEKEEPER_INTEROP_CACHE")
     cache = Path(base) if base else cache_home()
     root = cache if base else cache / "routekeeper" / "apache"
@@ -234,7 +237,7 @@ def register(client: BlockingClient, addrs: list[str], *, unlike: bool) -> None:
     """Register all brokers with all topics, as brokers of 5.3.3 do, over the client's connections.
 
     Args:
-        unlike: Give each topic its own numbers of queues, so that no two routes have the same bytes.
+        unlike: True to give each topic different numbers of queues, so that all routes have different bytes.
     """
     topics = [topic for workload in WORKLOADS for topic in workload.topics]
     queues = [(10 + n // 40, 10 + n % 40) if unlike else (8, 8) for n in range(len(topics))]
@@ -302,7 +305,7 @@ def per_cpu(sample: dict[str, Any]) -> float:
 
 
 def table(targets: list[Target]) -> Iterator[str]:
-    """Yield the lines of the result: medians over the rounds, smallest and largest in brackets."""
+    """Yield the lines of the result; a cell has the median of the rounds (smallest, largest)."""
     by_name = {target.name: target for target in targets}
     for workload, depth in itertools.product(WORKLOADS, DEPTHS):
         key = (workload.name, depth)
@@ -386,13 +389,14 @@ def main() -> None:
         for number in range(arguments.rounds):
             for workload, depth in cases:
                 for target in order.sample(targets, len(targets)):
-                    # A JVM compiles code that runs often, so it gets this time before its first measurement.
+                    # Warm up longer before the first measurement of a server: a JVM needs this time to
+                    # compile its code.
                     warm_s = 0.4 if number else 12.0 if target.name.startswith("Apache") else 1.0
                     figures = load(
                         target, workload, depth, warm_s=warm_s, measure_s=arguments.seconds, seed=number
                     )
                     target.samples.setdefault((workload.name, depth), []).append(figures)
-                    # Send heartbeats, so that no broker expires meanwhile.
+                    # Register again as a heartbeat, so that no broker's lease expires during the rounds.
                     register(client, addrs, unlike=arguments.unlike)
         for line in table(targets):
             print(line)

@@ -1,4 +1,4 @@
-"""Cost of changes and snapshots of a large route table, and behaviour of a raft group meanwhile.
+"""Cost of changes and snapshots of a large route table, and their effect on a raft group.
 
     python -m routekeeper.bench.micro.scale [--topics 100000] [--brokers 10] [--unlike] [--json FILE]
     python -m routekeeper.bench.micro.scale --group [--durability fsync]
@@ -9,10 +9,10 @@ The first form works in this process, without sockets. It measures:
 - the longest pause of an event loop while a thread encodes or prepares a snapshot;
 - the longest CPU time for which that thread blocks the loop.
 
-The second form starts three members as users do, and registers every broker with all topics. Then it stores
-a snapshot on the leader, restarts a member, and restarts a member without data. Meanwhile it sends route
-queries for random topics to all members at fixed times; a response time begins at the intended time of the
-send. README.md in this folder has the figures.
+The second form starts three members as users do, and registers every broker with all topics. Then it does
+three things: it stores a snapshot on the leader, restarts a member, and restarts a member without data.
+All the time it sends route queries for random topics to all members at planned times; a response time counts
+from the planned time. README.md in this folder has the figures.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from routekeeper.remoting.transport.blocking import BlockingClient
 
 CLUSTER: Final = "scale"
 VERSION: Final = 479
-#: Interval in s of route queries to each member.
+#: Interval in s between route queries to each member.
 QUERY_EVERY_S: Final = 0.01
 STEP_S: Final = 60.0
-#: Time in s for which a thread repeats its work while the loop's turns are timed.
+#: Time in s for which a thread repeats its work while the delays of the event loop are measured.
 PAUSES_S: Final = 2.0
-#: Number of repetitions in the search for the largest table.
+#: Number of times that the longest blocking of the event loop is measured; the largest value counts.
 HOLD_TIMES: Final = 3
 _Result = TypeVar("_Result")
 
@@ -78,7 +78,10 @@ def topic_name(number: int) -> str:
 
 
 def registration(broker: int, topics: int, *, version: int, unlike: bool, compressed: bool) -> Request:
-    """Return request 103 of a broker with all topics; another version has other queue numbers."""
+    """Return request 103 (registration) of a broker with all topics.
+
+    Each version changes the number of read queues of every topic.
+    """
     configs = tuple(
         TopicConfig(
             topic_name=topic_name(number),
@@ -120,7 +123,11 @@ class Steps:
 
 
 def register(steps: Steps, table: RouteTable, request: Request, step: str) -> None:
-    """Pass a registration through all steps of a group; members other than its receiver decode it, too."""
+    """Do all steps of a registration in a raft group, and note the time of each step.
+
+    The decoding of the command is one of the steps, because every follower decodes the command that it
+    receives.
+    """
     decoded = steps.time("decode body" + step, lambda: decode_registration(request))
     assert not isinstance(decoded, Answer), decoded
     settings = NamesrvSettings()
@@ -146,7 +153,7 @@ def evict(steps: Steps, table: RouteTable, broker: int, step: str) -> None:
 
 
 async def longest_pause_ms(work: Callable[[], object], table: RouteTable, topics: int) -> tuple[float, float]:
-    """Return the longest pause of the loop while a thread worked, and the p99 of a turn's lateness."""
+    """Return the longest and the p99 delay of the event loop in ms, while another thread runs ``work``."""
     loop = asyncio.get_running_loop()
     late: list[float] = []
 
@@ -169,9 +176,9 @@ async def longest_pause_ms(work: Callable[[], object], table: RouteTable, topics
 
 
 def longest_hold_ms(work: Callable[[], object]) -> float:
-    """Return the largest CPU time of a thread between two turns for which another thread waited.
+    """Return the longest CPU time in ms for which a thread kept the interpreter before another thread ran.
 
-    For this time it held the interpreter. Waits of either thread for a processor do not count.
+    The time in which one of the two threads waits for a processor does not count.
     """
     longest = 0.0
     for _ in range(HOLD_TIMES):
@@ -179,7 +186,7 @@ def longest_hold_ms(work: Callable[[], object]) -> float:
         thread.start()
         assert thread.ident is not None
         before = 0.0
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the thread may end before this thread has read its clock
             clock = time.pthread_getcpuclockid(thread.ident)
             while thread.is_alive():
                 time.sleep(TURN_S / 2)
@@ -207,7 +214,8 @@ def in_process(arguments: argparse.Namespace) -> dict[str, Any]:
     target = RouteTable()
     steps.time("restore: install", lambda: target.adopt(again))
     steps.time("garbage collection, full", gc.collect)
-    sys.setswitchinterval(TURN_S)  # in steps, as in the nameserver
+    # The value of the nameserver: a thread keeps the interpreter only this long if another thread waits.
+    sys.setswitchinterval(TURN_S)
     pauses = {
         name: uvloop.run(longest_pause_ms(work, table, topics))
         for name, work in (
@@ -245,7 +253,7 @@ def print_in_process(found: dict[str, Any]) -> None:
 
 
 class Group(RouteKeeper):
-    """Three members with administration over HTTP."""
+    """Three members that accept administration commands over HTTP."""
 
     def __init__(self, folder: Path, *, durability: str) -> None:
         super().__init__(folder, SERIES["defaults"], durability=durability)
@@ -275,7 +283,10 @@ class Group(RouteKeeper):
 
 
 class Queries:
-    """Route queries for random topics at fixed times, one thread for each member that is up."""
+    """Route queries for random topics at planned times.
+
+    Each member has a thread of its own, which sends queries while the member runs.
+    """
 
     def __init__(self, group: Group, topics: int) -> None:
         self._group = group
@@ -297,7 +308,7 @@ class Queries:
             thread.join()
 
     def take(self) -> tuple[list[float], int]:
-        """Return the response times in ms since the last call, ascending, and how many queries failed."""
+        """Return the response times in ms since the last call, ascending, and the number of failures."""
         with self._lock:
             found = sorted(ms for took in self._took.values() for ms in took)
             failed, self._failed = self._failed, 0
@@ -353,7 +364,7 @@ def in_group(arguments: argparse.Namespace) -> dict[str, Any]:
             term, began = group.term(), time.perf_counter()
             yield
             seconds = time.perf_counter() - began
-            time.sleep(0.5)  # late answers count, too
+            time.sleep(0.5)  # wait for late answers to queries of this phase
             took, failed = queries.take()
             found[name] = {
                 "seconds": seconds,
@@ -371,7 +382,7 @@ def in_group(arguments: argparse.Namespace) -> dict[str, Any]:
             )
             command = RemotingCommand.request(request.code, request.ext_fields, request.body)
             deadline = time.monotonic() + STEP_S
-            while True:  # like a broker, repeat a registration that was not confirmed
+            while True:  # as a broker does, repeat a registration that was refused
                 answer = client.invoke(group.clients[broker % MEMBERS], command, timeout_s=STEP_S)
                 if answer.code == 0:
                     return

@@ -1,17 +1,19 @@
-"""CPU time of the nameserver for signed route queries (request 105) under ``--acl all``, beside plain ones.
+"""CPU time of the nameserver for route queries (request 105): signed under ``--acl all``, and plain.
 
     python -m routekeeper.bench.micro.signed [--pairs 12] [--turns 60]
 
-One process runs without accounts and one with ``--acl all``. The benchmark queries both in turn, so that
-other work of the machine disturbs both alike. It uses 16 connections, with 1 and 16 requests in flight on
-each. There are two kinds of requests, and all of them are made before the clock starts:
+One process runs without accounts and one with ``--acl all``. The benchmark queries the two processes in turn,
+so that other work of the machine disturbs both alike. It uses 16 connections, with 1 and 16 requests in
+flight on each. There are two kinds of requests, which are all made before the clock starts:
 
-- repeated ones: a client asks for its topics again and again with the same bytes;
-- new ones: each has an argument that no other has. Both servers have to read it, and one has to check it.
+- repeated requests: a client asks for its topics again and again with the same bytes;
+- new requests: each has an argument that no other request has. Both servers have to parse the argument, and
+  the server with accounts also has to check the signature.
 
-A turn's figure is the CPU time of the server's main thread for one request, by the kernel's clock. Each pair
-of processes yields one value of each kind, because the place of a process in memory changes its time by some
-percent. The benchmark prints the medians, their ratio, and its 95 % confidence interval (order statistics).
+The result of one turn (some ms of queries) is the CPU time of the server's main thread for one request, by
+the kernel's clock. Each pair of processes yields one value for each kind of request, because the memory
+addresses of a process change its speed by some percent. The benchmark prints the medians, their ratio, and
+the ratio's 95 % confidence interval (order statistics).
 """
 
 from __future__ import annotations
@@ -46,12 +48,12 @@ ACCOUNTS: Final = """accounts:
   secretKey: "12345678"
   admin: true
 """
-#: Number of turns that fill caches, before the turns that count.
+#: Number of turns that only fill caches, before the measured turns. A turn is some ms of queries.
 _WARM: Final = 4
 
 
 class Requests:
-    """Requests of one kind for one server, in the order in which they are sent."""
+    """Requests of one kind for one server, in the order in which the benchmark sends them."""
 
     def __init__(self, *, signed: bool, new: bool, seed: int) -> None:
         self._signed, self._new = signed, new
@@ -60,7 +62,10 @@ class Requests:
         self._known = [self._encoded({"topic": topic}) for topic in WORKLOADS[0].topics]
 
     def take(self, count: int) -> list[bytes]:
-        """Return the next requests; new ones are made now, outside the measured time."""
+        """Return the next ``count`` requests.
+
+        Call this before the measured time, because it may encode requests.
+        """
         if not self._new:
             return self._topics.choices(self._known, k=count)
         topics = self._topics.choices(WORKLOADS[0].topics, k=count)
@@ -74,7 +79,11 @@ class Requests:
 
 
 def pair(number: int, turns: int) -> Iterator[tuple[str, int, float, float]]:
-    """Query one pair of processes; yield kind, requests in flight, CPU times in us, plain and signed."""
+    """Measure one pair of processes: with accounts, and without. Yield the result of each case.
+
+    A case is a kind of requests and a number of requests in flight. The result of a case is the CPU time of
+    one plain request and the CPU time of one signed request, both in µs.
+    """
     with Stack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (root / "plain_acl.yml").write_text(ACCOUNTS)
@@ -84,7 +93,8 @@ def pair(number: int, turns: int) -> Iterator[tuple[str, int, float, float]]:
             for signed in ((False, True) if number % 2 else (True, False))
         }
         hook = Credentials(access_key=ADMIN.access_key, secret_key=ADMIN.secret_key)
-        # Stay open to the end: a nameserver drops brokers when the connection of their registration closes.
+        # Keep this client open to the end: a nameserver drops brokers when the connection of their
+        # registration closes.
         client = stack.enter_context(BlockingClient(hooks=(hook,)))
         register(client, [server.addr for server in servers.values()], unlike=False)
         order = random.Random(number)

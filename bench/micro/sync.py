@@ -1,10 +1,14 @@
-"""Time of one sync (fdatasync), by the former content of the file.
+"""Time of one sync (fdatasync), by the content that the file had before.
 
     python -m routekeeper.bench.micro.sync [--folder DIR] [--rounds 8] [--blocks 1000]
 
-It appends blocks to a file and syncs each one, like the journal of a raft group. There are four kinds of
-files: a growing file; a file with allocated blocks; a file of durable zeros, as the journal uses; and a file
-that held other data before, like a reused segment.
+It appends blocks to a file and syncs each block, like the journal of a raft group. There are four kinds of
+files:
+
+- a growing file;
+- a file with allocated blocks;
+- a file of durable zeros, as the journal uses;
+- a file that held other data before, like a reused segment.
 """
 
 from __future__ import annotations
@@ -22,11 +26,11 @@ from typing import Final
 from routekeeper.bench import interpreter
 
 KINDS: Final = ("grows", "allocated", "zeros", "used before")
-BLOCK: Final = 2048  # about the size of a registration of ten topics
+BLOCK: Final = 2048  # in bytes: a registration of ten topics has about this size
 
 
 def prepared(path: Path, kind: str, size: int) -> int:
-    """Open a new file with the content of ``kind``, make it durable, and return its descriptor."""
+    """Create a file with the content of ``kind``, sync it, and return its file descriptor."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     if kind == "allocated":
         os.posix_fallocate(file, 0, size)
@@ -37,7 +41,10 @@ def prepared(path: Path, kind: str, size: int) -> int:
 
 
 def median_us(file: int, blocks: int) -> float:
-    """Write this number of blocks from the start, syncing each; return the median time of one."""
+    """Write blocks from the file's start on, and sync after each block.
+
+    Return the median time in µs that one write with its sync took.
+    """
     block = os.urandom(BLOCK)
     taken = []
     for number in range(blocks):
@@ -49,7 +56,7 @@ def median_us(file: int, blocks: int) -> float:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure all kinds in turn, in random order, and print a line for each."""
+    """In each round, measure all kinds of files in random order; then print a line for each kind."""
     parser = argparse.ArgumentParser(
         prog="python -m routekeeper.bench.micro.sync",
         description=__doc__,

@@ -3,14 +3,19 @@
     python -m routekeeper.bench.micro.write_path [--topics 10] [--brokers 32] [--rounds 100] [--cold]
 
 Brokers register with one changed topic, as in ``routekeeper.bench.micro.raft``. First the benchmark times
-each step separately. Then a raft group of one member with ``--durability memory``, in this process, gets the
-bytes that connections would receive: from one broker at a time, with the steps around the mode; from all
-brokers at the same time; and from one broker alone. It measures the thread's CPU time from these bytes to the
-last answer. It prints the 20th percentile and the median, in us for each write, because other programs only
-lengthen a step.
+each step separately. Then it starts a raft group of one member with ``--durability memory`` in this process.
+It passes to this member the bytes that connections would receive:
 
-With ``--cold`` it empties the processor's caches before each step: a member that seldom writes, beside other
-processes, finds little of its code in the caches. Such figures show how much code a step uses.
+- from one broker after the other, with three times: before the code of the raft mode, in that code, after it;
+- from all brokers at the same time;
+- from one broker alone.
+
+The time of a step is wall time. For whole writes, it is the thread's CPU time from these bytes to the last
+answer. The benchmark prints the 20th percentile and the median of the time for one write, in µs. The 20th
+percentile is useful because other programs can only lengthen a step.
+
+With ``--cold`` it empties the processor's caches before each step. A member that seldom writes, on a machine
+with other processes, finds little of its code in the caches. Such figures show how much code a step uses.
 """
 
 from __future__ import annotations
@@ -59,17 +64,18 @@ _STARTED_MS: Final = 1_700_000_000_000
 _LEADS_S: Final = 10.0
 _LOOK_S: Final = 0.01
 _LENGTH_SIZE: Final = 4
-#: Size in bytes above the caches of one core; shared caches may be larger.
+#: Size in bytes of the data with which a benchmark fills the caches: more than the caches of one core have.
+#: Caches that several cores share may be larger.
 _CACHES_SIZE: Final = 8 * 1024 * 1024
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
 
 class Steps:
-    """Time of each step, in us.
+    """Times in µs that each step took.
 
     Args:
-        cold: Remove code and data of the steps from the processor's caches first.
+        cold: True to remove code and data of the steps from the processor's caches before each step.
     """
 
     def __init__(self, *, cold: bool) -> None:
@@ -101,7 +107,7 @@ def _say(what: str, took: Iterable[float]) -> None:
 
 
 def steps_alone(wires: Sequence[RemotingWire], rounds: int, *, cold: bool) -> None:
-    """Time each step of the brokers' registrations on a table of its own."""
+    """Time each step of the brokers' registrations separately, on a route table without a raft group."""
     table, settings, steps = RouteTable(), NamesrvSettings(), Steps(cold=cold)
 
     def decode(frame: bytes) -> RemotingCommand:
@@ -109,7 +115,7 @@ def steps_alone(wires: Sequence[RemotingWire], rounds: int, *, cold: bool) -> No
 
     for number in range(rounds + 1):
         if number == 1:
-            steps.took.clear()  # the first one registered a new broker
+            steps.took.clear()  # do not count the first round: its registrations are those of new brokers
         for sequence, wire in enumerate(wires):
             request = steps.time("frame to command", decode, wire.write(number) if number else wire.prepare())
             decoded = steps.time("decode arguments and body", decode_registration, request)
@@ -138,7 +144,7 @@ def steps_alone(wires: Sequence[RemotingWire], rounds: int, *, cold: bool) -> No
 
 
 class _Peer(asyncio.Transport):
-    """The peer of a connection; it counts the answers."""
+    """Transport of a connection without a socket; it counts the answers."""
 
     def __init__(self, connection: Connection, answered: Callable[[], None]) -> None:
         super().__init__()
@@ -172,7 +178,11 @@ class _Peer(asyncio.Transport):
 
 
 class Clocked(Replicated):
-    """A mode that notes the instants at which a registration reaches it and its answer leaves it."""
+    """A raft mode that measures the processing time of each registration, and adds the times to ``steps``.
+
+    There are three times: from the receipt of the bytes to the call of :meth:`register`, in
+    :meth:`register`, and from the raft group's answer until the answer is written to the connection.
+    """
 
     def __init__(self, *args: Any, **others: Any) -> None:
         super().__init__(*args, **others)
@@ -209,7 +219,7 @@ class Clocked(Replicated):
 
 
 class Group:
-    """A raft group of one and connections to it that have no sockets."""
+    """A raft group of one member, and connections to this member without sockets."""
 
     def __init__(self, server: NameServer, wires: Sequence[RemotingWire]) -> None:
         self._wires = wires
@@ -227,7 +237,10 @@ class Group:
             self._all.set_result(None)
 
     async def write(self, frames: Sequence[bytes]) -> float:
-        """Let the first connections receive one frame each; return the CPU time in us for one of them."""
+        """Pass one frame to each of the first connections, as if a client had sent it.
+
+        Return the CPU time per frame in µs.
+        """
         self._all = asyncio.get_running_loop().create_future()
         self._left = len(frames)
         began = time.thread_time_ns()
@@ -237,7 +250,10 @@ class Group:
         return (time.thread_time_ns() - began) / 1e3 / len(frames)
 
     async def steps(self, mode: Clocked, steps: Steps, count: int) -> None:
-        """Let connections receive a frame one after the other; note the steps around the mode."""
+        """Pass a frame to one connection after the other.
+
+        Add three times in µs to ``steps``: the time before the raft mode's code, in it, and after it.
+        """
         mode.steps = steps
         for number in range(1, 1 + count):
             for connection, wire in zip(self._connections, self._wires, strict=True):

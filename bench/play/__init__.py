@@ -1,19 +1,20 @@
 """The playground: three designs side by side, shown live, for a person who causes faults and watches.
 
-Here belongs the program; its page is in ``web/``.
+This package is the program; its page is in ``web/``. An order is a command from a page, such as a fault. The
+picture is the state of all designs, as a page shows it.
 
-    model.py      everything that crosses HTTP, and the protocol
-    picture.py    the picture, how a change alters it, and the log of changes (pure)
-    judging.py    the worth of an answer (pure)
-    orders.py     the sense of an order (pure)
-    scene.py      the picture of one design, made of looks, readings and answers (pure)
-    heard.py      settings of the clients' process, and its lines (pure)
+    model.py      all messages of the HTTP protocol between the program and its page
+    picture.py    the picture, the effect of a change on it, and the log of changes
+    judging.py    judgement of answers, such as right, stale or wrong
+    orders.py     check of an order, its target, and the links that it cuts
+    scene.py      the picture of one design, made from readings, answers and states of processes
+    heard.py      settings of the clients' process, and the lines that it reads and writes
     clients.py    the process of one design's clients
-    readers.py    reads what each server knows
+    readers.py    reads the state that each server knows
     stage.py      one design's processes, links and readings
-    hub.py        tells pages of changes
+    hub.py        sends changes to pages
     play.py       all designs, the log, orders, saving
-    replay.py     a saved session, shown again
+    replay.py     shows a saved session again
     http.py       the page, the stream of changes and the orders over HTTP
-    program.py    from the command line to the end of everything that was started
+    program.py    the program, from its command line until all started processes have ended
 """

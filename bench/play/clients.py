@@ -1,10 +1,12 @@
 """The clients of one design, in one process: ``python -m routekeeper.bench.play.clients CONFIG``.
 
-Each client asks for the route of a topic at fixed intervals, over its own connections, and changes to the
-next server by itself. It also keeps a route, as clients of its design do: it reads the route again each
-period, or when a watch fires. Each answer and each change of a kept route is one line on stdout. A line on
-stdin names the topic for later requests, or a client that connects anew and its first server; the process
-ends when stdin ends.
+Each client asks for the route of a topic at fixed intervals, over its own connections. When a server does not
+answer, the client itself tries the next server. The client also has a cached route, as clients of its design
+do. It reads the cached route again in each period, or when a watch fires.
+
+Each answer, and each change of a cached route, is one line on stdout. A line on stdin has one of two forms:
+the topic of later requests, or the name of a client that must connect again and the server that the client
+must ask first. The process ends when stdin ends.
 """
 
 from __future__ import annotations
@@ -33,16 +35,17 @@ _LOG = logging.getLogger(__name__)
 
 
 def arm_of(config: ArmConfig) -> Arm:
-    """Return the users' side of a design, with threads."""
+    """Return the part of a design that its clients use; its calls block the calling thread."""
     if config.kind == "zookeeper":
-        from routekeeper.bench.arms.zookeeper import ZooKeeperArm  # kazoo is loaded for this design only
+        # Imported here: only the design ZooKeeper needs kazoo.
+        from routekeeper.bench.arms.zookeeper import ZooKeeperArm
 
         return ZooKeeperArm(config)
     return RemotingArm(config)
 
 
 class Teller:
-    """Writes lines to stdout, each in one piece."""
+    """Writes lines to stdout; lines of different threads do not mix."""
 
     def __init__(self) -> None:
         self._writing = threading.Lock()
@@ -51,7 +54,9 @@ class Teller:
         self._write(msgspec.json.encode(heard))
 
     def ready(self) -> None:
-        self._write(READY.encode())  # print() would write the line's end separately if Python does not buffer
+        # Do not use print(): it may write a line and its newline separately, and another thread's line in
+        # between.
+        self._write(READY.encode())
 
     def _write(self, line: bytes) -> None:
         with self._writing:
@@ -60,7 +65,7 @@ class Teller:
 
 
 class Asker(threading.Thread):
-    """One client: sends a query when one is due, and keeps a route.
+    """One client: it sends a query at fixed intervals, and also caches a route as clients of its design do.
 
     Attributes:
         topic: Topic of the next queries.
@@ -84,44 +89,48 @@ class Asker(threading.Thread):
         self._kept.core.directory.watchers.append(self.look)
 
     def run(self) -> None:
-        """Send queries for ever; an error ends the process, so that nobody takes it for a slow client."""
+        """Send queries for ever.
+
+        After an error, end the whole process: a client that sends no queries would look like a slow client.
+        """
         try:
             self._ask_always()
         except Exception:
             _LOG.exception("%s has ended", self.name)
-            logging.shutdown()  # another thread writes the log; it would end with the process before it has
+            # Flush the log: another thread writes it, and os._exit() ends that thread at once.
+            logging.shutdown()
             os._exit(1)
 
     def _ask_always(self) -> None:
         every_ns = round(self._config.every_s * _NS)
-        # Clients begin one after the other, so that their queries do not coincide.
+        # Let clients begin at different instants, so that their queries do not coincide.
         due_ns = time.monotonic_ns() + every_ns * self._number // len(self._config.arm.sides)
         threading.Thread(target=self._keep, daemon=True).start()
         while True:
             time.sleep(max(0, due_ns - time.monotonic_ns()) / _NS)
             first, self._first = self._first, None
             if first is not None:
-                # A session behind a cut takes seconds to close.
+                # Close in another thread: a session whose link is cut takes seconds to close.
                 threading.Thread(target=self._session.close, daemon=True).start()
                 self._session = self._arm.starting_client(self._side, first)
             self._teller.tell(Heard(operation=self._ask(due_ns)))
             due_ns = max(due_ns + every_ns, time.monotonic_ns())
 
     def _keep(self) -> None:
-        """Read the kept route, and again once each period, at an instant of its own."""
+        """Refresh the cached route once in each period, at an instant that differs from client to client."""
         phase = stream(self._config.seed, f"phase of client {self._number}").random()
         time.sleep(phase * self._config.arm.refresh_ms / 1000)
         self._kept.run(self._kept.core.directory.refresh_quietly(self.topic))
         self._kept.start()
 
     def use(self, topic: str) -> None:
-        """Ask for another topic from now on, as a program does that begins to use it."""
+        """Ask for another topic from now on; also read this topic's route into the cache."""
         self.topic = topic
         self._kept.core.directory.routes.use(topic)
         self._kept.run(self._kept.core.directory.refresh_quietly(topic))
 
     def reconnect(self, first: int) -> None:
-        """Ask over a new connection from the next question on, this server first."""
+        """Open a new connection for the next query, and send this query to the server at index ``first``."""
         self._first = first
 
     def _ask(self, due_ns: int) -> Operation:
@@ -145,7 +154,7 @@ class Asker(threading.Thread):
         )
 
     def look(self) -> None:
-        """Write a line about the kept route if it has changed."""
+        """Write the cached route as one line on stdout, if the route has changed."""
         now_ns = time.monotonic_ns()
         topic = self.topic
         route = self._kept.core.directory.routes.route(topic)
@@ -167,7 +176,7 @@ class Asker(threading.Thread):
 
 
 def serve(config: ClientsConfig) -> None:
-    """Ask until stdin ends."""
+    """Start all clients, and execute the commands on stdin until stdin ends."""
     arm, teller = arm_of(config.arm), Teller()
     askers = [Asker(number, arm, side, config, teller) for number, side in enumerate(config.arm.sides)]
     for asker in askers:
@@ -180,7 +189,7 @@ def serve(config: ClientsConfig) -> None:
                 threading.Thread(target=asker.use, args=(line.strip(),), daemon=True).start()
             elif asker.name == anew[0]:
                 asker.reconnect(anew[1])
-    os._exit(0)  # threads wait for answers that are not needed any more
+    os._exit(0)  # exit at once: threads may still wait for answers, and nobody reads them any more
 
 
 def main() -> None:

@@ -1,4 +1,7 @@
-"""Settings of a design's clients, and the lines that they read and write (pure)."""
+"""Settings of the process of a design's clients, and the lines that it reads and writes.
+
+This module does no I/O and reads no clock; the process reads and writes the lines.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,20 @@ from routekeeper.bench.events import Operation, View
 
 
 class ClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Handed over as a JSON file. Each side of the design's is one client."""
+    """Settings of the process of all clients, in a JSON file.
+
+    There is one client for each :class:`Side` in ``arm``.
+    """
 
     arm: ArmConfig
     topic: str
     every_s: float
-    """Interval of a client's questions."""
+    """Seconds between two queries of a client."""
     seed: int
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line: an answer, or a change of a kept route."""
+    """One output line of the clients' process: an answer to a client, or a change of a client's cache."""
 
     operation: Operation | None = None
     view: View | None = None
@@ -31,13 +37,13 @@ _RECONNECT: Final = "reconnect"
 
 
 def reconnect_line(client: str, first: int) -> str:
-    """Return the line that tells a client to connect anew and to ask this server first."""
+    """Return the line that makes a client connect again and send its next query to the server ``first``."""
     return f"{_RECONNECT} {client} {first}"
 
 
 def reconnecting(line: str) -> tuple[str, int] | None:
-    """Return the client that a line tells to connect anew, and its first server; None if it names a topic."""
-    match line.split():  # a topic has no blank
+    """Return the client that must connect again, and its first server; None if the line names a topic."""
+    match line.split():  # a topic's name has no blank, so a line of three words does not name a topic
         case [word, client, first] if word == _RECONNECT:
             return client, int(first)
     return None

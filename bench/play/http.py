@@ -1,9 +1,11 @@
-"""The page, the stream of changes and the orders over HTTP, for a browser on this machine.
+"""HTTP service of the playground: its page, the stream of changes, and orders from a browser on this machine.
 
-A page of another origin, open in the same browser, must not end processes. So:
+Another website, open in the same browser, must not be able to end processes. Therefore:
 
-- ``Host`` has to be an IP address or ``localhost``: a name of somebody else's that leads here is refused.
-- A POST that names an ``Origin`` has to name this one, and its body is JSON: no form can send that.
+- ``Host`` must be an IP address or ``localhost``. A domain name is refused, because the owner of the domain
+  could make it resolve to this machine.
+- A POST must have a JSON body, which HTML forms cannot send. If a POST has an ``Origin``, this must be the
+  page's own origin.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ from routekeeper.remoting.addresses import split_address
 from routekeeper.remoting.errors import LocalProtocolError
 
 BODY_MAX: Final = 4_096
-#: Longest time in s in which a page reads a message; a slower page is closed.
+#: Longest time in s that a page may take to read a message; after this time the program closes its
+#: connection.
 TAKES_S: Final = 10.0
-#: Silence after which a comment is sent, s.
+#: Time in s without messages after which the program sends an empty comment, to keep the connection alive.
 COMMENT_S: Final = 15.0
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -40,7 +43,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Served(Protocol):
-    """A session to show: a running or a saved one."""
+    """A session that the program shows: either a running session or a saved one."""
 
     hub: Hub
     log: ChangeLog
@@ -54,7 +57,7 @@ class Served(Protocol):
 
 
 def is_own_host(host: str | None) -> bool:
-    """Return whether a ``Host`` header names this machine by an address, or as ``localhost``."""
+    """Return True if a ``Host`` header names this machine by an IP address, or as ``localhost``."""
     if not host:
         return False
     try:
@@ -73,10 +76,13 @@ def is_own_host(host: str | None) -> bool:
 
 
 def refusal_of(host: str | None, origin: str | None, kind: str | None, site: str | None) -> str | None:
-    """Return the reason to refuse a POST by its headers; None if it is allowed.
+    """Return the reason to refuse a POST because of its headers; None if the POST is allowed.
 
     Args:
-        host, origin, kind, site: ``Host``, ``Origin``, ``Content-Type`` and ``Sec-Fetch-Site``.
+        host: Header ``Host``.
+        origin: Header ``Origin``.
+        kind: Header ``Content-Type``.
+        site: Header ``Sec-Fetch-Site``.
     """
     if origin is not None and origin != f"http://{host}":
         return f"Origin {origin[:80]} differs from http://{host}: pages of other origins may not give orders"
@@ -114,12 +120,14 @@ async def _say_headers(request: web.Request, response: web.StreamResponse) -> No
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Cache-Control"] = "no-cache"
     frames = "frame-ancestors 'none'"
-    own = not request.path.startswith("/published/")  # the published page has its own style and script in it
+    # Send a weaker policy for published pages: they contain their own style and script, which _POLICY
+    # forbids.
+    own = not request.path.startswith("/published/")
     response.headers["Content-Security-Policy"] = f"{_POLICY}; {frames}" if own else frames
 
 
 class Pages:
-    """The handlers of one session."""
+    """The handlers of HTTP requests for one session."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -176,7 +184,7 @@ class Pages:
                     await response.write(message)
         except (TimeoutError, ConnectionError):
             if request.transport is not None:
-                request.transport.abort()  # the page does not read, so an orderly close would wait for it
+                request.transport.abort()  # an orderly close would wait for the page to read
         finally:
             hub.leave(watcher)
         return response

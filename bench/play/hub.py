@@ -1,4 +1,4 @@
-"""Sends changes and ticks to pages: the number of pages, and of waiting messages for each, is bounded."""
+"""Sends changes and ticks to pages, with limits on the number of pages and of waiting messages per page."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from routekeeper.bench.play.model import Change, State, Tick
 from routekeeper.bench.play.picture import ChangeLog
 
 WATCHERS_MAX: Final = 16
-#: Bound of the messages that wait for a page; a slower page is closed.
+#: Largest number of messages that may wait for one page; if more would wait, the page is closed.
 WAITING_MAX: Final = 2_000
 
 
 class Full(Exception):
-    """The bound of watching pages is reached."""
+    """There are already as many watching pages as the program allows."""
 
 
 class Watcher:
-    """One page that watches; ``next`` returns the next message, None when the page is closed."""
+    """The queue of messages for one open page.
+
+    ``next`` returns the next message, or None when the page is closed.
+    """
 
     def __init__(self) -> None:
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._closed = False
 
     def put(self, message: bytes) -> None:
-        """Add a message; close the watcher if too many wait."""
+        """Add a message for the page; if too many messages wait, close the watcher instead."""
         if self._closed:
             return
         if self._waiting.qsize() >= WAITING_MAX:
@@ -36,7 +39,7 @@ class Watcher:
         self._waiting.put_nowait(message)
 
     def close(self) -> None:
-        """End the watcher after the waiting messages, or at once if there are too many."""
+        """Make ``next`` return None after all waiting messages; ignore later messages."""
         if not self._closed:
             self._closed = True
             self._waiting.put_nowait(None)
@@ -46,7 +49,7 @@ class Watcher:
 
 
 class Hub:
-    """All pages that watch."""
+    """All pages that watch the session."""
 
     def __init__(self, log: ChangeLog) -> None:
         self._log = log
@@ -54,10 +57,13 @@ class Hub:
         self._ended = False
 
     def join(self, state: State, last: str | None) -> Watcher:
-        """Return a new watcher, which begins with the picture, or with the changes after ``last``.
+        """Return a new watcher for a page; the watcher's first messages bring the page up to date.
+
+        These messages are the changes after ``last``. If the log lacks some of these changes, or if there are
+        too many changes, the first message is the whole picture (state of all designs) instead.
 
         Args:
-            last: ``SESSION-ID`` of the last change that the page has; None if it has none.
+            last: ``SESSION-ID`` of the last change that the page has; None if the page has no change.
 
         Raises:
             Full: If too many pages watch.
@@ -96,13 +102,13 @@ class Hub:
             watcher.put(encoded)
 
     def end(self) -> None:
-        """Close every watcher, and refuse later ones."""
+        """Close all watchers; a watcher that joins later is closed at once."""
         self._ended = True
         for watcher in self._watchers:
             watcher.close()
 
 
 def message(kind: str, body: msgspec.Struct, *, identity: str = "") -> bytes:
-    """Return one server-sent event."""
+    """Return the bytes of one server-sent event."""
     line = f"id: {identity}\n" if identity else ""
     return f"{line}event: {kind}\ndata: ".encode() + msgspec.json.encode(body) + b"\n\n"

@@ -1,22 +1,23 @@
-"""Judgement of an answer against the truth, by the definitions of the comparison (pure).
+"""Judgement of an answer against the true state, by the definitions of the comparison (no I/O, no clock).
 
 The rules are those of :func:`routekeeper.bench.report.requests.judged`, with additions for a session that has
-no end. An answer lists brokers of a topic. For each broker that holds the topic:
+no end. An answer lists brokers of a topic. It is judged for each broker that has the topic:
 
-- A broker is *gone* for a client if it was down or paused, or a link between the two was cut in any
-  direction, all the time from question to answer. An answer that lists it is ``wrong``; one that leaves it
-  out is right.
-- A broker is *there* if it ran, and both directions were open, all that time. An answer that lists it is
-  right. One that leaves it out is ``stale`` if the broker has come back, or the topic was made, and this
-  server has not listed it since: the news has not arrived. If it has, the answer is ``wrong``: the server
-  knew it and gave it up.
-- Otherwise something changed meanwhile: it is judged by neither rule. An answer without another fault counts
-  for neither side (``uncounted``).
+- A broker is *gone* for a client if one of these states lasted from the query to the answer: the broker was
+  down or paused, or a link between client and broker was cut in a direction. An answer that lists such a
+  broker is ``wrong``; an answer that omits the broker is right.
+- A broker is *there* if it ran, and both directions were open, from the query to the answer. An answer that
+  lists such a broker is right. An answer that omits the broker is ``stale`` or ``wrong``. It is ``stale`` if
+  the server has not listed the broker since the broker returned or made the topic: the server does not know
+  yet. It is ``wrong`` if the server has listed the broker since then: the server knew it and dropped it.
+- In all other cases the broker's state changed between query and answer, and the answer is not judged for
+  this broker. If the answer is neither ``wrong`` nor ``stale`` for another broker, it is ``uncounted``.
 
-An answer that is no route is ``refused`` if the server said that it does not answer, else ``none``.
+An answer without a route is ``refused`` if the server reported that it does not answer now, else ``none``.
 
-The time of every change lies between two looks: the last one without it and the first one with it. The exact
-instant is unknown, so an answer that overlaps this time counts as one that overlaps the change.
+The instant of a change is not known exactly. It lies between two readings: the last reading without the
+change, and the first reading with the change. If the time from a query to its answer overlaps the interval
+between these two readings, the state counts as changed during the query.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from routekeeper.bench.events import Outcome
 from routekeeper.bench.links import Direction
 from routekeeper.bench.play.model import Verdict
 
-#: Bound of the stored intervals of each broker and each direction, because answers are judged soon.
+#: Number of gaps to store for each broker and each direction of a link. A gap is a time in which the broker
+#: was down, or the direction was cut. Few gaps are enough, because answers are judged soon.
 KEPT_MAX: Final = 64
 
 Reach = Literal["there", "gone", "changing"]
@@ -37,14 +39,14 @@ Reach = Literal["there", "gone", "changing"]
 
 @dataclass(slots=True)
 class Gap:
-    """A time in which a broker was down, or a direction was cut.
+    """A time in which a broker was down, or a direction of a link was cut.
 
     Attributes:
-        unseen_ns: The last look before the gap.
-        from_ns: The first look that showed the gap.
-        ending_ns: The last look that still showed the gap; it may have ended at any time after this look.
-            None as long as the gap lasts.
-        to_ns: The first look that showed the end of the gap; None as long as the gap lasts.
+        unseen_ns: Instant of the last reading before the gap.
+        from_ns: Instant of the first reading that showed the gap.
+        ending_ns: Instant from which on the gap may have ended; None while the gap lasts. It is the last
+            reading that still showed the gap, or the start of the broker's process, whichever is earlier.
+        to_ns: Instant of the first reading that showed the end of the gap; None while the gap lasts.
     """
 
     unseen_ns: int
@@ -64,10 +66,12 @@ class _Gaps:
     kept: list[Gap] = field(default_factory=list)
 
     def look(self, *, gone: bool, before_ns: int, now_ns: int) -> bool:
-        """Note a look at the state; return whether it shows a change.
+        """Note a reading of a broker's or a direction's state; return True if the state has changed.
 
         Args:
-            before_ns: Instant of the previous look.
+            gone: True if the broker is down, or the direction is cut.
+            before_ns: Instant of the previous reading.
+            now_ns: Instant of this reading.
         """
         last = self.kept[-1] if self.kept and self.kept[-1].to_ns is None else None
         if gone and last is None:
@@ -81,7 +85,7 @@ class _Gaps:
         return False
 
     def begins_to_end(self, now_ns: int) -> None:
-        """Note the start of a process, which may serve from now on."""
+        """Note that a broker's process has started, so that the gap may end at any time from now on."""
         if self.kept and self.kept[-1].to_ns is None and self.kept[-1].ending_ns is None:
             self.kept[-1].ending_ns = now_ns
 
@@ -93,7 +97,7 @@ class _Gaps:
         return "there"
 
     def back_ns(self, sent_ns: int) -> int | None:
-        """Return the end of the last gap that ended before an instant; None if no gap did."""
+        """Return the end of the last gap that ended at ``sent_ns`` or earlier; None without such a gap."""
         return max(
             (gap.to_ns for gap in self.kept if gap.to_ns is not None and gap.to_ns <= sent_ns), default=None
         )
@@ -106,7 +110,7 @@ class _Made:
 
 
 class Truth:
-    """The truth of one design: brokers that ran, links that were open, topics and their brokers."""
+    """The true state of one design: times in which brokers ran and links were open; brokers of each topic."""
 
     def __init__(self) -> None:
         self._brokers: dict[str, _Gaps] = {}
@@ -114,10 +118,10 @@ class Truth:
         self._held: dict[tuple[str, str], _Made] = {}
         self._listed_ns: dict[tuple[str | None, str, str], int] = {}
 
-    # -- looks --------------------------------------------------------------------------------------------
+    # -- readings -----------------------------------------------------------------------------------------
 
     def broker(self, name: str, *, gone: bool, before_ns: int, now_ns: int) -> bool:
-        """Note a look at a broker's process; return whether it shows a change."""
+        """Note a reading of a broker's state; return True if the state has changed."""
         return self._brokers.setdefault(name, _Gaps()).look(gone=gone, before_ns=before_ns, now_ns=now_ns)
 
     def broker_starts(self, name: str, now_ns: int) -> None:
@@ -125,17 +129,17 @@ class Truth:
         self._brokers.setdefault(name, _Gaps()).begins_to_end(now_ns)
 
     def direction(self, direction: Direction, *, cut: bool, before_ns: int, now_ns: int) -> bool:
-        """Note a look at one direction of a link; return whether it shows a change."""
+        """Note a reading of the state of one direction of a link; return True if the state has changed."""
         return self._directions.setdefault(direction, _Gaps()).look(
             gone=cut, before_ns=before_ns, now_ns=now_ns
         )
 
     def made(self, topic: str, broker: str, *, begun_ns: int, acked_ns: int) -> None:
-        """Note a broker's report that it made a topic."""
+        """Note that a broker has confirmed the creation of a topic."""
         self._held.setdefault((topic, broker), _Made(begun_ns, acked_ns))
 
     def lists(self, server: str | None, topic: str, brokers: Sequence[str], at_ns: int) -> None:
-        """Note that a server lists brokers for a topic, by its answer or its own state."""
+        """Note that a server listed these brokers for a topic at an instant, in an answer or in its state."""
         for broker in brokers:
             key = server, topic, broker
             self._listed_ns[key] = max(at_ns, self._listed_ns.get(key, 0))
@@ -143,7 +147,10 @@ class Truth:
     # -- judging ------------------------------------------------------------------------------------------
 
     def reach(self, client: str, broker: str, sent_ns: int, done_ns: int) -> tuple[Reach, str]:
-        """Return whether a client could reach a broker from query to answer, and why not."""
+        """Return the state of a broker for a client from query to answer; for ``gone``, also the reason.
+
+        The state is ``there``, ``gone`` or ``changing``; the module's docstring defines these words.
+        """
         found: tuple[Reach, str] = "there", ""
         for gaps, why in (
             (self._brokers.get(broker), "does not run"),
@@ -158,7 +165,7 @@ class Truth:
         return found
 
     def _is_news(self, client: str, server: str | None, topic: str, broker: str, sent_ns: int) -> bool:
-        """Return whether a server has not listed a broker yet since its topic was made or it came back."""
+        """Return True if a server has not yet listed a broker since the broker made the topic or returned."""
         instants = [self._held[topic, broker].acked_ns]
         for gaps in (
             self._brokers.get(broker),
@@ -181,7 +188,7 @@ class Truth:
         sent_ns: int,
         done_ns: int,
     ) -> tuple[Verdict, str]:
-        """Return the verdict on an answer, and the reason if it was not right."""
+        """Return the verdict on an answer, and for every verdict but ``right`` also the reason."""
         if outcome == "refused":
             return "refused", "the server says that it does not answer now"
         if outcome not in ("ok", "absent"):
@@ -215,7 +222,10 @@ class Truth:
         return "right", ""
 
     def judge_cached(self, client: str, topic: str, brokers: Sequence[str] | None, now_ns: int) -> Verdict:
-        """Return the judgement of a client's kept route: ``stale`` if a right answer would differ."""
+        """Return the verdict on the route in a client's cache.
+
+        The verdict is ``right`` if the route would be a right answer to a query now, else ``stale``.
+        """
         holders = [
             broker for (held, broker), made in self._held.items() if held == topic and made.acked_ns <= now_ns
         ]

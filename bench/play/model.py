@@ -1,33 +1,39 @@
-"""Everything that crosses HTTP between the playground and its page (pure).
+"""All messages of the HTTP protocol between the playground and its page (no I/O, no clock).
 
 All instants are whole milliseconds since the session began (``at_ms``, ``..._ms``). All bodies are JSON.
 
 ``GET /``, ``/web/FILE``, ``/drawings/FILE``, ``/published/FILE``
-    The page, the drawings that the console has, too, and the published answers (``docs/results``).
+    The page, drawings that the console also uses, and the published results (``docs/results``).
 
 ``GET /v1/state``
-    The present picture: a :class:`State`.
+    The present picture (state of all designs): a :class:`State`.
 
 ``GET /v1/events``
-    Server-sent events. The first one is ``event: state`` with a :class:`State`. Then one ``event: change``
-    for each :class:`Change`, with ``id: SESSION-ID``; apply it as
-    :func:`routekeeper.bench.play.picture.apply` does: a change carries whole values, so replace the value of
-    the same name. A page that comes back with ``Last-Event-ID`` gets the changes it has missed in place of
-    the state if they are still kept and the program is the same; else a state. ``event: tick`` comes twice a
-    second, has no id, and is in no log: a :class:`Tick` says how old the readings are. At most 16 pages watch
-    at a time (503 for the next). A page that does not read is closed.
+    Server-sent events:
+
+    - The first event is ``event: state`` with a :class:`State`.
+    - Then each :class:`Change` is an ``event: change`` with ``id: SESSION-ID``. Apply it as
+      :func:`routekeeper.bench.play.picture.apply` does: a change has whole values, so replace the value of
+      the same name.
+    - ``event: tick`` comes twice a second, has no id, and is in no log. Its :class:`Tick` shows the age of
+      the readings.
+
+    A page that returns with ``Last-Event-ID`` gets the changes that it has missed in place of the state. It
+    gets a state if the program does not keep these changes any more, or if another program now answers. At
+    most 16 pages can watch at a time; the next page gets 503. The program closes a page that does not read.
 
 ``GET /v1/log``
-    A :class:`Log`: the picture at the begin of what is kept, and every change since: scrub in it. 20,000
-    changes are kept; older ones are folded into ``base``.
+    A :class:`Log`: the latest 20,000 changes, and the picture before the first of these changes (``base``).
+    With them a page can show any earlier instant. ``base`` contains the effect of older changes.
 
 ``POST /v1/actions``
-    An :class:`Order`; answered by :class:`Done` with one outcome for each design that was asked. The answer
-    comes when the fault has hit, not when its consequences are over. 400 with :class:`Refusal` for an order
-    that makes no sense, 403 for a page of another origin, 429 if 8 orders are under way.
+    The body is an :class:`Order` (a command, such as a fault). The answer is :class:`Done` with one outcome
+    for each design of the order. The answer comes as soon as the program has caused the fault; the servers
+    may then still react to the fault. Other answers: 400 with :class:`Refusal` for an impossible order, 403
+    for a page of another origin, 429 if 8 orders are in progress.
 
 ``POST /v1/save``
-    Without a body; answered by :class:`Saved`.
+    The request has no body; the answer is :class:`Saved`.
 
 Names are the same in every design: ``nameserver-0`` to ``nameserver-2`` (in the design zookeeper these are
 ZooKeeper's servers), ``broker-0`` to ``broker-2``, ``client-0`` to ``client-3``. POST needs the header
@@ -45,20 +51,20 @@ DesignName = Literal["independent", "raft", "zookeeper"]
 
 Phase = Literal["starting", "running", "failed", "ended"]
 Life = Literal["up", "starting", "paused", "down"]
-"""State of a process. ``starting``: the process runs, and has not reported yet that it serves."""
+"""State of a process. ``starting``: the process runs, but has not reported yet that it serves."""
 Verdict = Literal["right", "stale", "wrong", "refused", "none", "uncounted"]
-"""``none``: there was no answer. ``uncounted``: the answer overlapped a change, so it counts neither as right
-nor as wrong."""
+"""Judgement of an answer. ``none``: the client got no answer. ``uncounted``: the query overlapped a change of
+the cluster, so the answer counts neither as right nor as wrong."""
 Passing = Literal["open", "cut", "unknown"]
-"""``unknown``: the proxy does not answer."""
+"""State of one direction of a link. ``unknown``: the proxy does not answer."""
 
 
 class TopicKnown(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as one server lists it."""
+    """The brokers of a topic, as one server lists them."""
 
     topic: str
     queues: dict[str, int]
-    """Broker to the number of its queues."""
+    """Maps each broker to the number of its queues for the topic."""
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,23 +73,27 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     addr: str
     life: Life
-    """Read from its process."""
+    """State of the server's process, read from the operating system."""
     pid: int | None = None
     answers: bool = False
-    """True if the server answered the last reading; otherwise the fields below are from its last answer."""
+    """True if the server answered the last query of the playground. Else ``serves`` is false, and the other
+    fields below are from the server's last answer."""
     role: str = "unknown"
-    """``leader``, ``follower``, ``candidate``, ``independent``...; ``unknown`` without any answer."""
+    """``leader``, ``follower``, ``candidate``, ``independent``...; ``unknown`` before the first answer."""
     serves: bool = False
-    """True if it says that it answers reads and writes."""
+    """True if the server says that it answers reads and writes."""
     term: int | None = None
     brokers: list[str] = []
     topics: list[TopicKnown] = []
     read_ms: int | None = None
-    """Instant of its last answer. The answer's age is ``at_ms`` of the newest tick or change minus this."""
+    """Instant at which the playground sent the last query that the server answered.
+
+    The age of the answer is ``at_ms`` of the newest tick or change minus this instant.
+    """
 
 
 class Broker(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker; ``registered`` names the servers that list it."""
+    """A broker; ``registered`` has the names of the servers that list this broker."""
 
     name: str
     addr: str
@@ -97,29 +107,29 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     why: str = ""
-    """Why it is not right, in words: ``lists broker-1, which is down``."""
+    """Reason in words if the answer is not right: ``lists broker-1, which is down``."""
     topic: str
     server: str | None = None
-    """The server that answered, or was asked last."""
+    """The server that answered; without an answer, the server that was asked last."""
     brokers: list[str] | None = None
     """Brokers that the answer lists; null without an answer."""
     remark: str = ""
-    """The server's or the client's own words."""
+    """The server's or the client's own text about the answer."""
     sent_ms: int
     done_ms: int
 
 
 class Cached(msgspec.Struct, frozen=True, kw_only=True):
-    """The route that a client keeps and uses between two questions, as RocketMQ's clients do."""
+    """The route that a client keeps and uses between two queries, as RocketMQ's clients do."""
 
     topic: str
     brokers: list[str] | None
-    """Brokers of the kept route; null while the client has no route."""
+    """Brokers of the stored route; null while the client has no route."""
     since_ms: int
     by: Literal["poll", "watch"]
-    """The way in which clients of its design learn of changes."""
+    """Method by which clients of this design learn of changes."""
     verdict: Verdict = "right"
-    """The judgement of this route as it is now."""
+    """Judgement of the stored route at present."""
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +138,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     life: Life
     asks: str | None = None
-    """The server that it asks now."""
+    """The server that the client asked last."""
     last: Answer | None = None
     cached: list[Cached] = []
 
@@ -139,17 +149,17 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     dialler: str
     acceptor: str
     forward: Passing
-    """From the dialler to the acceptor."""
+    """State of the direction from the process that connects (dialler) to the process that accepts."""
     back: Passing
     forward_ms: int = 0
-    """Delay that the proxy adds in the forward direction."""
+    """Delay in ms that the proxy adds in the direction from the dialler to the acceptor."""
     back_ms: int = 0
     waiting: bool = False
-    """True if the proxy holds back bytes that were sent."""
+    """True if the proxy holds bytes that a process has sent and the other process has not received."""
 
 
 class Counters(msgspec.Struct, kw_only=True):
-    """Answers to all clients of a design since the last fault, or since the begin."""
+    """Numbers of answers to all clients of a design since the last fault, or since the session's begin."""
 
     since_ms: int = 0
     right: int = 0
@@ -166,53 +176,53 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
     memory_bytes: int
     cpu: float
-    """Processor cores, over the last second."""
+    """Processor cores in use, as the mean of the last second."""
 
 
 class Design(msgspec.Struct, kw_only=True):
-    """One design; lists are in the order of names, links in that of dialler and acceptor."""
+    """One design (independent, raft, zookeeper). Lists are sorted by name, links by dialler and acceptor."""
 
     name: DesignName
     phase: Phase = "starting"
     reason: str = ""
-    """Why it failed, in one line."""
+    """Reason in one line why the design failed."""
     servers: list[Server] = []
     brokers: list[Broker] = []
     clients: list[Client] = []
     links: list[Link] = []
     topics: list[str] = []
-    """Topics that somebody has made, in order; clients ask for the last one."""
+    """Topics that were created during the session, in order; clients ask for the last one."""
     counters: Counters = msgspec.field(default_factory=Counters)
     usage: Usage | None = None
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """The last fault: counters count from here."""
+    """The last fault; all counters count from this fault on."""
 
     action: int
-    """The id of the change that contains the order."""
+    """Id of the change that contains the order of the fault."""
     at_ms: int
     text: str
 
 
 class State(msgspec.Struct, kw_only=True):
-    """The picture at one instant."""
+    """The state of all designs at one instant ("picture")."""
 
     session: str
     """Name of the session; ids of different sessions must not be compared."""
     id: int
-    """The id of the last change that is in this picture."""
+    """Id of the last change whose effect this state contains."""
     at_ms: int
     started_at: str
-    """Wall clock, ISO 8601, UTC."""
+    """Begin of the session by the wall clock: ISO 8601, UTC."""
     divisor: float
     """Divisor of RocketMQ's timers; 1 if they are unchanged."""
     divisors: list[float]
-    """Divisors that the order ``timers`` may name."""
+    """Divisors that the order ``timers`` accepts."""
     replayed: bool = False
-    """True if this is a saved session, which accepts no orders."""
+    """True if the session is a saved one, which accepts no orders."""
     missing: list[str] = []
-    """Requested designs that do not run, each with the reason in one line."""
+    """Designs that were requested but do not run, each with the reason in one line."""
     designs: list[Design] = []
     mark: Mark | None = None
 
@@ -232,30 +242,32 @@ Do = Literal[
     "make-topic",
     "timers",
 ]
-"""Things that can be done.
+"""Actions that an order can request.
 
-- ``kill`` (SIGKILL), ``pause``, ``resume``, ``stop`` (kindly, SIGTERM), ``start``: a server or a broker;
-- ``restart-empty``: a server is killed and starts with an empty disk and no routes;
-- ``cut``, ``slow``: links between ``target`` and ``to`` (all links of the target if ``to`` is empty), only
-  what the target sends if ``oneway``; ``slow`` adds ``delay_ms`` to each direction (0 ends it);
-- ``part``: a server is left alone with ``client-0`` and ``broker-0``, apart from all others;
-- ``heal``: all cuts and delays end, and paused processes continue; ended processes stay down;
-- ``reconnect``: a client drops its connection for questions and asks the server ``to`` first, as a client
-  that starts may;
-- ``make-topic``: ``topic`` is made on every broker that runs;
-- ``timers``: the designs start again with RocketMQ's timers divided by ``divisor``.
+- ``kill`` (SIGKILL), ``stop`` (SIGTERM), ``pause``, ``resume`` and ``start`` apply to one server or broker.
+- ``restart-empty`` kills a server and starts it with an empty disk and without routes.
+- ``cut`` cuts the links between ``target`` and ``to``; if ``to`` is empty, all links of the target. With
+  ``oneway`` it cuts only the directions in which the target sends.
+- ``slow`` adds ``delay_ms`` to each direction of the same links; 0 removes the delay.
+- ``part`` cuts off a server, ``client-0`` and ``broker-0`` together from all other processes.
+- ``heal`` ends all cuts and delays and continues paused processes; ended processes stay down.
+- ``reconnect``: a client drops the connection for its queries and asks the server ``to`` first, as a client
+  that has just started may do.
+- ``make-topic`` creates ``topic`` on every broker that runs.
+- ``timers`` starts the designs again, with RocketMQ's timers divided by ``divisor``.
 """
 
 Result = Literal["applied", "not applied", "unknown"]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An order for all designs, or for the named ones."""
+    """A command from a page, such as a fault, for all designs or for the designs in ``designs``."""
 
     do: Do
     designs: list[DesignName] = []
     target: str = ""
-    """A name, or ``leader``: the server that leads; where none leads, the first one that runs."""
+    """Name of a process, or ``leader``. Without a leader, ``leader`` is the running server that most
+    clients ask."""
     to: str = ""
     oneway: bool = False
     delay_ms: int = 0
@@ -269,23 +281,23 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     design: DesignName
     result: Result
     reason: str = ""
-    """Empty if it was applied."""
+    """Reason why the order was not applied, or why the outcome is unknown; empty if it was applied."""
     target: str = ""
-    """The server that ``leader`` meant when the order was carried out."""
+    """Name of the target; for ``leader``, the server that led when the design executed the order."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to an order."""
 
     id: int
-    """The id of the change that contains this answer."""
+    """Id of the change that contains this answer."""
     at_ms: int
     order: Order
     outcomes: list[Outcome]
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request was refused, in one line."""
+    """The reason in one line why the program refused a request."""
 
     error: str
 
@@ -295,16 +307,17 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: str
     report: str
-    """The command that makes the report page of the session."""
+    """Command that makes the report page of the session."""
     replay: str
-    """The command that plays the session again."""
+    """Command that replays the session."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event: a change of the picture.
+    """One change of the picture (state of all designs).
 
-    Exactly one of ``designs`` (all of them anew), ``phase``, ``topics``, ``server``, ``broker``, ``client``,
-    ``links`` and ``done`` is there. ``counters`` comes beside ``client``, and alone after a ``mark``.
+    Exactly one of these fields is set: ``designs`` (all designs, replaced), ``phase``, ``topics``,
+    ``server``, ``broker``, ``client``, ``links`` or ``done``. With ``client``, the field ``counters`` is set,
+    too. There is one exception: a change after a ``mark`` may have only ``counters``.
     """
 
     id: int
@@ -313,7 +326,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The design; null for ``designs`` and ``done``."""
     designs: list[Design] | None = None
     divisor: float | None = None
-    """Beside ``designs``: the divisor of the timers."""
+    """Divisor of the timers, set together with ``designs``."""
     phase: Phase | None = None
     reason: str = ""
     server: Server | None = None
@@ -324,9 +337,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Links that have changed."""
     topics: list[str] | None = None
     done: Done | None = None
-    """An order and its outcomes."""
+    """An executed order with its outcomes."""
     mark: Mark | None = None
-    """Beside ``done`` of a fault: all counters begin again."""
+    """The fault at which all counters begin again, set together with ``done``."""
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
@@ -339,31 +352,31 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TickOf(msgspec.Struct, frozen=True, kw_only=True):
-    """Ages and counters of one design."""
+    """Instants of readings and answers, and counters, of one design."""
 
     design: DesignName
     read_ms: dict[str, int]
-    """Server to the instant of its last answer to the playground."""
+    """Maps each server to the instant of the playground's last query that the server answered."""
     done_ms: dict[str, int]
-    """Client to the instant of its last answer."""
+    """Maps each client to the instant at which its last query ended."""
     counters: Counters
     usage: Usage | None = None
     traffic: list[Traffic] = []
-    """Links over which bytes passed."""
+    """Links over which bytes passed since the last tick."""
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
-    """The clock of the picture."""
+    """The present time, with instants of readings and counters of every design; sent twice a second."""
 
     at_ms: int
     designs: list[TickOf]
 
 
 class Log(msgspec.Struct, frozen=True, kw_only=True):
-    """The kept part of the session so far."""
+    """The changes that the program stores, and the picture (state of all designs) before the first change."""
 
     base: State
-    """The picture before the first of the changes."""
+    """The state of all designs before the first change in ``changes``."""
     changes: list[Change]
     whole: bool
-    """True if ``base`` is the session's begin."""
+    """True if ``base`` is the state at the begin of the session, so that no change is missing."""

@@ -1,4 +1,4 @@
-"""Interpretation of an order: whether it is possible, its target, the directions that it cuts (pure)."""
+"""Orders of the playground's user: check an order, find its target, list its links (no I/O)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ DELAY_MAX_MS: Final = 5_000
 TOPICS_MAX: Final = 8
 _TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
-#: Orders after which counters begin again, each with the name of its kind in the comparison.
+#: Orders that cause a fault, each with the fault's kind in the comparison. After each such order, the page
+#: counts the clients' answers from 0 again.
 FAULTS: Final[Mapping[str, str]] = {
     "kill": "kill",
     "pause": "freeze",
@@ -31,7 +32,7 @@ FAULTS: Final[Mapping[str, str]] = {
     "part": "partition",
     "make-topic": "update-topic",
 }
-#: Orders that take a fault back.
+#: Orders that undo a fault.
 HEALING: Final = ("heal", "start", "resume")
 _OF_PROCESSES: Final = ("kill", "pause", "resume", "start", "stop")
 _OF_SERVERS: Final = ("restart-empty", "part")
@@ -40,7 +41,7 @@ _OF_LINKS: Final = ("cut", "slow")
 
 
 def problem_of(order: Order) -> str | None:
-    """Return in one line why an order is impossible in every design; None if it is possible."""
+    """Return one line that says why an order is invalid in every design; None if the order is valid."""
     known = f"allowed are {', '.join(NAMES)} and {LEADER}"
     if twice := [name for name in DESIGNS if order.designs.count(name) > 1]:
         return f"designs has {twice[0]} twice"
@@ -82,21 +83,29 @@ def problem_of(order: Order) -> str | None:
 
 
 def named(target: str, design: Design) -> str | None:
-    """Return the server of a target in a design; None if no such server runs."""
+    """Return the name of the process that a target means in a design.
+
+    ``target`` is a process's name, which is returned unchanged, or the word "leader". Return None if the
+    target is the leader and no server runs.
+    """
     if target != LEADER:
         return target
     running = [server for server in design.servers if server.life == "up"]
     leading = [server for server in running if server.role == "leader" and server.answers]
-    # If two servers claim to lead, the one of the later term does.
+    # If two servers claim to lead, take the server with the higher term. The server with the lower term has
+    # not noticed yet that it was replaced.
     found: Server | None = max(leading, key=lambda each: each.term or 0) if leading else None
-    if found is None and running:  # without a leader, the one whose end most clients notice
+    if found is None and running:  # without a leader, take the server that most clients ask
         asked = [client.asks for client in design.clients]
         found = max(running, key=lambda each: asked.count(each.name))
     return None if found is None else found.name
 
 
 def directions(order: Order, target: str, to: str) -> list[Direction]:
-    """Return the directions that an order cuts or slows; some of them may have no link."""
+    """Return the directions (pairs of process names) that an order cuts or slows.
+
+    The list also has pairs of processes that no link connects; the proxy ignores these pairs.
+    """
     if order.do == "part":
         alone = [target, BROKERS[0], CLIENTS[0]]
         return between_groups([alone, [name for name in NAMES if name not in alone]])

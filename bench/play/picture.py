@@ -1,6 +1,7 @@
-"""The picture, the effect of a change on it, and the bounded log of changes (pure).
+"""The picture (the state that the page shows), the function that applies a change, and the log of changes.
 
-The page applies the same changes in the same way, so it can make the picture of any instant in the log.
+The log is bounded. The page applies the same changes in the same way, so the page can compute the picture of
+any instant in the log. No function does I/O.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from routekeeper.bench.play.model import (
     State,
 )
 
-#: Changes that the log keeps; earlier ones are in the picture before the first of them.
+#: Number of changes that the log keeps; older changes are merged into the picture with which the log begins.
 KEPT_MAX: Final = 20_000
 
 T = TypeVar("T", Server, Broker, Client)
 
 
 def apply(state: State, change: Change) -> None:
-    """Alter a picture as a change says."""
+    """Apply a change to a picture, in place."""
     state.id, state.at_ms = change.id, change.at_ms
     if change.designs is not None:
         state.designs = [copied(design) for design in change.designs]
@@ -60,20 +61,20 @@ def apply(state: State, change: Change) -> None:
 
 
 def replaced(things: Sequence[T], thing: T) -> list[T]:
-    """Return the list with the present state of one element, in the order of names."""
+    """Return the elements sorted by name; ``thing`` replaces the element with the same name."""
     found = [each for each in things if each.name != thing.name]
     found.append(thing)
     return sorted(found, key=lambda each: each.name)
 
 
 def with_links(links: Sequence[Link], changed: Sequence[Link]) -> list[Link]:
-    """Return the list with the present state of some links."""
+    """Return the links sorted by the names of their two processes; changed links replace old ones."""
     found = {(link.dialler, link.acceptor): link for link in [*links, *changed]}
     return [found[ends] for ends in sorted(found)]
 
 
 def copied(design: Design) -> Design:
-    """Return a design that can be altered by itself; the values in its lists are never altered."""
+    """Return a copy of a design with new lists. Nothing alters the lists' elements, so they are shared."""
     return msgspec.structs.replace(
         design,
         servers=list(design.servers),
@@ -86,12 +87,12 @@ def copied(design: Design) -> Design:
 
 
 def copied_state(state: State) -> State:
-    """Return a picture that can be altered by itself."""
+    """Return a copy of a picture; a change applied to the copy does not alter the original."""
     return msgspec.structs.replace(state, designs=[copied(design) for design in state.designs])
 
 
 class ChangeLog:
-    """The changes since the begin of a session, as far as they are kept.
+    """The latest changes of a session, at most ``kept_max``, and the picture before the oldest kept change.
 
     Attributes:
         now: The present picture.
@@ -105,7 +106,7 @@ class ChangeLog:
         self._whole = True
 
     def add(self, change: Change) -> None:
-        """Add a change; with too many, the oldest one is merged into the base."""
+        """Add a change; if there are then more than ``kept_max``, merge the oldest into the base picture."""
         apply(self.now, change)
         self._kept.append(change)
         if len(self._kept) > self._kept_max:
@@ -113,7 +114,11 @@ class ChangeLog:
             self._whole = False
 
     def after(self, last: int) -> list[Change] | None:
-        """Return the changes behind an id; None if not all of them are kept, or there was no such id."""
+        """Return the changes after the change with the id ``last``.
+
+        Return None if the log does not keep all of these changes any more, or if no change has the id
+        ``last``.
+        """
         if not self._base.id <= last <= self.now.id:
             return None
         return [change for change in self._kept if change.id > last]

@@ -1,6 +1,7 @@
-"""The playground: all designs, the log of changes, orders, saving; on one event loop.
+"""The playground: it runs all designs, logs changes, carries out orders and saves sessions.
 
-Threads of the stages pass their observations on by :class:`_Seen`; all code here runs on the loop.
+The threads of a stage (one design's processes) pass their observations to the event loop through
+:class:`_Seen`. All code in this module runs on that loop.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ from routekeeper.bench.processes import ArmLost, ClusterError
 from routekeeper.bench.schedule import SessionPlan
 
 TICK_EVERY_S: Final = 0.5
-#: Bound of the orders under way; further ones are refused.
+#: Highest number of orders that are carried out at the same time; further orders are refused.
 ORDERS_MAX: Final = 8
-#: The file of a session's picture: the first line has the picture at the begin, each other line a change.
+#: File with a session: the first line is the state of all designs at the start, each further line a change.
 SESSION_NAME: Final = "session.jsonl"
-#: Size of that file in bytes at which writing stops.
+#: Size of the session's file in bytes above which no more changes are written.
 SESSION_MAX: Final = 256 * 1024 * 1024
 _MS: Final = 1_000_000
 
@@ -53,20 +54,20 @@ T = TypeVar("T")
 
 
 class BadOrder(ValueError):
-    """An order is impossible; the message says why in one line."""
+    """An order is impossible; the error's message says why in one line."""
 
 
 class TooMany(Exception):
-    """The bound of orders under way is reached."""
+    """The highest allowed number of orders is being carried out already."""
 
 
 class NotSaved(Exception):
-    """A session cannot be saved; the message says why."""
+    """A session cannot be saved; the error's message says why."""
 
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A design, its stage and its picture."""
+    """A started design with its stage (processes and threads) and its scene (picture)."""
 
     name: DesignName
     stage: Stage
@@ -76,7 +77,7 @@ class _Running:
 
 
 class _Seen:
-    """Carries the observations of a stage's threads to the loop."""
+    """Carries the observations of a stage's threads to the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, playground: Playground, name: DesignName) -> None:
         self._loop = loop
@@ -88,7 +89,7 @@ class _Seen:
         try:
             self._loop.call_soon_threadsafe(self._take, take)
         except RuntimeError:
-            pass  # the loop has ended, and with it all pages
+            pass  # the loop has ended, so no page is open that could show the observation
 
     def _take(self, take: Callable[[_Running, Scene], Iterable[Happened]]) -> None:
         running = self.running
@@ -131,10 +132,10 @@ class _Seen:
 
 
 class Playground:
-    """A session: designs that run, and all that has happened to them.
+    """A session: the designs that run, and the record of all changes to them.
 
     Attributes:
-        hub: Tells pages of changes and ticks.
+        hub: Sends changes and ticks to the pages.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class Playground:
 
         Args:
             missing: Designs that this machine cannot run, each with the reason.
-            work: Folder for everything that processes write; exists.
+            work: Existing folder for all files that processes write.
             out: Folder below which sessions are saved.
         """
         self._names = list(designs)
@@ -181,11 +182,11 @@ class Playground:
 
     @property
     def state(self) -> State:
-        """The present picture, at this instant."""
+        """The state of all designs at the present instant, as the page shows it."""
         return msgspec.structs.replace(self.log.now, at_ms=self.now_ms(), designs=self._designs_now())
 
     def _designs_now(self) -> list[Design]:
-        """Return the designs with ages and counters as they are now."""
+        """Return all designs with their present counters, and the times of the last readings and answers."""
         scenes = {each.name: each.scene for each in self._running if each.scene is not None}
         return [
             msgspec.structs.replace(scenes[design.name].design, phase=design.phase, reason=design.reason)
@@ -200,7 +201,7 @@ class Playground:
     # -- changes ------------------------------------------------------------------------------------------
 
     def change(self, change: Change) -> Change:
-        """Add a change to the log and send it to all pages; set its id and instant."""
+        """Give a change its id and instant, add it to the log, and send it to all pages; return it."""
         numbered = msgspec.structs.replace(change, id=self.log.now.id + 1, at_ms=self.now_ms())
         if numbered.done is not None:
             numbered = msgspec.structs.replace(
@@ -217,7 +218,7 @@ class Playground:
         return numbered
 
     def happened(self, running: _Running, things: Iterable[Happened]) -> None:
-        """Note the events that a scene reports."""
+        """Apply the changes that a scene reports, and record the scene's facts about brokers."""
         for each in things:
             if each.change is not None:
                 self.change(each.change)
@@ -226,7 +227,10 @@ class Playground:
                 running.stage.cluster.truth(index, each.fact, each.t_ns)
 
     async def tick_always(self) -> None:
-        """Send ages and counters twice a second, until cancelled."""
+        """Send counters and the times of the last readings and answers to the pages twice a second.
+
+        Return when the session ends.
+        """
         while True:
             await asyncio.sleep(TICK_EVERY_S)
             if self._ending:
@@ -238,7 +242,7 @@ class Playground:
     # -- start and end ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start every design; one that fails is shown as failed."""
+        """Start every design; a design that fails to start is shown as failed."""
         self._lives += 1
         loop = asyncio.get_running_loop()
         starting: list[asyncio.Task[None]] = []
@@ -296,19 +300,19 @@ class Playground:
         await self._in_thread(stage.watch)
 
     def lost(self, running: _Running, reason: str) -> None:
-        """End a design of which something is not read any more, and show it as failed."""
+        """End a design because a thread that observes it has ended, and show the design as failed."""
         if running.phase == "running" and not self._ending:
             running.phase = "failed"
             self.change(Change(id=0, at_ms=0, design=running.name, phase="failed", reason=reason))
             self._threads.submit(running.stage.end)
 
     async def end(self) -> None:
-        """End everything that was started."""
+        """End the session: close the pages, and end all processes and threads."""
         self._ending = True
         self.hub.end()
         await asyncio.gather(*(self._in_thread(each.stage.end) for each in self._running))
-        # A start under way may have started one more process before it noticed the end: it ends that process,
-        # too.
+        # A design that was still starting may have started one more process before it noticed that the
+        # session ends. The task that starts the design ends this process; wait for the task.
         await asyncio.gather(*self._starting, return_exceptions=True)
         self._file.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -319,11 +323,13 @@ class Playground:
     # -- orders -------------------------------------------------------------------------------------------
 
     async def order(self, order: Order) -> Done:
-        """Carry out an order in all designs that it names, at once.
+        """Carry out an order in all designs that it names, at the same time.
+
+        An order that names no design is carried out in all designs.
 
         Raises:
-            BadOrder: If it makes no sense.
-            TooMany: If too many are under way.
+            BadOrder: If the order is impossible.
+            TooMany: If :data:`ORDERS_MAX` orders are being carried out already.
         """
         if (problem := problem_of(order)) is not None:
             raise BadOrder(problem)
@@ -380,7 +386,7 @@ class Playground:
             return await self._in_thread(running.stage.carry_out, order, target, to)
 
     async def _restart(self, order: Order) -> Done:
-        """Start all designs again with other timers."""
+        """End all designs and start them again with other timers."""
         if self._restarting:
             raise TooMany("the designs are restarting already")
         self._restarting = True
@@ -406,10 +412,10 @@ class Playground:
     # -- saving -------------------------------------------------------------------------------------------
 
     async def save(self) -> Saved:
-        """Save the session so far: run folders of the designs that run, and the picture's changes.
+        """Save the session until now: one run folder for each running design, and one file with all changes.
 
         Raises:
-            NotSaved: If no design runs, or the folder cannot be written.
+            NotSaved: If no design runs, or if the folder cannot be written.
         """
         async with self._saving:
             running = [each for each in self._running if each.phase == "running"]

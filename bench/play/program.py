@@ -1,4 +1,4 @@
-"""``mqbench play``: from the command line to the end of everything that it started."""
+"""``mqbench play``: reads the command line, serves the page, and ends every process that it started."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from routekeeper.remoting.addresses import is_loopback, join_address, split_addr
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.interrupt import ending_signals
 
-#: Time in which open streams end when the program does, s.
+#: Seconds for which the program waits at its end for pages that still receive changes.
 _PAGES_END_S: Final = 1.0
 
 
 def designs_of(names: Sequence[str]) -> list[DesignName]:
-    """Return the designs that a command line names.
+    """Return the designs that a command line names, in the order of ``DESIGNS``.
 
     Raises:
-        PlanError: If a design is unknown or named twice, or no design is named.
+        PlanError: If a design is unknown or named twice.
     """
     for name in names:
         if name not in DESIGNS:
@@ -43,10 +43,10 @@ def designs_of(names: Sequence[str]) -> list[DesignName]:
 
 
 def listen_at(text: str) -> tuple[str, int]:
-    """Return host and port to listen at.
+    """Return the host and the port to listen on.
 
     Raises:
-        PlanError: If the text is no address of this kind.
+        PlanError: If the text is not of the form ``host:port``.
     """
     try:
         return split_address(text)
@@ -65,7 +65,8 @@ def play(
         wanted.remove("zookeeper")
         if not wanted:
             return 2
-    # Its client tells of each try to reach a server; that a server does not answer is shown on the page.
+    # kazoo logs every try to reach a server. Show errors only: the page already shows that a server does not
+    # answer.
     logging.getLogger("routekeeper.bench.arms.zookeeper").setLevel(logging.ERROR)
     work = Path(tempfile.mkdtemp(prefix="mqbench-play-"))
     try:
@@ -143,7 +144,7 @@ async def _show(begin: State, changes: list[Change], listen: tuple[str, int], *,
 
 
 def _over() -> asyncio.Event:
-    """Return an event that a signal sets which ends the program."""
+    """Return an event that is set when a signal asks the program to end."""
     over = asyncio.Event()
     for number in ending_signals():
         asyncio.get_running_loop().add_signal_handler(number, over.set)
@@ -151,7 +152,10 @@ def _over() -> asyncio.Event:
 
 
 async def _serve(runner: web.AppRunner, listen: tuple[str, int], *, opens: bool) -> bool:
-    """Listen, say so in the first line of stdout, and open the page; return whether that was possible."""
+    """Listen, print the address as the first line of stdout, and open the page.
+
+    Return False if listening fails.
+    """
     host, port = listen
     await runner.setup()
     try:

@@ -1,4 +1,7 @@
-"""Reads the state of each server, unaffected by cuts: our nameservers by HTTP, ZooKeeper by kazoo."""
+"""Readers of a server's state: HTTP for our nameservers, kazoo for ZooKeeper.
+
+Orders that cut links do not affect readers.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ from routekeeper.bench.arms.servers import four_letters
 from routekeeper.bench.play.model import TopicKnown
 from routekeeper.bench.play.scene import Reading
 
-#: Time in s after which a server counts as silent.
+#: Seconds without an answer after which a server counts as silent.
 SILENT_S: Final = 0.4
-#: Pause before a lost session with ZooKeeper is tried again, s: shorter ones cost a tenth of a core.
+#: Pause in seconds before a lost ZooKeeper session is opened again; a shorter pause costs a tenth of a CPU
+#: core.
 RECONNECT_S: Final = 0.5
 _ZXID: Final = re.compile(r"^Zxid: 0x([0-9a-f]+)", re.MULTILINE)
 _MODE: Final = re.compile(r"^Mode: (\w+)", re.MULTILINE)
@@ -26,20 +30,20 @@ _NOT_FOUND: Final = 404
 
 
 class Reader(Protocol):
-    """Reads one server."""
+    """Reader of one server's state."""
 
     def read(self, topics: Sequence[str]) -> Reading:
-        """Return the server's present state; each question takes ``SILENT_S`` at most."""
+        """Return the server's present state; each request waits ``SILENT_S`` seconds at most."""
 
     def close(self) -> None: ...
 
 
 class Silent(Exception):
-    """The answer was not that of a nameserver."""
+    """A nameserver answered with an HTTP status other than 200 (OK) and 404 (not found)."""
 
 
 class NameserverReader:
-    """Asks a nameserver over a kept connection; it answers from its own state."""
+    """Reader that asks one nameserver over a connection that stays open. The answers describe this server."""
 
     def __init__(self, addr: str) -> None:
         self._addr = addr
@@ -76,7 +80,7 @@ class NameserverReader:
             return Reading(answered=False, sent_ns=sent_ns, seen_ns=time.monotonic_ns())
 
     def _get(self, path: str) -> dict[str, Any]:
-        """Return the body of an answer; empty if there is no such thing."""
+        """Return the decoded body of an answer; an empty mapping if the server answers 404 (not found)."""
         if self._connection is None:
             self._connection = http.client.HTTPConnection(self._addr, timeout=SILENT_S)
         self._connection.request("GET", path)
@@ -96,10 +100,10 @@ class NameserverReader:
 
 
 class ZooKeeperReader:
-    """Keeps a session with one server of ZooKeeper, and asks that server alone."""
+    """Reader that keeps a session with one ZooKeeper server, and asks this server only."""
 
     def __init__(self, addr: str, *, session_s: float) -> None:
-        from routekeeper.bench.arms.zookeeper import connect  # kazoo is loaded for this design only
+        from routekeeper.bench.arms.zookeeper import connect  # import kazoo only if ZooKeeper is played
 
         self._addr = addr
         self._client = connect([addr], session_s=session_s, reconnect_s=RECONNECT_S)
@@ -125,7 +129,7 @@ class ZooKeeperReader:
         )
 
     def _known(self, topics: Sequence[str]) -> tuple[list[str], list[TopicKnown]] | None:
-        """Return the brokers and topics that the session shows; None if it shows nothing now."""
+        """Return ZooKeeper's brokers and topics; None without a session, or after ``SILENT_S`` seconds."""
         from kazoo.exceptions import KazooException, NoNodeError
 
         deadline = time.monotonic() + SILENT_S

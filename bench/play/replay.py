@@ -1,4 +1,4 @@
-"""A saved session, shown again: its changes come at their original pace."""
+"""Replay of a saved session: its changes are shown at their original pace."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from routekeeper.remoting.files import read_regular
 
 
 def load(folder: Path) -> tuple[State, list[Change]]:
-    """Read a saved session.
+    """Read a saved session; return the picture at its start, and all changes.
 
     Raises:
-        PlanError: If the folder has no session that this program understands.
+        PlanError: If the folder has no session that this version can read.
     """
     path = folder / SESSION_NAME
     try:
@@ -38,7 +38,7 @@ def load(folder: Path) -> tuple[State, list[Change]]:
 
 
 class Replay:
-    """A saved session, which accepts no orders."""
+    """A saved session that is shown again; it accepts no orders."""
 
     def __init__(self, begin: State, changes: list[Change]) -> None:
         self._changes = changes
@@ -57,7 +57,7 @@ class Replay:
         return min(last_ms, round((asyncio.get_running_loop().time() - self._begun_s) * 1000))
 
     async def run(self) -> None:
-        """Show all changes, each at its instant."""
+        """Show all changes, each at the time at which it happened in the saved session."""
         loop = asyncio.get_running_loop()
         self._begun_s = loop.time()
         for change in self._changes:
@@ -68,7 +68,7 @@ class Replay:
             self.hub.change(change)
 
     async def order(self, order: Order) -> Done:
-        """Refuse an order: the session is over."""
+        """Refuse an order, because a saved session cannot change."""
         outcomes = [
             Outcome(design=design.name, result="not applied", reason="this is a saved session")
             for design in self.log.now.designs

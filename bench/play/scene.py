@@ -1,7 +1,11 @@
-"""The picture of one design, made of looks, readings and answers (pure).
+"""The picture of one design, made of looks, readings and answers. This module does no I/O.
 
-Looks show the running processes and the open directions of the proxy; readings show each server's state;
-answers come from the clients' process. This module uses nothing else, and above all not the orders.
+- A look shows the running processes, and the directions that the proxy lets through.
+- A reading shows a server's state.
+- An answer comes from the clients' process.
+
+This module has no other input. It does not use the orders of the playground's user, so the picture shows only
+states that were observed.
 """
 
 from __future__ import annotations
@@ -36,20 +40,21 @@ from routekeeper.bench.play.model import (
     Verdict,
 )
 
-#: Answers that wait to be judged; more than this come only if no look is taken any more.
+#: Largest number of answers that are stored until the next look (observation of all processes and links)
+#: judges them. Further answers are dropped. The number is reached only if looks have stopped.
 PENDING_MAX: Final = 1_000
 _MS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """One look at processes and links.
+    """One observation of all processes and links.
 
     Attributes:
         before_ns: Instant at which the previous look began.
-        begin_ns, end_ns: All states were read between these two instants.
-        lives: Servers, brokers and ``clients`` by name, each with its process id.
-        passes: Open directions of the proxy; None if it did not answer.
+        begin_ns, end_ns: Instants before the first and after the last state was read.
+        lives: State and process id of each server and each broker, and of the process ``clients``.
+        passes: Links as the proxy reports them; None if the proxy did not answer.
     """
 
     before_ns: int
@@ -61,7 +66,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A server's report about itself; ``answered`` is False if it gave none."""
+    """A server's report about itself; ``answered`` is False if the server gave no report."""
 
     answered: bool
     role: str = "unknown"
@@ -75,7 +80,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happened:
-    """A change of the picture, or a fact for the record."""
+    """A change of the picture, or a fact about a broker that the session writes to its event files."""
 
     change: Change | None = None
     broker: str = ""
@@ -101,8 +106,8 @@ class Scene:
     """One design as the playground shows it.
 
     Attributes:
-        design: The present picture of it.
-        truth: The states that looks have shown so far.
+        design: The design's present picture.
+        truth: States of processes and links that looks have shown until now.
     """
 
     def __init__(
@@ -118,8 +123,8 @@ class Scene:
         """Begin with an empty picture.
 
         Args:
-            servers, brokers: Names and addresses.
-            start_ns: Instants of the picture count from here.
+            servers, brokers: Addresses by name.
+            start_ns: Instant from which the picture's times are counted.
         """
         self.truth = Truth()
         self._start_ns = start_ns
@@ -179,10 +184,10 @@ class Scene:
             )
         )
 
-    # -- looks --------------------------------------------------------------------------------------------
+    # -- looks: states of processes and links -------------------------------------------------------------
 
     def look(self, look: Look) -> Iterator[Happened]:
-        """Note a look, and judge the answers that it makes decidable."""
+        """Apply a look to the picture; then judge the answers that clients received before the look began."""
         for name, (life, pid) in look.lives.items():
             if name in self._servers:
                 yield from self._server_lives(name, life, pid)
@@ -199,7 +204,7 @@ class Scene:
         if (before.life, before.pid) == (life, pid):
             return
         after = msgspec.structs.replace(before, life=life, pid=pid)
-        if life == "down" or pid != before.pid:  # a new process has none of the former one's state
+        if life == "down" or pid != before.pid:  # a new process has lost the former process's state
             after = Server(name=name, addr=before.addr, life=life, pid=pid)
         self._servers[name] = after
         yield self._changed(server=after)
@@ -224,7 +229,7 @@ class Scene:
                 yield self._changed(client=mine.client)
 
     def _pass(self, look: Look) -> Iterator[Happened]:
-        """Note the proxy's report on the links."""
+        """Note the state of the links as the proxy reports it."""
         changed = []
         if look.passes is None:
             for ends, link in self._links.items():
@@ -261,7 +266,10 @@ class Scene:
             yield self._changed(links=changed)
 
     def _isolate(self, cut: set[tuple[str, str]], now_ns: int) -> Iterator[Happened]:
-        """Note the brokers that no process reaches, and those that reach no process."""
+        """Yield a fact for each broker whose links are now all cut, or are no longer all cut.
+
+        A link counts as cut if both of its directions are cut.
+        """
         for name in self._brokers:
             mine = [ends for ends in self._links if name in ends]
             alone = bool(mine) and all(ends in cut and ends[::-1] in cut for ends in mine)
@@ -269,13 +277,13 @@ class Scene:
                 (self._isolated.add if alone else self._isolated.discard)(name)
                 yield Happened(broker=name, fact="cut" if alone else "healed", t_ns=now_ns)
 
-    # -- readings -----------------------------------------------------------------------------------------
+    # -- readings: reports of servers ---------------------------------------------------------------------
 
     def read(self, name: str, reading: Reading) -> Iterator[Happened]:
-        """Note a server's report on itself."""
+        """Note a server's report about itself."""
         before = self._servers[name]
         if before.life == "down":
-            return  # the answer of a process that has ended meanwhile
+            return  # the process that gave this answer has ended in the meantime
         if reading.answered:
             after = msgspec.structs.replace(
                 before,
@@ -304,16 +312,20 @@ class Scene:
                 yield self._changed(broker=self._brokers[name])
 
     def made(self, topic: str, broker: str, *, begun_ns: int, acked_ns: int) -> Iterator[Happened]:
-        """Note that a broker has made a topic."""
+        """Note that a broker has confirmed a topic."""
         self.truth.made(topic, broker, begun_ns=begun_ns, acked_ns=acked_ns)
         if topic not in self.topics:
             self.topics.append(topic)
             yield self._changed(topics=list(self.topics))
 
-    # -- answers ------------------------------------------------------------------------------------------
+    # -- answers that clients received --------------------------------------------------------------------
 
     def answered(self, operation: Operation) -> None:
-        """Note an answer, which is judged at the next look: only then the truth up to it is known."""
+        """Keep an answer that a client received, until the next look judges the answer.
+
+        An answer can be judged only after a look that began later than the answer. Only then are the true
+        states known up to the instant of the answer.
+        """
         if len(self._pending) < PENDING_MAX:
             self._pending.append(operation)
 
@@ -360,7 +372,7 @@ class Scene:
             yield self._changed(client=mine.client)
 
     def kept(self, view: View) -> Iterator[Happened]:
-        """Note a client's new route."""
+        """Note a route that a client has newly cached."""
         mine = self._clients.get(f"client-{view.index}")
         if mine is None:
             return
@@ -387,10 +399,13 @@ class Scene:
             mine.client = msgspec.structs.replace(mine.client, cached=cached)
             yield self._changed(client=mine.client)
 
-    # -- the clock ----------------------------------------------------------------------------------------
+    # -- counters and ticks -------------------------------------------------------------------------------
 
     def count_from(self, at_ms: int) -> None:
-        """Count answers from an instant on: also those that have come since, as far as they are kept."""
+        """Reset the counters; count answers received at ``at_ms`` or later.
+
+        Answers that were judged before this call are counted, too, if the scene still keeps their verdicts.
+        """
         self.counters = Counters(since_ms=at_ms)
         for done_ms, verdict in self._verdicts:
             if done_ms >= at_ms:
@@ -400,7 +415,11 @@ class Scene:
         setattr(self.counters, verdict, getattr(self.counters, verdict) + 1)
 
     def tick(self) -> TickOf:
-        """Return the figures that have grown: counters and ages."""
+        """Return the data of the next tick.
+
+        The data are the counters, the times of the last readings and answers, the use of CPU and memory, and
+        the bytes that each link has carried since the last tick.
+        """
         traffic = []
         for (dialler, acceptor), mine in sorted(self._traffic.items()):
             forward, back = mine.forward - mine.told_forward, mine.back - mine.told_back

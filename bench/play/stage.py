@@ -1,7 +1,7 @@
-"""One design's processes, links and readings: started, looked at, broken on request, recorded, ended.
+"""One design's processes and links: the code that starts, observes, breaks, records and ends them.
 
-Each thread here reads one kind of data and passes it to the playground's loop. Orders run in threads of that
-loop.
+Each thread of this module reads one kind of data and passes it to the playground's loop. Orders run in that
+loop's thread pool.
 """
 
 from __future__ import annotations
@@ -46,29 +46,30 @@ from routekeeper.remoting.route import TopicConfig
 
 FIRST_TOPIC: Final = "Orders"
 SCENARIO: Final = "played"
-#: Time in s within which a started design must serve; long, because three of them start on two cores.
+#: Seconds within which a started design must serve; long, because three designs start on two CPU cores.
 START_MAX_S: Final = 180.0
-#: Interval of looks at processes and links, s.
+#: Interval between two observations (looks) of processes and links, in seconds.
 LOOK_EVERY_S: Final = 0.1
-#: Pause between two readings of one server, s.
+#: Pause between two readings of one server's state, in seconds.
 READ_EVERY_S: Final = 0.35
 SAMPLE_EVERY_S: Final = 1.0
-#: Interval of a client's questions, s.
+#: Interval between two requests of one client, in seconds.
 ASK_EVERY_S: Final = 0.5
-#: Longest wait for the proxy, s.
+#: Longest wait for an answer of the proxy, in seconds.
 ANSWERS_S: Final = 1.0
-#: Longest time in which a process that was told to end, or paused, does so, s.
+#: Longest wait until a process has carried out a signal (end, pause), in seconds.
 OBEYS_S: Final = 10.0
-#: Longest spread of the brokers' starts, s: their reports shall not coincide.
+#: Longest time in seconds over which the brokers' starts are spread, so that their registrations do not
+#: coincide.
 SPREAD_S: Final = 2.0
-#: Size of the recorded events of one design at which recording ends, bytes.
+#: Size of one design's recorded events in bytes at which recording ends.
 RECORD_MAX: Final = 256 * 1024 * 1024
 ELECTION_MS: Final = 500
 _LOG = logging.getLogger(__name__)
 
 
 def plan_of(divisor: float) -> Plan:
-    """Return the plan for a session of the playground, which is one run of it."""
+    """Return the plan of a playground session; the session is recorded as one run of this plan."""
     return Plan(
         arms=["independent", "raft", "zookeeper"],
         servers=len(SERVERS),
@@ -91,7 +92,8 @@ def plan_of(divisor: float) -> Plan:
             send_once_per_s=0.0,
             change_per_s=0.0,
             lookup_clients=len(CLIENTS),
-            send_clients=len(CLIENTS) // 2,  # a run has two kinds of them; their kept routes are recorded
+            # Half of the clients, because a run's manifest counts two observed clients for each send client.
+            send_clients=len(CLIENTS) // 2,
             sim_brokers=0,
             observed_sims=0,
             topics=1,
@@ -104,7 +106,7 @@ def plan_of(divisor: float) -> Plan:
 
 
 class PlayCluster(Cluster):
-    """Three servers, three brokers and four clients.
+    """The processes of one design: three servers, three brokers, and one process with four clients.
 
     Attributes:
         clients: The process of all clients.
@@ -125,10 +127,12 @@ class PlayCluster(Cluster):
         return [self.clients]
 
     def start(self) -> None:
-        """Start everything; returns when all serve, the first topic is made and the clients ask.
+        """Start all processes; return when servers and brokers serve, and the first topic exists.
+
+        The clients' process starts last.
 
         Raises:
-            ArmLost, ClusterError: If the start fails, or is cancelled.
+            ArmLost, ClusterError: If the start fails, or if :meth:`kill` cancels it.
         """
         for process in [*self._carriers, *self.server_processes]:
             self._launch(process)
@@ -159,7 +163,7 @@ class PlayCluster(Cluster):
         process.launch()
 
     def kill(self) -> None:
-        """End anything that runs; a start that is under way fails."""
+        """End all processes that run; if the cluster is starting, :meth:`start` fails."""
         self._given_up.set()
         super().kill()
 
@@ -168,7 +172,7 @@ class PlayedSession(Session):
     """One design's run in the playground, recorded like a run of the comparison.
 
     Attributes:
-        cluster: Its processes.
+        cluster: The design's processes.
     """
 
     cluster: PlayCluster
@@ -176,7 +180,7 @@ class PlayedSession(Session):
     def __init__(self, given: SessionPlan, used: Callable[[ProcessSample], object]) -> None:
         self._used = used
         self._recording = threading.Lock()
-        """Held while an event is written or the files are copied: no copy ends inside a line."""
+        """Lock held while an event is written or the files are copied, so that no copy ends inside a line."""
         super().__init__(given, lambda step: None, PlayCluster)
         self._bytes = 0
         self.is_recorded = True
@@ -184,10 +188,11 @@ class PlayedSession(Session):
         self._faults: list[Fault] = []
 
     def begin(self) -> None:
-        """Start everything.
+        """Start all processes of the design, and begin to record events.
 
         Raises:
-            ArmLost, ClusterError, OSError: If the start fails; :meth:`end_all` ends the started processes.
+            ArmLost, ClusterError, OSError: If the start fails; then :meth:`end_all` ends the started
+                processes.
         """
         allow_connections()
         self.cluster.build()
@@ -195,12 +200,12 @@ class PlayedSession(Session):
         self.begin_now()
 
     def begin_now(self) -> int:
-        """Begin the record now; return the instant."""
+        """Set the start of the recorded session to now; return this instant in nanoseconds."""
         self._start_ns = time.monotonic_ns()
         return self._start_ns
 
     def record(self, event: Event) -> None:
-        """Record an event, unless there are too many already."""
+        """Record an event, unless recording has ended."""
         if isinstance(event, ProcessSample):
             self._used(event)
         with self._recording:
@@ -208,7 +213,7 @@ class PlayedSession(Session):
                 self._log.record(event)
 
     def flush(self) -> None:
-        """Write waiting events, and check whether there is room for more."""
+        """Write the buffered events to disk; end recording if the files have reached :data:`RECORD_MAX`."""
         with self._recording:
             if not self.is_recorded:
                 return
@@ -217,7 +222,7 @@ class PlayedSession(Session):
             self.is_recorded = size < RECORD_MAX
 
     def lists(self, server: int, reading: Reading, topics: Sequence[str]) -> None:
-        """Record a server's list, if it has changed."""
+        """Record a server's list of brokers for each topic, if the list has changed."""
         queues = {each.topic: each.queues for each in reading.topics}
         for topic in topics:
             brokers = sorted(int(name.removeprefix("broker-")) for name in queues.get(topic, ()))
@@ -232,7 +237,10 @@ class PlayedSession(Session):
                 self.record(row)
 
     def strikes(self, order: Order, target: str, cut: Sequence[Direction], role: str, begin_ns: int) -> None:
-        """Note a fault for the record; its window lasts until the next one."""
+        """Record the fault that an order has caused.
+
+        The fault's time window ends when the next fault begins.
+        """
         number = len(self._faults)
         from_ns = self._faults[-1].begin_ns if self._faults else self._start_ns
         self._end_window(begin_ns)
@@ -252,7 +260,10 @@ class PlayedSession(Session):
         )
 
     def heals(self, order: Order, target: str, now_ns: int) -> None:
-        """Note the faults that an order has taken back: those of links and pauses, or of its target."""
+        """Record the end of the faults that an order has undone.
+
+        The order ``heal`` undoes faults of links and pauses. Any other order undoes the faults of its target.
+        """
         for place, fault in enumerate(self._faults):
             of_links = fault.cut is not None or fault.kind in ("freeze", "slow")
             taken_back = of_links if order.do == "heal" else target in fault.targets and not fault.cut
@@ -264,7 +275,7 @@ class PlayedSession(Session):
             self._faults[-1] = msgspec.structs.replace(self._faults[-1], until_ns=now_ns)
 
     def save(self, out: Path) -> Path:
-        """Write the session so far as a run folder below ``out``; the session goes on."""
+        """Write the session until now as a run folder below ``out``; the session continues."""
         end_ns = time.monotonic_ns()
         self._end_window(end_ns)
         self.flush()
@@ -286,7 +297,7 @@ class PlayedSession(Session):
         return folder
 
     def end_all(self) -> None:
-        """End every process of this design, and the record."""
+        """End the recording and every process of this design."""
         with self._recording:
             self.is_recorded = False
         self._end_all()
@@ -301,7 +312,7 @@ def _state(reading: Reading, brokers: Sequence[int]) -> ViewState:
 
 
 class Sink(Protocol):
-    """Receives a stage's observations; called from the stage's threads."""
+    """Receiver of a stage's observations; the stage's threads call it."""
 
     def looked(self, look: Look) -> None: ...
 
@@ -317,10 +328,10 @@ class Sink(Protocol):
 
 
 class Stage:
-    """One design that runs, with everything that reads it.
+    """One running design, with the threads that observe it.
 
     Attributes:
-        topics: Topics that were made, in order.
+        topics: Topics in the order in which they were created.
     """
 
     def __init__(self, name: DesignName, given: SessionPlan, sink: Sink) -> None:
@@ -351,7 +362,7 @@ class Stage:
         self.life.begin()
 
     def watch(self) -> None:
-        """Begin to read everything."""
+        """Start the threads that observe processes, links, servers and clients."""
         made_ns = self._looked_ns = time.monotonic_ns()
         for index, name in enumerate(BROKERS):
             self.cluster.truth(index, "up", made_ns)
@@ -371,7 +382,7 @@ class Stage:
             thread.start()
 
     def end(self) -> None:
-        """End every process and every thread of this design; also while it starts."""
+        """End every process and every thread of this design; allowed also while the design starts."""
         self._over.set()
         self.life.end_all()
         for thread in self._threads:
@@ -393,7 +404,7 @@ class Stage:
             self.look()
 
     def look(self) -> None:
-        """Look at all processes and links now."""
+        """Observe the state of all processes and links now, and pass it to the sink."""
         with self._looking:
             before_ns, begin_ns = self._looked_ns, time.monotonic_ns()
             cluster = self.cluster
@@ -491,7 +502,7 @@ class Stage:
         self._samples[sample.role, sample.index] = sample
 
     def _count(self, now_ns: int) -> None:
-        """Record how many bytes have passed each link, as the last look has shown it."""
+        """Record the number of bytes that each link had carried at the last look."""
         for each in self._passes or ():
             self.life.record(
                 LinkSample(
@@ -506,9 +517,9 @@ class Stage:
     # -- orders -------------------------------------------------------------------------------------------
 
     def carry_out(self, order: Order, target: str, to: str) -> Outcome:
-        """Execute an order, and look at once; ``target`` and ``to`` are names.
+        """Execute an order, and observe all processes and links before and after the order.
 
-        Each design executes one order at a time.
+        ``target`` and ``to`` are names of processes. Each design executes one order at a time.
         """
         cut = directions(order, target, to) if order.do in ("cut", "slow", "part") else []
         role = self.cluster.servers.role(SERVERS.index(target)) if target in SERVERS else "broker"
@@ -617,7 +628,7 @@ class Stage:
         return "applied", ""
 
     def _make_topic(self, topic: str) -> tuple[Result, str]:
-        """Make a topic on every broker that runs, as an administrator does, one after the other."""
+        """Make a topic on each running broker in turn, as an administrator does."""
         running = [each for each in self.cluster.brokers if self._life_of(each)[0] == "up"]
         if not running:
             return "not applied", "no broker runs"
@@ -643,13 +654,13 @@ class Stage:
             return failures[0]
         if topic not in self.topics:
             self.topics.append(topic)
-        self._tell_clients(topic)  # if they have ended, that is shown
+        self._tell_clients(topic)  # ignore a failure: if the clients have ended, the page shows their end
         if failures:
             return "unknown", "; ".join(reason for _, reason in failures)
         return "applied", ""
 
     def _tell_clients(self, line: str) -> bool:
-        """Write a line to the clients' process; return whether it could be written."""
+        """Write a line to the clients' process; return True if it was written."""
         child = self.cluster.clients.child
         if child is None or child.stdin is None:
             return False

@@ -1,1 +1,1 @@
-"""The report of a comparison: a PySpark job from run folders to marts and one HTML page."""
+"""The report of a comparison: a PySpark job that reads run folders, and writes tables and an HTML page."""

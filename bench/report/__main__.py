@@ -2,7 +2,8 @@
 
 from routekeeper.remoting.interrupt import end_quietly_when_interrupted
 
-# These lines run before the other modules are loaded, because loading takes a while.
+# Handle interrupts before the other modules are loaded: loading takes a while, and an interrupt in that time
+# would end with a traceback.
 end_quietly_when_interrupted()
 # ruff: noqa: E402
 

@@ -1,4 +1,4 @@
-"""Advice on the choice of a design, from the figures beside a report, without Spark."""
+"""Advice on the choice of a design, made from the tables beside a report; it does not need Spark."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class NoReport(Exception):
 
 
 def advice(folder: Path) -> list[tuple[str, str, str]]:
-    """Return for each headline measure: its subject, its result, and the medians of the designs.
+    """Return for each headline measure its subject, its result, and the medians of the designs.
 
     Args:
-        folder: Folder of a report; its ``marts`` hold the values of each run.
+        folder: Folder of a report; its subfolder ``marts`` has the values of each run.
 
     Raises:
-        NoReport: If the folder has no figures, or the machine was too busy for any advice.
+        NoReport: If the folder has no values, or if the machine was too busy for any advice.
     """
     path = folder / "marts" / "values.parquet"
     found: Values = defaultdict(lambda: defaultdict(dict))
@@ -58,7 +58,7 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
 
 
 def _rows(folder: Path, name: str) -> list[dict[str, Any]]:
-    """Read a table; empty if the report did not write it."""
+    """Return the rows of a table; an empty list if the report did not write the table."""
     try:
         rows: list[dict[str, Any]] = pq.read_table(folder / "marts" / name).to_pylist()
     except (OSError, pa.ArrowInvalid):

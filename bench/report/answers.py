@@ -1,8 +1,11 @@
-"""Conclusions from the values: rows of the tables, headline measures, and claims (pure).
+"""Conclusions from the values: table rows, results of headline measures, and answers to claims (no I/O).
 
-Every difference is the first design's value minus the second's. Each sentence of the first screen comes from
-the headline measures, at most eight, by one rule (:attr:`Primary.found`); all other figures only describe.
-With fewer than ten rounds, the sentence names the rounds: "in all 6 rounds" or "mixed".
+- Every difference is the first design's value minus the second design's value.
+- There are at most eight headline measures. Each sentence of the page's first screen states the result of a
+  headline measure. One rule gives all these results (:attr:`Primary.found`).
+- All other figures are shown without a conclusion.
+- With fewer than ten rounds, a sentence says in how many rounds the designs differed: "in all 6 rounds" or
+  "mixed".
 """
 
 import math
@@ -44,28 +47,32 @@ ARMS: Final = ("independent", "raft", "zookeeper")
 PAIRS: Final = (("raft", "independent"), ("zookeeper", "independent"), ("raft", "zookeeper"))
 CONTROLS: Final[tuple[tuple[str, str], ...]] = (("apache", "independent"), *AGAIN.items())
 REAL_PAIRS: Final[tuple[tuple[str, str], ...]] = tuple(REAL.items())
-"""RocketMQ's own brokers and Java client, and ours in their place."""
+"""Pairs of designs ("arms"): the first has RocketMQ's own brokers and Java client, the second has ours."""
 SHOWN: Final = ("independent", "independent-real", "raft", "raft-real", "zookeeper")
-"""Arms that have columns of their own, in order."""
+"""Arms that have columns of their own, in the order of the columns."""
 
 LEANING_BLOCKS_MIN: Final = 6
-"""Blocks that must all agree before a difference is stated; six agree by chance once in 32 times."""
+"""Least number of rounds for a statement that two designs differ; all rounds must agree.
+
+Six rounds agree by chance in 1 of 32 cases if the designs do not differ.
+"""
 
 Leaning = Literal["lower", "higher", "none"]
 
 Setting = tuple[str, str, str]
-"""Series, scenario and arm."""
+"""Key of all runs of one design in one scenario and series: (series, scenario, arm)."""
 
 COSTS: Final[frozenset[Unit]] = frozenset({"MiB", "CPU s", "s/min", "MiB/min", "/min", "KiB/s"})
-"""Units of used resources. Such figures are valid even if an arm used the whole machine; times are not."""
+"""Units of used resources. Figures in them are valid even if a design used all cores; times are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """One arm's values of one measure over its rounds.
+    """One design's values of one measure over its rounds: median, range and number of values.
 
     ``floor``: the largest true value that is recorded as 0. ``step``: the resolution of the values.
-    ``endless``: number of infinite values; ``high`` is the highest of the others.
+    ``endless``: the number of infinite values. ``high``: the highest finite value, or infinity if all values
+    are infinite.
     """
 
     middle: float
@@ -79,7 +86,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two arms compared: the first one's value minus the second one's, for each block."""
+    """Comparison of two designs: in each round, the first design's value minus the second design's value."""
 
     arms: tuple[str, str]
     found: list[float]
@@ -87,11 +94,15 @@ class Pair:
     material: float
     verdict: Verdict
     step: float = 0.0
-    """Resolution of the values."""
+    """Resolution of the values, in the measure's unit."""
 
     @property
     def leaning(self) -> Leaning:
-        """Return whether the first arm's value is lower or higher in every round, and by enough to matter."""
+        """Return "lower" or "higher" if the first design's value is lower, or higher, in every round.
+
+        Return "none" in all other cases, with fewer than :data:`LEANING_BLOCKS_MIN` rounds, and if the median
+        difference is smaller than ``material``.
+        """
         if self.estimate is None or self.estimate.blocks < LEANING_BLOCKS_MIN:
             return "none"
         if abs(self.estimate.value) < self.material:
@@ -103,37 +114,37 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One measure of one case, in every arm."""
+    """One measure of one case, with the values of every design."""
 
     place: Place
     measure: Measure
     arms: Mapping[str, Summary]
     pairs: list[Pair]
     unjudged: tuple[str, ...] = ()
-    """Arms that used the whole machine: their values are shown, and not compared."""
+    """Designs that used nearly all CPU cores: their values are shown, but not compared."""
     set_by_plan: tuple[str, ...] = ()
-    """Arms whose times are lengths that the plan sets; they are not compared either."""
+    """Designs whose times only repeat a length that the plan sets; these times are not compared, either."""
 
     @property
     def is_endless(self) -> bool:
-        """Return whether the value is infinite in all rounds of all arms.
+        """Return True if any design has an infinite value in any round.
 
-        Such a row has a sentence of its own.
+        The page never folds away such a row.
         """
         return any(each.endless for each in self.arms.values())
 
     @property
     def differs(self) -> bool:
-        """Return whether any pair of arms differs in every round, by enough to matter."""
+        """Return True if at least one pair of designs differs clearly; see :attr:`Pair.leaning`."""
         return any(pair.leaning != "none" for pair in self.pairs)
 
     @property
     def can_tell(self) -> bool:
-        """Return whether the row has enough rounds for a result."""
+        """Return True if the row has enough rounds for a result."""
         return max((each.blocks for each in self.arms.values()), default=0) >= LEANING_BLOCKS_MIN
 
     def pair(self, first: str, second: str) -> Pair | None:
-        """Return one pair of arms."""
+        """Return the comparison of two designs; None if the row has none."""
         return next((each for each in self.pairs if each.arms == (first, second)), None)
 
 
@@ -144,14 +155,19 @@ Found = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grown:
-    """A harm of one design that grows with the length of the fault; the other design has no such harm."""
+    """A harm (time in which answers are wrong) that grows with the fault's length in one design only.
+
+    The other design has no such harm.
+    """
 
     arm: str
     spared: bool
-    """True if a fault of half a session time-out does no harm: the harm begins when the lease has run out."""
+    """True if a fault of half a session time-out does no harm, because the harm begins only when the lease
+    ends."""
     other: str
     longest: float
-    """The other design's longest value at any length of the fault; it is below the measure's resolution."""
+    """The other design's longest value in s at any length of the fault; it is at most the measure's
+    resolution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,34 +180,42 @@ class Primary:
     set_by_plan: tuple[str, ...] = ()
     grown: Grown | None = None
     beside: str = ""
-    """Facts that the page shows beside the result, see :mod:`.beside`."""
+    """Facts that the page shows beside the result; the module :mod:`.beside` writes them."""
     hidden: Mapping[str, float] = field(default_factory=dict)
-    """Arms with values that are recorded as 0; for each, the longest time that such a value may hide."""
+    """Maps a design to the longest time in s that the measurement may have missed and recorded as 0.
+
+    Designs without a 0 are left out.
+    """
     at_worst: tuple[Pair, ...] = ()
-    """The same pair, once for each arm of ``hidden``, with that arm's zeros replaced by its longest time."""
+    """Comparisons of the same two designs, one for each design in ``hidden``.
+
+    In each comparison, the zeros of that design are replaced by the longest time that may be recorded as 0.
+    """
 
     @property
     def blocks(self) -> int:
-        """The number of blocks from which it was computed."""
+        """The number of rounds ("blocks" in the code) from which the result was computed."""
         return 0 if self.pair.estimate is None else self.pair.estimate.blocks
 
     @property
     def is_verdict(self) -> bool:
-        """Return whether the measure has enough rounds (blocks) for a verdict."""
+        """Return True if the measure has enough rounds for a verdict."""
         return self.blocks >= VERDICT_BLOCKS_MIN
 
     @property
     def resolution_s(self) -> float:
-        """The smallest difference that its measure can show."""
+        """The smallest difference that the measure can show, in seconds."""
         return RESOLUTION_S.get(self.named.measure, 0.0)
 
     @property
     def found(self) -> Found:
-        """Return the result for the measure's first arm, by the rule behind all sentences of claims.
+        """Return the result for the measure's first design.
 
-        With fewer than ten blocks, ``better`` and ``worse`` mean that the arm was so in every block, and that
-        the median difference is large enough to matter. The page says this, and it is no verdict; see
-        :attr:`is_verdict`.
+        Every sentence about a claim follows from this rule.
+
+        With fewer than ten rounds, ``better`` and ``worse`` mean: the first design had the better, or the
+        worse, value in every round, and the median difference is at least the margin. The page shows such a
+        result, but does not call it a verdict; see :attr:`is_verdict`.
         """
         if self.unjudged:
             return "unjudged"
@@ -205,11 +229,14 @@ class Primary:
 
     @property
     def is_hidden(self) -> bool:
-        """Return whether the result would change if values recorded as 0 were as long as they can be."""
+        """Return True if the result could change because short times may have been recorded as 0.
+
+        To find this out, each 0 of one design is replaced by the longest time that may be recorded as 0.
+        """
         found = self._result(self.pair)
         if found == "open":
             return False
-        # Two designs below the margin are equivalent, as long as a 0 cannot hide more than that.
+        # The result "equivalent" can change only if a time above the margin may have been recorded as 0.
         hidden = (most > self.named.margin or found != "equivalent" for most in self.hidden.values())
         worst = zip(hidden, self.at_worst, strict=True)
         return any(self._result(each) != found for may_matter, each in worst if may_matter)
@@ -226,12 +253,12 @@ class Primary:
 
     @property
     def winner(self) -> str | None:
-        """The better arm; None if neither is better."""
+        """The better design; None if neither design is better."""
         return {"better": self.pair.arms[0], "worse": self.pair.arms[1]}.get(self.found)
 
     @property
     def place(self) -> Place:
-        """The place of the compared values."""
+        """The series, scenario, case and measure of the compared values."""
         named = self.named
         return Place(named.series, named.scenario, named.case, named.measure)
 
@@ -242,27 +269,29 @@ TIMER_SERIES: Final = ("equal", "equal-tenth", "equal-undivided")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """One recovery of one arm, split into the part that scales with the timers and the fixed part.
+    """One recovery time of one design, split into a part that scales with the timers and a fixed part.
 
-    ``split``: made without the values at divisor 1, if there are two other divisors; None if the median
-    recovery at one of its divisors never ended. ``measured``: the median of the blocks at divisor 1.
+    ``split``: the two parts. If the time was measured at two or more divisors of the timers other than 1,
+    only these measurements determine both parts. Otherwise the measurement at divisor 1 is used as well.
+    None if a median that the computation needs is infinite. ``measured``: the median of the rounds at
+    divisor 1 (RocketMQ's own timers).
     """
 
     place: Place
     arm: str
     split: Split | None
     divisors: tuple[float, ...]
-    """Divisors from which ``split`` was made."""
+    """Divisors of the timers whose measurements gave ``split``."""
     measured: float | None = None
 
     @property
     def is_prediction(self) -> bool:
-        """Return whether two divisors other than 1 predict the value at divisor 1."""
+        """Return True if two divisors other than 1 predict the value at divisor 1."""
         return len(self.divisors) > 1 and 1 not in self.divisors
 
     @property
     def off(self) -> float | None:
-        """Measured value minus predicted value at divisor 1; None if either is missing."""
+        """Measured value minus predicted value at divisor 1; None if one of the two values is missing."""
         if self.measured is None or self.split is None or not self.is_prediction:
             return None
         return self.measured - self.split.low
@@ -274,12 +303,12 @@ def rows(
     crowded: Collection[Setting] = (),
     planned: Collection[tuple[Place, str]] = (),
 ) -> list[Row]:
-    """Return a row per place, in the places' order.
+    """Return one table row for each place (series, scenario, case, measure), in the order of ``values``.
 
     Args:
-        floors: For places and arms, the largest true value that is recorded as 0.
-        crowded: Places at which an arm used the whole machine.
-        planned: Places at which an arm's times are lengths of the plan.
+        floors: Maps a place and a design to the largest true value that is recorded as 0.
+        crowded: Series, scenario and design of runs in which the design used nearly all CPU cores.
+        planned: Places and designs whose times are lengths that the plan sets.
     """
     return [
         _row(place, arms, (floors or {}).get(place, {}), crowded, planned) for place, arms in values.items()
@@ -287,7 +316,7 @@ def rows(
 
 
 def unjudged(place: Place, arms: Collection[str], crowded: Collection[Setting]) -> tuple[str, ...]:
-    """Return the arms without conclusions, because they used the whole machine."""
+    """Return the designs that are not compared, because they used nearly all CPU cores."""
     if place.measure in MEASURES and MEASURES[place.measure].unit in COSTS:
         return ()
     return tuple(arm for arm in arms if (place.series, place.scenario, arm) in crowded)
@@ -332,7 +361,7 @@ def _pair(values: Mapping[str, Mapping[Block, float]], line: Line, material: flo
 
 
 def summary(found: Sequence[float], floor: float = 0.0, step: float = 0.0) -> Summary:
-    """Return median and range."""
+    """Return the median, the range and the number of the values."""
     ordered = sorted(found)
     ended = [value for value in ordered if not endless(value)] or ordered
     return Summary(
@@ -353,10 +382,10 @@ def primaries(
     planned: Collection[tuple[Place, str]] = (),
     floors: Mapping[Place, Mapping[str, float]] | None = None,
 ) -> list[Primary]:
-    """Return the results of headline measures, by their margins.
+    """Return the results of the headline measures, judged by their margins.
 
     Args:
-        floors: As for :func:`rows`.
+        floors, crowded, planned: As for :func:`rows`.
     """
     found = []
     for line in named:
@@ -393,9 +422,10 @@ def primaries(
 def _grown(
     place: Place, line: NamedLine, values: Values, planned: Collection[tuple[Place, str]]
 ) -> Grown | None:
-    """Return the design whose harm grows with the fault, if the other one has none at any length.
+    """Return the design whose harm grows with the fault, if the other design has no harm at any length.
 
-    The plan sets how long such a harm lasts, but not whether there is one. So the line is compared.
+    The plan sets the length of the fault, and so the length of the harm. It does not set whether there is a
+    harm, so the designs can be compared.
     """
     marked = [arm for arm in line.arms if (place, arm) in planned]
     sweep = [
@@ -421,7 +451,7 @@ def _grown(
 def _hidden(
     arms: Mapping[str, Mapping[Block, float]], line: NamedLine, floors: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the arms of a line with values of 0, and the longest time that each may hide."""
+    """Return the longest time in s that may be recorded as 0, for each compared design that has a 0."""
     least = RESOLUTION_S.get(line.measure, 0.0)
     found = {arm: max(least, floors.get(arm, 0.0)) for arm in line.arms if 0.0 in arms.get(arm, {}).values()}
     return {arm: most for arm, most in found.items() if most}
@@ -430,16 +460,17 @@ def _hidden(
 def taken_apart(
     values: Values, divisors: Mapping[str, float], downs: Mapping[Place, float] | None = None
 ) -> list[Taken]:
-    """Split each recovery by the series that differ only in the timers' divisor.
+    """Split each recovery time into a part that scales with the timers, and a fixed part.
 
-    Two divisors other than 1 predict the value at divisor 1, which is then compared with the measured one.
-    If there are no two such divisors, the value at divisor 1 is used for the split, and nothing is compared.
-    Times of partitions are not split: the experimenter decides how long a partition lasts, not a timer.
+    The split uses series that differ only in the timers' divisor. Two divisors other than 1 predict the value
+    at divisor 1; the caller can compare the prediction with the measured value. If there are no two such
+    divisors, the split uses the value at divisor 1 as well, so there is no prediction. Times of partitions
+    are not split, because the experimenter decides how long a partition lasts.
 
     Args:
-        divisors: Series to divisor, of :data:`TIMER_SERIES` as far as they were run.
-        downs: By place of the series ``equal``: the seconds for which servers were kept down, which no timer
-            scales.
+        divisors: Maps each series of :data:`TIMER_SERIES` that was run to its divisor.
+        downs: Maps a place of the series ``equal`` to the seconds for which servers were kept down; no timer
+            scales this time.
     """
     found = []
     for place, arms in values.items():
@@ -464,7 +495,7 @@ def taken_apart(
 
 
 class Evidence(NamedTuple):
-    """One figure that is shown beside a claim. A headline measure may compare it."""
+    """One figure that is shown beside a claim; a headline measure may compare the same figure."""
 
     scenario: str
     case: str | None
@@ -474,13 +505,13 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A claim of RocketMQ's documents, with the figures that could show it."""
+    """A claim of RocketMQ's documents, with the figures that could support or refute it."""
 
     letter: str
     said: str
     evidence: tuple[Evidence, ...]
     source: str = ""
-    """The place in the documents that makes the claim; empty for a question of our own."""
+    """The part of the documents that makes the claim; empty for a question of our own."""
     caveat: str = ""
     """Facts that a reader needs to understand the claim's figures."""
     by_design: bool = False
@@ -498,13 +529,13 @@ def _claim(told: Mapping[str, Any]) -> Claim:
 TEXTS: Final[dict[str, Any]] = tomllib.loads(
     files("routekeeper.bench.report").joinpath("texts.toml").read_text(encoding="utf-8")
 )
-"""Names and sentences of the page."""
+"""Names and sentences that the page shows, read from ``texts.toml``."""
 CLAIMS: Final = tuple(map(_claim, TEXTS["claims"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A claim with its figures, and the headline measures among them."""
+    """A claim with its figures, and with the headline measures that compare these figures."""
 
     claim: Claim
     found: list[tuple[Evidence, Row]]
@@ -512,7 +543,7 @@ class Answer:
 
 
 def answer(claim: Claim, table: Mapping[Place, Row], lines: Sequence[Primary]) -> Answer:
-    """Return a claim with its figures and headline measures, as far as there are some."""
+    """Return a claim with the figures and the headline measures that exist for it."""
     found, about = [], []
     for each in claim.evidence:
         places = [Place(series, each.scenario, each.case, each.measure) for series in JUDGED]
@@ -524,5 +555,5 @@ def answer(claim: Claim, table: Mapping[Place, Row], lines: Sequence[Primary]) -
 
 
 def endless(value: float) -> bool:
-    """Return whether an arm never recovered, or lost its server."""
+    """Return True if a value is infinite: the design never recovered, or lost its server."""
     return math.isinf(value)

@@ -1,17 +1,20 @@
-"""Answers of a server that go backwards: older than one that the same process gave before.
+"""Answers of a server that go backwards: an answer is older than an earlier answer of the same process.
 
-Pure functions ``DataFrame -> DataFrame`` of built-in expressions. A design whose reads never lose an
-acknowledged change gives no such answers. The truth is the harness's log, and an answer is counted only if
-the log leaves no doubt:
+Each function makes a DataFrame from DataFrames with Spark's built-in expressions, and has no other effect.
 
-- A version of a topic is older than another one if the last time its broker sent it, before the answer was
-  read, lies before the first time that it sent the other one. So a broker whose version really went back, and
-  that sends an old version again, causes no older answer.
-- A broker is listed again although it is gone: the process had listed it, no longer did so in a reading that
-  was sent after the broker's end, and lists it before the broker was started again.
+A design whose reads never lose an acknowledged change gives no such answers. The harness's log shows the true
+states. An answer is counted only if the log leaves no doubt:
+
+- Version A of a topic counts as older than version B only if the topic's broker sent A for the last time
+  before it sent B for the first time. Only versions sent before the answer was read are considered. So if a
+  broker itself sends an old version again, an answer with this version does not count as older.
+- A broker counts as listed again, although it is gone, after three steps. First the process listed the
+  broker. Then it did not list the broker in a reading that was sent after the broker's end. Then it listed
+  the broker before the broker was started again.
 - Answers before and after a restart of a server are not compared: the new process may know less, or nothing.
-- Versions that are not in the log, and servers with unknown processes, are not compared. Neither is a route
-  that vanishes, because its broker may have left.
+- Versions that are not in the log are not compared. Servers whose process starts are not in the log are not
+  compared, either.
+- A route that vanishes is not counted, because its broker may have left.
 """
 
 from typing import Final
@@ -29,12 +32,15 @@ _JUDGED: Final = ("run", "index", "seen_ns", "fell", "relisted", "older_ns")
 def backwards(given: DataFrame, truth: DataFrame, runs: DataFrame) -> DataFrame:
     """Count the answers of servers that went backwards.
 
-    In:  :func:`answers`; good truth rows with run; ``RUNS``.
-    Out: one row per (run, fault) in which anything was compared: fault int, the last one that had begun, null
-        before the first; compared long; fell long, answers with an older version than the answer before;
-        relisted long, answers that list a broker again which was gone; servers long, the number of servers
-        that gave such answers; longest_ns long, the longest time for which one server gave only older
-        answers, 0 if none did.
+    In:  :func:`answers`; valid truth rows with the column ``run``; table ``RUNS``.
+    Out: one row per (run, fault) in which at least one answer was compared:
+
+        - fault int: the last fault that had begun; null before the first fault
+        - compared long: number of compared answers
+        - fell long: number of answers with an older version than the answer before
+        - relisted long: number of answers that list a broker again although it is gone
+        - servers long: number of servers that gave such answers
+        - longest_ns long: longest time for which one server gave only older answers; 0 if no server did
     """
     judged = _by_version(given, truth, runs).unionByName(_by_list(given, runs))
     begun = F.filter("windows", lambda w: w["begin_ns"] + F.col("measure_begin_ns") <= F.col("seen_ns"))
@@ -55,12 +61,16 @@ def backwards(given: DataFrame, truth: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def answers(views: DataFrame, processes: DataFrame, runs: DataFrame) -> DataFrame:
-    """Return each server's answers with the instants of their begin, and the answering process.
+    """Return each server's answers with the instants at which they were read, and the answering process.
 
-    In:  good view and process rows with run; ``RUNS``.
-    Out: life, run, index, topic, state, brokers, version; process int, number of this server's processes that
-        had been started; seen_ns long, when the answer was first read; still_ns long, when the last reading
-        of it was sent. Both are instants of the host.
+    In:  valid view rows and process rows, with the column ``run``; table ``RUNS``.
+    Out: one row per answer; both instants are read from the host's clock:
+
+        - run, index, topic, state, brokers, version
+        - life string: name of the cluster from its start to its end; a cluster can make several runs
+        - process int: number of processes of this server that had been started when the answer was read
+        - seen_ns long: instant at which the answer was first read
+        - still_ns long: instant at which the last reading of the answer was sent
     """
     life = F.broadcast(runs.select("run", "life"))
     started = (
@@ -71,7 +81,8 @@ def answers(views: DataFrame, processes: DataFrame, runs: DataFrame) -> DataFram
     )
     in_order = Window.partitionBy(*_SERVER).orderBy("seen_ns")
     first_ns = F.min("seen_ns").over(Window.partitionBy(*_SERVER))
-    # At the begin of a slot each view is repeated, at an instant without a reading.
+    # Keep only rows of real readings. At the begin of a run, the last view of the preceding run is written
+    # again, although nothing was read at that instant.
     was_read = F.col("unseen_ns").isNotNull() | (F.col("seen_ns") == first_ns) | (F.col("state") == "end")
     return (
         views.where(F.col("observer") == "nameserver")
@@ -91,11 +102,11 @@ def answers(views: DataFrame, processes: DataFrame, runs: DataFrame) -> DataFram
 
 
 def _by_version(given: DataFrame, truth: DataFrame, runs: DataFrame) -> DataFrame:
-    """Judge the answers that show a version.
+    """Judge the answers that show a version of their topic.
 
-    In:  :func:`answers`; good truth rows with run; ``RUNS``.
-    Out: run, index, seen_ns; fell, relisted int, 0 or 1; older_ns long: at the end of this answer, the time
-        for which the server has given only older answers; 0 if this one is not older.
+    In:  :func:`answers`; valid truth rows with the column ``run``; table ``RUNS``.
+    Out: run, index, seen_ns; fell, relisted int, 0 or 1; older_ns long: the time for which the server has
+        given only older answers until the end of this answer; 0 if this answer is not older.
     """
     sent = (
         truth.where((F.col("subject") == "topic") & (F.col("what") == "changing"))
@@ -122,10 +133,10 @@ def _by_version(given: DataFrame, truth: DataFrame, runs: DataFrame) -> DataFram
 
 
 def _by_list(given: DataFrame, runs: DataFrame) -> DataFrame:
-    """Judge the answers of topics that list a broker which was gone for a while.
+    """Judge the answers about topics whose routes list a broker that was gone for a while.
 
-    In:  :func:`answers`; ``RUNS``.
-    Out: as :func:`_by_version`.
+    In:  :func:`answers`; table ``RUNS``.
+    Out: the columns of :func:`_by_version`.
     """
     begin = F.col("measure_begin_ns")
     gaps = (
@@ -168,10 +179,10 @@ def _by_list(given: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def _with_age(judged: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Add ``older_ns``: the time for which each server has given only older answers, one after the other.
+    """Add ``older_ns``: the time for which each server has shown older answers without interruption.
 
-    In:  the keys; run, index, seen_ns, still_ns; is_older boolean; fell, relisted int.
-    Out: as :func:`_by_version`.
+    In:  the columns ``keys``; run, index, seen_ns, still_ns; is_older boolean; fell, relisted int.
+    Out: the columns of :func:`_by_version`.
     """
     in_order = Window.partitionBy(*keys).orderBy("seen_ns").rowsBetween(Window.unboundedPreceding, 0)
     of_one = Window.partitionBy(*keys, "episode")

@@ -1,6 +1,6 @@
-"""Facts without which the words for a headline measure would mislead (pure).
+"""Facts that the page shows beside a headline measure, because the measure's name alone would mislead.
 
-Each fact holds for the runs of the page. The page shows it wherever it names the measure.
+Each fact holds for the runs of the page. The page shows the fact wherever it names the measure.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,12 @@ from routekeeper.bench.report.used_timers import session_is_lease, timers_of, un
 from routekeeper.bench.report.words import TIMERS, listed, name, quantity, say
 
 KILLED: Final = ("broker-dies", "kill", "left_by_clients_s")
-"""The measure that only shows ZooKeeper's session time-out: connections of a killed broker close at once."""
+"""Scenario, case and measure: time until clients drop a killed broker. With ZooKeeper, this time follows from
+the session time-out."""
 
 
 def with_facts(lines: Sequence[Primary], sources: Sequence[Source], values: Values) -> list[Primary]:
-    """Return the headline measures, each with the facts that belong beside it."""
+    """Return the headline measures; each has the facts that a reader needs to understand the measure."""
     return [replace(line, beside="; ".join(_facts(line, sources, values))) for line in lines]
 
 
@@ -58,7 +59,10 @@ def _is(line: Primary, place: tuple[str, str, str]) -> bool:
 
 
 def of_session(lines: Sequence[Primary], sources: Sequence[Source], values: Values) -> str:
-    """Return the sentence on a killed broker with each system's own timers; empty if none is compared."""
+    """Return the sentence on a killed broker with each system's own timers.
+
+    The text is empty if no headline measure compares this case.
+    """
     line = next((each for each in lines if _is(each, KILLED) and "zookeeper" in each.pair.arms), None)
     if line is None or not session_is_lease(sources, line.named.series):
         return ""

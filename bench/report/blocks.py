@@ -1,12 +1,17 @@
-"""Statistics of a difference over rounds: the median of their differences and its order statistics (pure).
+"""Statistics of a difference over rounds: the median of the rounds' differences, and its interval.
 
-A round ("block" in the code) has one run of every arm, in random order. Operations of one run share its
-processes and disturbances; rounds share only the machine, so the round is the unit. Order statistics suppose
-no distribution: the range of ``n`` independent differences misses their median only if all lie on one side
-of it, which happens once in ``2 ** (n - 1)``. Six rounds contain it with 96.9 %, ten with 99.8 %, for any
-distribution.
+This module does no I/O and reads no clock.
 
-A difference is always the first arm's value minus the second's.
+A round ("block" in the code) has one run of every design, in random order. Operations of one run are not
+independent, because they share processes and disturbances. Rounds share only the machine, so each round is
+one observation of the statistics.
+
+The interval consists of order statistics, which need no assumption about the distribution. The range of ``n``
+independent differences misses the true median only if all differences lie on one side of it. That happens
+with probability ``1 / 2 ** (n - 1)``. So for any distribution, the range of six rounds contains the true
+median with a probability of 96.9 %, and the range of ten rounds with a probability of 99.8 %.
+
+A difference is always the first design's value minus the second design's value.
 """
 
 import math
@@ -15,14 +20,17 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
 VERDICT_BLOCKS_MIN: Final = 10
-"""With fewer blocks, differences are described, and no design is called better."""
+"""Least number of rounds for a verdict. With fewer rounds, the page only describes differences."""
 
 CONFIDENCE: Final = 1 - 2 / 2**VERDICT_BLOCKS_MIN
-"""Probability that one verdict is right: 99.8 %. So :data:`PRIMARY_MAX` verdicts are all right with 98 %."""
+"""Probability that one verdict is right: 99.8 %.
+
+All :data:`PRIMARY_MAX` verdicts together are right with a probability of 98 %.
+"""
 
 PRIMARY_MAX: Final = 8
 ABOVE_MIN: Final = 10
-"""Observations that must lie above a percentile; with fewer, it depends on single requests."""
+"""Least number of observations above a shown percentile; with fewer, it depends on single requests."""
 
 _Block = TypeVar("_Block", int, tuple[str, int])
 
@@ -31,29 +39,29 @@ Verdict = Literal["better", "worse", "equivalent", "inconclusive", "all blocks",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The median of the blocks' differences and the interval that their order statistics give.
+    """The median of the rounds' differences, and the interval that their order statistics give.
 
-    ``low`` and ``high`` may be infinite, if an arm never recovered. If neither arm recovered in a round,
-    their difference is unknown, and the interval extends to both sides.
+    ``low`` and ``high`` may be infinite, if a design never recovered. If neither design recovered in a round,
+    the round's difference is unknown: it counts as -infinity for ``low``, and as +infinity for ``high``.
     """
 
     value: float
     low: float
     high: float
     confidence: float
-    """Probability that the interval holds the median; 0 for one block."""
+    """Probability that the interval contains the true median; 0 for one round."""
     blocks: int
     below: int
-    """Blocks in which the first arm's value is the smaller one."""
+    """Number of rounds in which the first design's value is smaller than the second design's value."""
     above: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One measure, one pair of arms, one series, with the margin that was named before anything ran.
+    """One measure, one pair of designs and one series, with a margin that was set before any run.
 
-    ``margin``: the smallest difference that would change a decision, in the measure's unit; None for a line
-    that is described only.
+    ``margin``: the smallest difference that would change a decision, in the measure's unit. None if the
+    measure is only described.
     """
 
     measure: str
@@ -64,10 +72,10 @@ class Line:
 
 
 def differences(first: Mapping[_Block, float], second: Mapping[_Block, float]) -> list[float]:
-    """Return first minus second of every block that has both, in the blocks' order.
+    """Return first minus second for every round that has both values, in the order of the rounds.
 
-    A round that lost one of its runs is left out for this pair of arms only; no run of another round replaces
-    it. Two infinite values give nan.
+    A round without a valid run of one of the two designs is left out; no run of another round replaces the
+    missing run. Two infinite values give nan.
     """
     return [_minus(first[block], second[block]) for block in sorted(first.keys() & second.keys())]
 
@@ -77,7 +85,7 @@ def _minus(first: float, second: float) -> float:
 
 
 def estimate(found: Sequence[float]) -> Estimate | None:
-    """Return median and interval of the blocks' differences; None without any."""
+    """Return the median and the interval of the rounds' differences; None without differences."""
     if not found:
         return None
     n = len(found)
@@ -102,13 +110,20 @@ def _median(ordered: Sequence[float]) -> float:
 
 
 def coverage(n: int, rank: int) -> float:
-    """Return the probability that the median lies between the order statistics ``rank`` from both ends."""
+    """Return the probability that the true median lies between two of ``n`` ordered values.
+
+    The two values have the position ``rank``, one counted from the lowest and one from the highest value.
+    Position 0 is the lowest or highest value itself.
+    """
     missed: float = sum(math.comb(n, k) for k in range(rank + 1)) / 2**n
     return max(1 - 2 * missed, 0.0)
 
 
 def order_statistic(n: int) -> int:
-    """Return the rank from each end, counted from 0, that still holds the median with ``CONFIDENCE``."""
+    """Return the highest rank whose interval reaches the probability ``CONFIDENCE``; 0 if no rank does.
+
+    The interval leaves out ``rank`` values at each end. Rank 0 means the range of all values.
+    """
     rank = 0
     while 2 * (rank + 1) < n and coverage(n, rank + 1) >= CONFIDENCE:
         rank += 1
@@ -116,12 +131,15 @@ def order_statistic(n: int) -> int:
 
 
 def judge(found: Estimate | None, line: Line) -> Verdict:
-    """Return the result for a measure's first arm.
+    """Return the result for a measure's first design.
 
-    ``better`` and ``worse`` need the whole interval beyond the margin, ``equivalent`` needs the whole
-    interval within it. So two experiments can find ``better`` and ``equivalent`` only if the interval of one
-    of them does not hold the true value. In all other cases the line is inconclusive. With fewer than
-    ``VERDICT_BLOCKS_MIN`` blocks the result only says whether all blocks agree.
+    - ``better`` and ``worse``: the whole interval lies beyond the margin.
+    - ``equivalent``: the whole interval lies within the margin.
+    - ``inconclusive``: all other cases.
+
+    If one experiment finds ``better`` and another finds ``equivalent``, at least one of the two intervals
+    misses the true value. With fewer than ``VERDICT_BLOCKS_MIN`` rounds, the result only says whether all
+    rounds agree.
     """
     if found is None:
         return "no block"
@@ -137,15 +155,15 @@ def judge(found: Estimate | None, line: Line) -> Verdict:
 
 
 def percentile_may_be_told(n: int, quantile: float) -> bool:
-    """Return whether at least ``ABOVE_MIN`` of ``n`` observations lie above the percentile."""
+    """Return True if at least ``ABOVE_MIN`` of ``n`` observations lie above the percentile."""
     return n * (1 - quantile) >= ABOVE_MIN - 1e-9
 
 
 def percentile(rows: Sequence[tuple[float, int]], quantile: float) -> float | None:
-    """Return a percentile of (value, count) rows of merged histograms or raw values; None if too few.
+    """Return a percentile of (value, count) rows; None if too few observations lie above it.
 
-    It is the smallest value that at least the share ``quantile`` of the observations does not exceed. It is
-    never interpolated, so values may be infinite.
+    The rows are merged histograms or raw values. The percentile is the smallest value for which at least the
+    share ``quantile`` of the observations is not larger. It is never interpolated, so it may be infinite.
     """
     n = sum(count for _, count in rows)
     if not percentile_may_be_told(n, quantile):
@@ -162,34 +180,37 @@ def percentile(rows: Sequence[tuple[float, int]], quantile: float) -> float | No
 class Split:
     """A recovery time, split into a fixed part and a part that the timers' divisor scales.
 
-    ``low`` and ``high`` are bounds of the whole time with RocketMQ's own timers. From measurements at two
-    divisors both parts follow, and the bounds are equal. From one divisor only bounds follow: at ``low``
-    nothing scales, at ``high`` everything does.
+    ``low`` and ``high`` are bounds of the whole time with RocketMQ's own timers (divisor 1). Measurements at
+    two divisors determine both parts, and the bounds are equal. A measurement at one divisor gives bounds
+    only: ``low`` if no part scales, ``high`` if the whole time scales.
     """
 
     fixed: float | None
     scaled: float | None
-    """The scaled part at divisor 1."""
+    """Seconds that the scaled part takes at divisor 1."""
     low: float
     high: float
 
 
 def split(measured: Mapping[float, float], kept: float = 0.0) -> Split | None:
-    """Split a recovery by its values at one or more divisors; None without values or if one is infinite.
+    """Split a recovery time into a fixed and a scaled part, by its values at one or more divisors.
 
-    At divisor ``d`` a recovery is ``fixed + scaled / d``. Of more than two divisors the smallest and the
-    largest are used, because they lie farthest apart. No part can be negative: if chance makes a part
-    negative, it counts as 0, and the other part is fitted to both values by least squares.
+    Return None without values, or if a value is infinite. At divisor ``d`` a recovery takes ``fixed + scaled
+    / d``. If there are more than two divisors, only the smallest and the largest are used. No part can be
+    negative. If chance makes a part negative, it counts as 0, and the remaining part is fitted to both values
+    by least squares.
 
     Args:
-        kept: Time for which the experimenter kept servers down, which does not scale.
+        measured: Values by divisor.
+        kept: Time for which the experimenter kept servers down; it does not scale.
     """
     if not measured or any(not math.isfinite(value) for value in measured.values()):
         return None
     small, large = min(measured), max(measured)
     if small == large:
         value = measured[small]
-        # A recovery that ended while the servers were still down did not wait for their start.
+        # A recovery that ended while the servers were still down did not wait for their start, so the time
+        # for which they were down is no part of it.
         known = kept if value >= kept else 0.0
         return Split(fixed=None, scaled=None, low=value, high=known + (value - known) * small)
     scaled = (measured[small] - measured[large]) / (1 / small - 1 / large)

@@ -1,4 +1,7 @@
-"""Conditions for a valid result: other programs, lateness of the load, a fully used machine (pure)."""
+"""Conditions for a valid result: few other programs, a punctual load, a machine with free cores.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -14,33 +17,34 @@ from routekeeper.bench.report.gold import Gold
 from routekeeper.bench.report.measures import OTHERS_CORES, others_cores
 
 LATE_MS: Final = 20.0
-"""If one operation in twenty was sent later than this after it was due, the load was not the planned load."""
+"""Limit of the 95th percentile of sending delays in ms. Above it, the load is not the planned load."""
 
 LATE_QUANTILE: Final = 0.95
 BUSY_SHARE: Final = 0.25
-"""Share of disturbed runs above which there are no conclusions: rounds then share more than the machine."""
+"""Largest share of disturbed runs with which the report draws conclusions. If more runs are disturbed, one
+disturbance may have affected several rounds, so the rounds are not independent observations."""
 
 FULL_SHARE: Final = 0.9
-"""Share of the machine's cores used in a run, on average, above which requests wait for a processor."""
+"""Average share of the machine's cores in use during a run. Above it, requests wait for a processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Disturbances of the used runs: each field maps a run to a figure."""
+    """Disturbances of the used runs: each field maps a run to one figure."""
 
     others_cores: dict[str, float]
-    """Cores used by programs that had nothing to do with the run."""
+    """Number of cores that programs outside the run used."""
     late_ms: dict[str, float]
-    """Time from due to sent that one operation in twenty reached or exceeded."""
+    """95th percentile of the time in ms from an operation's due instant until it was sent."""
     used_share: dict[str, float] = field(default_factory=dict)
-    """Share of the machine's cores that was in use, by servers, load and harness together."""
+    """Average share of the machine's cores that servers, load and harness used together."""
 
     @property
     def disturbances(self) -> list[str]:
-        """Return the reasons why the runs allow no conclusions; empty if they allow some.
+        """Return the reasons why the runs allow no conclusions; empty if they allow conclusions.
 
-        Runs of an arm that used the whole machine do not count: the arm itself delayed the load, and gets no
-        result.
+        Runs of a design that used nearly all CPU cores are not considered: the design itself delayed the
+        load, and the report does not compare it with other designs.
         """
         found = []
         crowded = self.crowded
@@ -73,7 +77,10 @@ class Conditions:
 
     @property
     def crowded(self) -> dict[Setting, tuple[int, int]]:
-        """Return arms that used the whole machine: the number of runs in which they did, and of all runs."""
+        """Return the designs that used nearly all CPU cores in more than ``BUSY_SHARE`` of their runs.
+
+        Each design has a pair: the number of such runs, and the number of all its runs.
+        """
         shares: dict[Setting, list[float]] = defaultdict(list)
         for run, share in self.used_share.items():
             shares[_setting(run)].append(share)
@@ -103,7 +110,8 @@ def conditions(gold: Gold) -> Conditions:
     shares = {
         run: row.cpu_ns / row.covered_ns / manifest.machine.cores
         for run, row in of_machine.items()
-        if (manifest := used[run]) is not None and manifest.links != "none"  # else the servers are elsewhere
+        # skip runs with links "none": their servers run on other machines
+        if (manifest := used[run]) is not None and manifest.links != "none"
     }
     spread: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for each in gold.lateness:

@@ -1,20 +1,24 @@
-"""Resources that processes and links used while measuring: pure functions ``DataFrame -> DataFrame``."""
+"""Resources that processes and links used while measuring.
+
+Each function makes a DataFrame from DataFrames, without other inputs or effects.
+"""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 
 def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
-    """Sum the resources of each role; a process that was started meanwhile counts from its first instruction.
+    """Sum the resources of each role; a process started during the run counts from its first instruction.
 
-    In:  good process rows with run; ``RUNS``.
+    In:  valid process rows with the column ``run``; table ``RUNS``.
     Out: one row per (run, role):
 
         - covered_ns long: time from the first to the last sample; all other columns hold for this time
         - cpu_ns long
-        - rss_bytes long: sum over the role's indexes of the largest size that a process of the index had
-        - pids, processes long: number of processes, and of indexes (a restarted process keeps its index)
-        - busiest double: cores of the busiest process over its life
+        - rss_bytes long: sum over all indexes; an index counts with the largest size of any of its processes
+        - pids long: number of processes
+        - processes long: number of indexes (a restarted process keeps its index)
+        - busiest double: CPU cores that the busiest process used on average
         - died long: processes that ended although the harness did not end them
     """
     t = F.col("t_ns")
@@ -61,9 +65,9 @@ def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def fault_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
-    """Sum the resources of each role in each fault's window; new processes count from their beginning.
+    """Sum the resources of each role in each fault's window; new processes count from their start.
 
-    In:  good process rows with run; ``RUNS``.
+    In:  valid process rows with the column ``run``; table ``RUNS``.
     Out: one row per (run, fault, role): cpu_ns long, from the last sample before the fault until the last
         sample in the fault's window; started long, processes that began in the window.
     """
@@ -90,11 +94,12 @@ def fault_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def disk_costs(samples: DataFrame) -> DataFrame:
-    """Sum the bytes that servers, and the device, wrote between the first and the last sample of a run.
+    """Sum the bytes that servers, and the disk device, wrote from the first to the last sample of a run.
 
-    In:  good disk rows with run.
-    Out: one row per (run, role): covered_ns, written_bytes, syncs, sectors long; null if a server does not
-        report them, or reports less than before, because its files were replaced meanwhile.
+    In:  valid disk rows with the column ``run``.
+    Out: one row per (run, role): covered_ns, written_bytes, syncs, sectors long. A figure is null if a server
+        does not report it. It is also null if a server reports less than before, because its files were
+        replaced during the run.
     """
 
     def grown(name: str) -> Column:
@@ -117,11 +122,11 @@ def disk_costs(samples: DataFrame) -> DataFrame:
 
 
 def link_bytes(links: DataFrame, runs: DataFrame) -> DataFrame:
-    """Sum the bytes over the links of the harness's proxy while measuring.
+    """Sum the bytes that the links of the harness's proxy carried while measuring.
 
-    In:  good link rows with run; ``RUNS``.
-    Out: one row per (run, dialler, acceptor): covered_ns long, from the first to the last sample; bytes
-        long, both directions, in this time.
+    In:  valid link rows with the column ``run``; table ``RUNS``.
+    Out: one row per (run, dialler, acceptor): covered_ns long, from the first to the last sample; bytes long,
+        both directions, in this time.
     """
     t = F.col("t_ns")
     return (

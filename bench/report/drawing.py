@@ -1,8 +1,10 @@
-"""Geometry of the page's drawings: it turns numbers into coordinates, from which templates make SVG (pure).
+"""Geometry of the page's drawings: numbers become coordinates, from which templates make SVG.
 
-Coordinates are units of a view box. Lines of a timeline are in steps: one step to the right is one bin, and a
-transformation stretches it; so each point is two small whole numbers, and a page of two thousand runs stays
-small.
+This module does no I/O and reads no clock.
+
+Coordinates are units of an SVG view box. Curves of a timeline use steps instead: one step to the right is one
+bin, and an SVG transformation stretches the steps. So each point needs only two small whole numbers, and a
+page of two thousand runs stays small.
 """
 
 import math
@@ -21,7 +23,7 @@ WIDTH: Final = 320
 HEIGHT: Final = 150
 LEFT: Final = 40
 BOTTOM: Final = 118
-"""Lower end of the curves, in units; the strip of failed requests and the time axis lie below."""
+"""Lower edge of the curves, in units of the drawing. The failed requests and the time axis lie below it."""
 TOP: Final = 8
 _LOW_MS: Final = 0.3
 _HIGH_MS: Final = 10_000.0
@@ -29,7 +31,10 @@ _HIGH_MS: Final = 10_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """A mark on an axis, and the anchor of its label: a centred label may be cut off."""
+    """A mark on an axis, with its label and the label's anchor.
+
+    A label near an edge is not centred, because it would be cut off.
+    """
 
     at: float
     label: str
@@ -37,7 +42,7 @@ class Tick:
 
 
 _CHARACTER: Final = 6.5
-"""Width of a wide character of the labels' font, in units."""
+"""Width of a wide character of the labels' font, in units of the drawing."""
 
 
 def _x_tick(at: float, label: str) -> Tick:
@@ -48,16 +53,18 @@ def _x_tick(at: float, label: str) -> Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """One arm's latency around one fault: a faint line per run, a strong one for their median."""
+    """One design's latency around one fault: a faint line for each run, a strong line for their median."""
 
     arm: str
     runs: list[str]
-    """Paths of single runs, as the ``d`` of an SVG path: x in bins since the fault, y in units."""
+    """One SVG path (attribute ``d``) for each run: x counts bins from the fault, y is in drawing units."""
     middle: str
     step: float
-    """Width of a bin in units; the fault's begin, from which bins count, is at ``begin``."""
+    """Width of a bin in units of the drawing. Bins are counted from the begin of the fault, which is at
+    ``begin``."""
     failed: list[tuple[float, float, float]]
-    """(x, width, share) of the strip of failed requests: the median over the runs."""
+    """Rectangles that show failed requests: x, width, and the share of failed requests (median of the runs).
+    """
     begin: float
     healed: float | None
     x_ticks: list[Tick]
@@ -74,13 +81,13 @@ def timeline(
     healed_s: float | None,
     what: str,
 ) -> Timeline:
-    """Draw one arm's panel.
+    """Draw the panel of one design.
 
     Args:
-        rows: Run to its bins around the fault, one operation.
-        from_s: Begin of the time axis, which the panels of all arms share; 0 is the fault's instant.
-        until_s: End of the time axis.
-        healed_s: When the fault was taken back, if it was.
+        rows: For each run, the bins of one operation around the fault.
+        from_s: Begin of the time axis in seconds after the fault; all designs share the axis.
+        until_s: End of the time axis, in seconds after the fault.
+        healed_s: Seconds after which the fault was undone; None if it was not undone.
     """
     first_s = from_s
     scale = (WIDTH - LEFT - 6) / max(until_s - first_s, 1)
@@ -138,7 +145,7 @@ def _y(ms: float) -> float:
 
 
 def _path(points: Sequence[tuple[int, float]]) -> str:
-    """Join points, each in the middle of its bin; a gap in the bins is a gap in the line."""
+    """Return an SVG path through the points, each in the middle of its bin; missing bins leave a gap."""
     parts: list[str] = []
     place_before, y_before, flat = None, 0, 0
 
@@ -157,7 +164,8 @@ def _path(points: Sequence[tuple[int, float]]) -> str:
             flat += 1
         else:
             close_flat()
-            parts.append(f"l1 {y - y_before}" if y > y_before else f"l1{y - y_before}")  # "-" separates, too
+            # no space is needed before a minus sign
+            parts.append(f"l1 {y - y_before}" if y > y_before else f"l1{y - y_before}")
         place_before, y_before = place, y
     close_flat()
     return "".join(parts)
@@ -165,13 +173,13 @@ def _path(points: Sequence[tuple[int, float]]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
-    """One design's rounds of one measure as dots on an axis from 0 that all designs share."""
+    """One design's rounds of one measure, as dots on an axis from 0 that all designs share."""
 
     arm: str
     dots: list[float]
     middle: float | None
     endless: int
-    """Rounds that never ended; they have no dot."""
+    """Number of rounds whose time never ended; these rounds have no dot."""
     description: str
 
 
@@ -180,7 +188,7 @@ _MARGIN: Final = 6
 
 
 def strips(rounds: Mapping[str, Sequence[float]], *, unit: Unit, what: str) -> list[Strip]:
-    """Draw the rounds of each design, in the given order."""
+    """Draw one strip for each design, in the given order."""
     finite = {arm: [value for value in found if math.isfinite(value)] for arm, found in rounds.items()}
     reach = max([value for found in finite.values() for value in found], default=0.0) or 1.0
     scale = (STRIP_WIDTH - 2 * _MARGIN) / reach

@@ -1,7 +1,7 @@
-"""The small tables for the driver, with one frozen row class each (pure).
+"""The small tables that Spark's driver holds, with one frozen row class for each table (no I/O).
 
-Column names are those of the transforms; a row class that does not fit its table fails at once. None of them
-grows with the number of requests.
+The fields of a row class are the columns that a transform of Spark returns; building a row from other columns
+fails at once. No table grows with the number of requests.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from routekeeper.bench.report.silver import Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault of one run; instants in ns since measuring began."""
+    """One fault of one run; instants in nanoseconds since measuring began."""
 
     run: str
     fault: int
@@ -46,7 +46,7 @@ class Recovery:
     late: int
     queued: int
     unreachable: int = 0
-    """Routes that list a broker which the client cannot reach."""
+    """Number of routes that list a broker which the client cannot reach."""
     behind_ns: int
     first_ns: int | None
     recovered_ns: int | None
@@ -58,7 +58,10 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """Outcomes of route reads before, during or after one fault, on one side of it."""
+    """Outcomes of route reads before, during or after one fault, for clients on one side of a partition.
+
+    ``side``: None if the clients have no side.
+    """
 
     run: str
     fault: int
@@ -76,7 +79,7 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bin:
-    """Operations due within one tenth of a second around a fault."""
+    """Outcomes of operations that were due in one tenth of a second; tenths count from the fault's begin."""
 
     run: str
     fault: int
@@ -90,7 +93,10 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Number of operations outside faults with one latency."""
+    """Number of operations with a latency in one bucket; operations during a fault are not counted.
+
+    ``value_ns``: the bucket's middle.
+    """
 
     run: str
     phase: str
@@ -101,7 +107,10 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateBucket:
-    """Number of operations that the generator sent with one delay."""
+    """Number of operations whose delay in the generator lies in one bucket.
+
+    ``value_ns``: the bucket's middle.
+    """
 
     run: str
     phase: str
@@ -111,7 +120,11 @@ class LateBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Observers whose views were recorded."""
+    """Numbers of the observers of one kind in one run, and of their observations.
+
+    ``topics``: number of topics that were observed. ``spans``: number of times in which the route that one
+    observer showed for one topic did not change, added up over all observers and topics.
+    """
 
     run: str
     observer: str
@@ -119,7 +132,7 @@ class Observed:
     topics: int
     spans: int
     apart_ns: int | None = None
-    """Median time between two readings, where a view changed."""
+    """Median time in ns from the last reading before a route changed to the first reading afterwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +160,7 @@ class Back:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenUp:
-    """Living brokers that observers left out."""
+    """Living brokers that observers of one kind did not list, although no fault had hit the brokers."""
 
     run: str
     fault: int
@@ -159,7 +172,10 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """Time for which nameservers gave different answers: ``about`` broker lists, or queue counts."""
+    """Time for which nameservers gave different answers.
+
+    ``about``: ``brokers`` (different lists of brokers) or ``queues`` (different numbers of queues).
+    """
 
     run: str
     fault: int
@@ -180,9 +196,9 @@ class Unanswering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backward:
-    """Answers of servers that went backwards.
+    """Answers of servers that went backwards: they showed an older state than an earlier answer.
 
-    ``fault``: the last fault that had begun, None before the first.
+    ``fault``: the last fault that had begun; None before the first fault.
     """
 
     run: str
@@ -196,7 +212,10 @@ class Backward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibleBucket:
-    """Number of changes by the time until they were acknowledged or visible; ``value_ns`` null: never."""
+    """Number of changes whose time until acknowledgement, or until visibility, lies in one bucket.
+
+    ``value_ns``: the bucket's middle; None for changes that were never acknowledged, or never visible.
+    """
 
     run: str
     observer: str
@@ -209,7 +228,12 @@ class VisibleBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleBin:
-    """Number of answers by the age of the change's acknowledgement; ``bin``: half powers of two of 1 ms."""
+    """Numbers of all answers and of up-to-date answers (``current``) whose age is about the same.
+
+    The age of an old answer is the time from the acknowledgement of a later version until the request was
+    sent. The age of an up-to-date answer is the time from the acknowledgement of the answer's own version
+    until the request was sent. ``bin``: twice the binary logarithm of the age in milliseconds, rounded down.
+    """
 
     run: str
     fault: int | None
@@ -223,7 +247,12 @@ class StaleBin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Currency:
-    """The number of observers that knew a change, by the time since it began."""
+    """Numbers of observers that knew a change at one age of the change, summed over all changes.
+
+    An age is the time since the change began. ``n``: number of pairs of a change and an observer; a change
+    counts only if no later change had begun at this age. ``current``: number of these pairs in which the
+    observer knew the change.
+    """
 
     run: str
     observer: str
@@ -234,7 +263,11 @@ class Currency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """The time until a new topic could be used; null: never."""
+    """Times until a new topic could be used; None means never.
+
+    ``sent_ns``: until all producers could send to the topic. ``read_ns``: until the consumer group read from
+    it.
+    """
 
     run: str
     fault: int
@@ -245,7 +278,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Resources that one role used."""
+    """Resources that one role used in one run."""
 
     run: str
     role: str
@@ -260,7 +293,10 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskCost:
-    """Bytes and syncs of one role's files (``machine``: sectors of the device); null: not reported."""
+    """Bytes and syncs of one role's files in one run; for the role ``machine``, sectors of the device.
+
+    A figure is None if it was not reported.
+    """
 
     run: str
     role: str
@@ -272,7 +308,7 @@ class DiskCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultCost:
-    """Resources that one role used in one fault's window."""
+    """Resources that one role used in the time window of one fault."""
 
     run: str
     fault: int
@@ -283,7 +319,7 @@ class FaultCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkBytes:
-    """Bytes over one link."""
+    """Bytes that one link carried in one run, in both directions."""
 
     run: str
     dialler: str
@@ -294,7 +330,7 @@ class LinkBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Messages:
-    """Outcomes of messages."""
+    """Outcomes of the messages of one run, fault and kind of producer."""
 
     run: str
     fault: int | None
@@ -309,7 +345,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why operations failed."""
+    """A reason why operations failed, with the number of these operations."""
 
     run: str
     phase: str
@@ -322,7 +358,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """Lines of one event file."""
+    """Numbers of lines, and of bad lines, of one event file."""
 
     run: str
     file: str
@@ -332,7 +368,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gold:
-    """All data of the page. Except in ``sources`` and ``files``, only used runs appear."""
+    """All data of the page. Only ``sources`` and ``files`` also contain runs that are not used."""
 
     sources: list[Source]
     files: list[Lines] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""Every measure of the comparison: what it is, and its value for each run (pure).
+"""Every measure of the comparison: its definition, and its value for each run (no I/O, no clock).
 
-A value belongs to one series, scenario, case (the fault, or None), measure, arm and block. An arm whose
-server died by itself has lost: all its values of that run are infinite.
+A value belongs to one series, scenario, case (the fault, or None), measure, design and round. If a server of
+a design died by itself in a run, all values of this run are infinite.
 """
 
 import math
@@ -19,24 +19,26 @@ from routekeeper.bench.report.silver import Source
 from routekeeper.bench.resolution import OBSERVE_EVERY_S, STEPS, WAITED_NS
 
 MAIN_SERIES: Final = "equal"
-"""Series in which recoveries are compared."""
+"""Name of the series in which recoveries are compared."""
 JUDGED: Final = (MAIN_SERIES, "rest")
-"""Series of headline measures. In the second one, rates of brokers at rest have undivided timers."""
+"""Names of the series that headline measures may use. In ``rest``, brokers are at rest and timers are
+undivided."""
 
 Unit = Literal["s", "ms", "count", "MiB", "CPU s", "s/min", "MiB/min", "/min", "KiB/s", "%"]
 Block = tuple[str, int]
-"""Result folder and block number: blocks of several comparisons count together."""
+"""Key of a round: (result folder, number). The folder is in the key, so that several comparisons can be
+joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One quantity; the smaller, the better."""
+    """One measured quantity; a smaller value is better."""
 
     key: str
     title: str
     unit: Unit
     material: float
-    """The smallest difference that would change a decision, unless a headline measure names another one."""
+    """Smallest difference that would change a decision; a headline measure may name another difference."""
     meaning: str
 
 
@@ -308,20 +310,21 @@ HARMS: Final = (
     *("disagree_s", "disagree_queues_s", "unanswering_s", "given_up_s"),
     *("oldest_answer_s", "backward_s"),
 )
-"""Measures of the time in which something was wrong. Other times are measured until something is right."""
+"""Measures of the time in which something was wrong. All other times last until something is right."""
 TIMES: Final = tuple(
     key
     for key, each in MEASURES.items()
     if each.unit == "s" and key not in ("oldest_answer_s", "backward_s", "unanswering_s")
 )
-"""Recoveries. The three excluded times are no recoveries: they depend on the fault's length."""
+"""Measures of recoveries in s. The three excluded times are no recoveries: they depend on the fault's length.
+"""
 SHARE_MIN: Final = 20
-"""Number of observations below which the page shows no share of them."""
+"""Least number of observations from which the page shows a share."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """The place of a value in the tables, without arm and block."""
+    """Position of a value in the tables: series, scenario, case and measure, without design and round."""
 
     series: str
     scenario: str
@@ -330,11 +333,11 @@ class Place:
 
 
 Values = dict[Place, dict[str, dict[Block, float]]]
-"""Place to arm to block to value."""
+"""Nested maps: from place to design, from design to round, from round to value."""
 
 
 def values(gold: Gold) -> Values:
-    """Return every value of every run that is used."""
+    """Return every value of every used run."""
     by_run = {source.run: source for source in gold.sources if source.left_out is None}
     found: Values = defaultdict(lambda: defaultdict(dict))
     cases = {(row.run, row.fault): row for row in gold.faults}
@@ -361,9 +364,10 @@ def values(gold: Gold) -> Values:
 
 
 def floors(gold: Gold) -> dict[Place, dict[str, float]]:
-    """Return the longest time that a recovery of 0 may hide, in seconds, for every place and arm.
+    """Return the longest true recovery in s that is recorded as 0, for every :class:`Place` and design.
 
-    A fault is not noticed if no request was due meanwhile, or if none waited for long enough to count.
+    A disturbance is recorded as 0 in two cases: no request was due during it, or no request waited long
+    enough to count as disturbed.
     """
     by_run = {source.run: source for source in gold.sources if source.left_out is None}
     cases = {(row.run, row.fault): row for row in gold.faults}
@@ -381,15 +385,16 @@ def floors(gold: Gold) -> dict[Place, dict[str, float]]:
 
 
 NEAR: Final = 0.05
-"""A time is no result if in every round it differs by at most this share from a length that the plan set."""
+"""Share of a length that the plan sets. If a time differs from the length by at most this share in every
+round, the time is no result."""
 
 
 def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
-    """Return the times that only show a length of the plan: places, and arms there.
+    """Return the :class:`Place` and design of all times that only show a length that the plan sets.
 
-    In all rounds, the times of such an arm lie within 5 % of the same one of these lengths:
+    The times of such a design lie within 5 % of the same length in all rounds. These lengths are compared:
 
-    - the length of the fault, if there is one
+    - the length of the fault, if the fault ends
     - the length of the scenario
     - the time between two readings, for times that were read from the servers
     """
@@ -416,7 +421,7 @@ def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
             rounds = [
                 (value / (1000 if unit == "ms" else 1), known[block]) for block, value in blocks.items()
             ]
-            # The time between two readings is the step of times that were read from the servers only.
+            # Compare the time between two readings only with measures that have this resolution.
             kinds = range(3 if place.measure in STEPS else 2)
             if any(all(_is_near(value, each[kind]) for value, each in rounds) for kind in kinds):
                 planned.add((place, arm))
@@ -424,17 +429,20 @@ def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
 
 
 GROWTH: Final = (0.8, 1.2)
-"""Growth of a time, in seconds per second of the fault, within which it only shows the fault's length."""
+"""Range of a time's growth in s per second of the fault.
+
+A time that grows within this range only shows the fault's length.
+"""
 
 
 def grown_with_the_cut(
     found: Values, lengths: Mapping[tuple[str, str, str | None, str], Mapping[Block, tuple[float, ...]]]
 ) -> set[tuple[Place, str]]:
-    """Return the times that grow as fast as the fault in a sweep over its length: places, and arms there.
+    """Return the :class:`Place` and design of all times that grow as fast as the fault's length.
 
-    The cases of a sweep differ only in the length, so the result for an arm holds for all these cases. If it
-    holds for the sweep that isolates the leader and for the sweep that isolates a follower, it also holds for
-    the case ``1-2``.
+    A sweep is a group of cases that differ only in the fault's length, so a design's result holds for all
+    cases of the sweep. One sweep isolates the leader, another isolates a follower. If the result holds for
+    both sweeps, it also holds for the case ``1-2``.
     """
     points: dict[tuple[str, str, str, str, str], list[tuple[Place, float, float]]] = defaultdict(list)
     for place, arms in found.items():
@@ -460,7 +468,7 @@ def grown_with_the_cut(
 
 
 def _grows_so(points: Sequence[tuple[float, float]]) -> bool:
-    """Return whether values grow by about as much as the lengths, from each length to the next."""
+    """Return True if values grow by about as much as the lengths, from each length to the next."""
     ordered = sorted(points)
     steps = [
         (more - less) / (long - short) for (short, less), (long, more) in pairwise(ordered) if long > short
@@ -469,7 +477,7 @@ def _grows_so(points: Sequence[tuple[float, float]]) -> bool:
 
 
 def downs(gold: Gold) -> dict[Place, float]:
-    """Return the seconds for which servers were kept down, for places whose time begins with the fault."""
+    """Return the seconds for which servers were kept down, for measures whose time begins with the fault."""
     by_run = {source.run: source for source in gold.sources if source.left_out is None}
     found: dict[Place, list[float]] = defaultdict(list)
     for row in gold.faults:
@@ -492,7 +500,7 @@ _RECOVERY: Final = {
     ("newcomer", "others"): "newcomer_others_right_s",
     ("registration", "all"): "announce_again_s",
 }
-"""Maps operation and scope to the measure of their recovery."""
+"""Maps an operation and a scope (the servers that count) to the measure of the operation's recovery."""
 
 _RECOVERY_OF_SIDES: Final = {
     ("lookup", "side-a"): "right_again_side_a_s",
@@ -500,8 +508,10 @@ _RECOVERY_OF_SIDES: Final = {
     ("registration", "side-a"): "announce_again_side_a_s",
     ("registration", "side-b"): "announce_again_side_b_s",
 }
-"""The same for faults that separate clients from each other. One recovery of both sides together would only
-show the fault's length."""
+"""Maps operation and side to the measure of the recovery, for faults that separate clients from each other.
+
+One recovery of both sides together would only show the fault's length.
+"""
 
 
 def _recovery_of(row: Recovery, fault: Fault) -> str | None:
@@ -517,7 +527,7 @@ def _order(place: Place) -> tuple[str, str, str, int]:
 
 
 def _count_lost(found: Values, by_run: dict[str, Source]) -> None:
-    """Give a run whose server died by itself the worst value in all measures of its scenario."""
+    """Set all values of a scenario to infinity in runs whose server died by itself."""
     for source in by_run.values():
         if source.manifest is None or source.manifest.lost is None:
             continue
@@ -534,17 +544,17 @@ _Found = Iterator[tuple[str, str | None, str, float]]
 
 
 def is_struck(fault: Fault) -> bool:
-    """Return whether the fault hits a process; a new topic hits none."""
+    """Return True if the fault hits a process; the creation of a new topic hits no process."""
     return fault.kind not in CASES[NEW_TOPIC].values()
 
 
 def parts_clients(fault: Fault) -> bool:
-    """Return whether the fault puts clients on sides that cannot reach each other."""
+    """Return True if the fault puts clients on sides that cannot reach each other."""
     return fault.kind == "partition" and fault.case != "broker-nameserver"
 
 
 def strikes_servers(fault: Fault) -> bool:
-    """Return whether any of the fault's targets is a nameserver or ZooKeeper server."""
+    """Return True if any of the fault's targets is a nameserver or ZooKeeper server."""
     return any(target.startswith("nameserver-") for target in fault.targets)
 
 
@@ -555,7 +565,7 @@ def _of_requests(rows: Sequence[Recovery], faults: dict[tuple[str, int], Fault])
         case = faults[row.run, row.fault].case
         recovery = _recovery_of(row, faults[row.run, row.fault])
         if row.scope == "others" and not strikes_servers(faults[row.run, row.fault]):
-            continue  # no server was struck, so this equals the row of scope "all"
+            continue  # no server was hit, so this row equals the row of scope "all"
         if recovery is not None:
             yield row.run, case, recovery, _seconds(row.recovered_ns)
         if row.scope != "all":
@@ -584,7 +594,7 @@ def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
     listed: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for row in gold.left_out:
         if faults[row.run, row.fault].kind == "partition":
-            continue  # the named broker is cut off from one nameserver, but is not dead
+            continue  # the broker is cut off from one nameserver, but it is alive
         listed[row.run, faults[row.run, row.fault].case, row.observer].append(_seconds(row.left_out_ns))
     for (run, case, observer), each in listed.items():
         name = "left_by_nameservers_s" if observer == "nameserver" else "left_by_clients_s"
@@ -616,10 +626,10 @@ def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
 
 
 def _of_backward_answers(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
-    """Yield both measures for each case, including values of 0.
+    """Yield ``backward_answers`` and ``backward_s`` for each case, including values of 0.
 
-    Answers before the first fault of a scenario have no case. If the scenario has faults, they are reported
-    only if one of them went backwards.
+    Answers before the first fault of a scenario have no case. If the scenario has faults, the values for
+    these answers are yielded only if an answer went backwards.
     """
     compared = {row.run for row in gold.backward}
     found: dict[tuple[str, str | None], list[tuple[int, int]]] = {
@@ -662,7 +672,12 @@ def _of_messages(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
 
 
 def _of_quiet_times(gold: Gold, by_run: dict[str, Source]) -> _Found:
-    """Latencies of a quiet run, together with the quiet times before the faults of the same block and arm."""
+    """Yield latencies of times without a fault, and the resources used in scenarios without faults.
+
+    The values belong to the run of the scenario ``quiet`` in the same round and design. Latencies before
+    faults in most other scenarios also belong to this run. Only ``idle-300`` and ``staleness`` have latencies
+    of their own.
+    """
     quiet_run = {_life(source): run for run, source in by_run.items() if source.scenario == "quiet"}
 
     def place(run: str, phase: str) -> str | None:
@@ -708,7 +723,8 @@ def _of_quiet_times(gold: Gold, by_run: dict[str, Source]) -> _Found:
 
 
 STALE_AT_MS: Final = {"nameserver": 100, "client": 500}
-"""For each kind of observer, the age of a change at which a measure counts the observers without it."""
+"""Age of a change in ms, by kind of observer. A measure gives the share of observers that do not know the
+change at this age."""
 
 
 def _of_staleness(gold: Gold, by_run: dict[str, Source]) -> _Found:
@@ -721,7 +737,7 @@ def _of_staleness(gold: Gold, by_run: dict[str, Source]) -> _Found:
 
 
 RESTARTS: Final = ("stop", "kill", "empty", "rolling")
-"""Kinds of faults after which the struck processes are started again."""
+"""Kinds of faults after which the harness starts the struck processes again."""
 
 
 def _of_restarts(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
@@ -734,13 +750,14 @@ def _of_restarts(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
 
 
 SECTOR_BYTES: Final = 512
-"""Size of a sector in the kernel's counts; the device's own may differ."""
+"""Bytes of a sector in the kernel's counts; the device's own sectors may have another size."""
 OTHERS_CORES: Final = 0.25
-"""Cores used by other programs above which they had an influence on a run's figures."""
+"""Largest number of cores that other programs may use. With more, they may have influenced a run's figures.
+"""
 
 
 def others_cores(gold: Gold) -> dict[str, float]:
-    """Return the cores that other programs used during each run."""
+    """Return the number of cores that other programs used during each run."""
     ours: dict[str, int] = defaultdict(int)
     for row in gold.costs:
         if row.role != "machine":
@@ -753,7 +770,7 @@ def others_cores(gold: Gold) -> dict[str, float]:
 
 
 def _alone(gold: Gold) -> set[str]:
-    """Return the runs in which only the servers may have written to the device."""
+    """Return the runs in which no program except the servers can have written much to the disk."""
     others = others_cores(gold)
     return {
         source.run
@@ -767,8 +784,8 @@ def _life(source: Source) -> tuple[str, str, int, str]:
 
 
 def _of_costs(gold: Gold, quiet: set[str]) -> _Found:
-    # Rates hold for the time between the first and the last sample; there are no data for the rest of the
-    # run.
+    # Divide by the time between the first and the last sample: there are no data for the remaining time of
+    # the run.
     for row in gold.costs:
         if row.run in quiet and row.role == "nameserver" and row.covered_ns:
             minutes = row.covered_ns / 60e9

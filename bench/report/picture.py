@@ -12,7 +12,7 @@ from typing import Final
 
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WINDOW_MIN: Final = 500
-"""A headless browser's smallest window, in px; a narrower page is shown in a frame inside it."""
+"""Smallest width of a headless browser's window in pixels; a narrower page is shown in a frame within it."""
 TIME_MAX_S: Final = 120.0
 
 QUIET: Final = (
@@ -20,7 +20,7 @@ QUIET: Final = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--allow-file-access-from-files", "--hide-scrollbars"),
 )
-"""Options of a browser that shows one local file and sends no requests to other machines."""
+"""Options with which a browser shows one local file and sends no requests to other machines."""
 
 
 class NoPicture(Exception):
@@ -43,16 +43,17 @@ def browser() -> str:
 def picture(
     page: Path, file: Path, *, width: int, height: int, dark: bool = False, section: str | None = None
 ) -> None:
-    """Write the page in a window of this size as PNG.
+    """Show the page in a browser window of this size, and write the window's content as PNG.
 
-    If the page is narrower than ``WINDOW_MIN``, the picture has that width, and the page is at its left.
+    If ``width`` is below ``WINDOW_MIN``, the picture is ``WINDOW_MIN`` wide; the page fills its left part.
 
     Args:
-        section: Name of the section at which the picture begins, such as ``trust`` of ``report.html#trust``,
-            or of its scenario, such as ``partition``; None: the picture begins at the page's top.
+        section: Name of the section at which the picture begins, such as ``trust`` of ``report.html#trust``.
+            The name of a scenario, such as ``partition``, means the section of this scenario. None means the
+            page's top.
 
     Raises:
-        NoPicture: If there is no such section or no browser, the browser fails, or the file cannot be
+        NoPicture: If there is no such section or no browser, if the browser fails, or if the file cannot be
             written.
     """
     shown = page.resolve().as_uri()
@@ -63,7 +64,7 @@ def picture(
             raise NoPicture(f"the page has no section {section}, but {', '.join(known) or 'none at all'}")
         shown += f"#{section}"
     with tempfile.TemporaryDirectory() as scratch:
-        # a new window shows the page's top, but a frame can be scrolled
+        # A new window always shows the page's top. A frame in the window can be scrolled to a section.
         if width < WINDOW_MIN or section is not None:
             frame = Path(scratch) / "frame.html"
             style = f"width:{width}px;height:{height}px;border:0;display:block"
@@ -75,7 +76,7 @@ def picture(
         command = [browser(), *QUIET, f"--user-data-dir={scratch}/profile"]
         command += [f"--window-size={max(width, WINDOW_MIN)},{height}", "--virtual-time-budget=3000"]
         command += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
-        # remove it, because an older picture at FILE would hide a failure
+        # Let the browser write a new file: an older picture at FILE would hide that the browser wrote none.
         made = Path(scratch) / "picture.png"
         command += [f"--screenshot={made}", shown]
         try:

@@ -1,8 +1,9 @@
-"""From run folders to the report's small tables: the Spark jobs, their inputs and outputs.
+"""The Spark jobs that make the report's small tables from run folders: their inputs and outputs.
 
-There are a few jobs for any number of tables. JSON is read once for each run (``silver/``). The harness's own
-records come to the driver. Everything else is computed together, so that common parts of tables are computed
-once. The driver gets the small tables and writes them to ``marts/``.
+A few jobs compute any number of tables. JSON is read once for each run (into ``silver/``). The harness's own
+records (faults, starts and ends of brokers) come to the driver. All other tables are computed together, so
+that parts that tables share are computed once. The driver receives the small tables and writes them to
+``marts/``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from routekeeper.bench.report import backwards, costs, gold, requests, routes, s
 from routekeeper.bench.report.tables import EVENTS, FAULTS, GAP, RUNS, WINDOW
 
 REASONS_MAX: Final = 12
-"""Reasons kept per run and operation: the most frequent ones; remarks could be as many as requests."""
+"""Number of the most frequent failure reasons that are kept for each run and operation.
+
+Without this limit there could be as many different reasons as requests.
+"""
 
 _T = TypeVar("_T")
 
@@ -38,8 +42,9 @@ def compute(
     """Update ``silver/`` below ``out`` from the runs at or below ``roots``, and return the tables.
 
     Args:
-        small: There are so few data that plans take longer than rows. Only if executors are in the driver's
-            process, see :func:`routekeeper.bench.report.session.in_one_process`.
+        small: True if there is so little data that Spark spends more time on plans than on rows. Allowed only
+            if executors run in the driver's process; see
+            :func:`routekeeper.bench.report.session.in_one_process`.
 
     Raises:
         silver.NoRuns: If there is no run.
@@ -130,7 +135,7 @@ def _run_rows(
     faults: Sequence[gold.Fault],
     gaps: Sequence[told.Gap],
 ) -> DataFrame:
-    """Return ``RUNS`` of the runs that are used."""
+    """Return the table ``RUNS``, with one row for each used run."""
     windows_of: dict[str, list[dict[str, object]]] = defaultdict(list)
     for fault in sorted(faults, key=lambda each: each.fault):
         windows_of[fault.run].append({name: getattr(fault, name) for name in _fields(WINDOW)})
@@ -163,21 +168,20 @@ def _is_new_topic(fault: gold.Fault) -> bool:
 def _frames(
     found: DataFrame, runs: DataFrame, kinds: set[str], *, new_topics: bool, small: bool
 ) -> tuple[list[DataFrame], dict[str, DataFrame]]:
-    """Return the frames to keep until all tables are computed, and the tables.
+    """Return the frames to keep until all tables are computed, and the tables by name.
 
     Args:
-        kinds: Existing kinds of events; a table that needs others is empty without a computation.
+        kinds: Kinds of events that exist. A table that needs another kind is empty, and is not computed.
     """
     good = {kind: silver.of_kind(found, kind) for kind in EVENTS}
     kept: list[DataFrame] = []
 
     def keep(frame: DataFrame) -> DataFrame:
-        """Compute a frame once, because several tables read it.
+        """Compute a frame once, because several tables read it; return the frame to use.
 
-        Spark moves data to disk that do not fit into memory.
-
-        With little data, cut off the frame's plan as well: otherwise Spark analyses it again for each table.
-        On a cluster keep the plan, because Spark needs it to compute the results of a lost executor again.
+        If the frame does not fit into memory, Spark moves it to disk. With little data, the frame's plan is
+        cut off as well: otherwise Spark would analyse the plan again for each table. On a cluster the plan is
+        kept, because Spark needs it to compute the results of a lost executor again.
         """
         if small:
             return frame.localCheckpoint(eager=False)
@@ -228,13 +232,14 @@ def _frames(
 
 
 def gather(frames: Mapping[str, DataFrame]) -> dict[str, pa.Table]:
-    """Compute small tables in one job and bring them to the driver.
+    """Compute small tables in one job, and bring them to the driver.
 
-    The rows of all tables become rows of one wide table. Tables share its columns by type, so that each row
-    has few nulls: the second ``bigint`` column of every table is the same wide column.
+    The rows of all tables become rows of one wide table. Columns of the same type share a column of the wide
+    table. For example, the second ``bigint`` column of every table is the same wide column. So each row has
+    few nulls.
     """
-    shared: dict[str, list[str]] = {}  # type to the wide table's columns of this type
-    assigned: dict[str, dict[str, str]] = {}  # table to its columns, each with its wide column
+    shared: dict[str, list[str]] = {}  # maps a type to its columns of the wide table
+    assigned: dict[str, dict[str, str]] = {}  # maps a table to its columns, each with its wide column
     for name, frame in frames.items():
         used: Counter[str] = Counter()
         assigned[name] = {}
@@ -270,7 +275,7 @@ def gather(frames: Mapping[str, DataFrame]) -> dict[str, pa.Table]:
 
 
 def _in_order(table: pa.Table) -> pa.Table:
-    """Sort rows by their columns: Spark's tasks end in any order, but equal runs must make equal pages."""
+    """Return the table with sorted rows: tasks end in any order, but equal runs must make equal pages."""
     return table.sort_by(
         [(field.name, "ascending") for field in table.schema if not pa.types.is_nested(field.type)]
     )

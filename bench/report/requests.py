@@ -1,6 +1,7 @@
-"""Outcomes of requests: judged against the harness's own truth, counted by their due time.
+"""Outcomes of requests: judged by the true states in the harness's log, and counted by their due time.
 
-Pure functions ``DataFrame -> DataFrame`` of built-in expressions, so that executors need none of our code.
+Each function makes a DataFrame from DataFrames and has no other effect. The functions use Spark's built-in
+expressions only, so that executors need none of our code.
 """
 
 from typing import Final
@@ -11,26 +12,32 @@ from pyspark.sql import functions as F
 from routekeeper.bench.resolution import WAITED_NS
 
 LATE_NS: Final = 1_000_000_000
-"""A message that took longer is called late."""
+"""Time in ns; a message that takes longer counts as late."""
 
 BIN_NS: Final = 100_000_000
-"""Resolution of the timelines."""
+"""Width in ns of one time step of the timelines."""
 
 HISTOGRAM_BITS: Final = 7
-"""Buckets per power of two: 2 ** 7, so that a bucket's middle is within 0.4 % of each value in it."""
+"""Bits of a bucket's number: each power of two has 2 ** 7 buckets.
+
+So a bucket's middle is within 0.4 % of each value in the bucket.
+"""
 
 UNANSWERED: Final = ("refused", "failed")
 WRONG: Final = ("missing", "ghost", *UNANSWERED)
-"""Verdicts of requests that a fault disturbed, at any latency."""
+"""Verdicts that always count as disturbed by a fault, no matter how fast the answer came."""
 
 ROUTE_OPS: Final = ("lookup", "newcomer")
 
 
 def holders(ops: DataFrame, runs: DataFrame) -> DataFrame:
-    """Collect the brokers of each topic: all that any answer of a cluster lists; no answer invents a broker.
+    """Collect the brokers of each topic: every broker that any answer of the cluster lists.
 
-    In:  good operation rows with run; ``RUNS``.
-    Out: one row per (life, topic): holders array<int>.
+    No answer invents a broker, so the union of all answers is the true list.
+
+    In:  valid operation rows with the column ``run``; table ``RUNS``.
+    Out: one row per (life, topic): holders array<int>, the numbers of the brokers. ``life`` names a cluster
+        of one design from its start to its end; a cluster can make several runs, one after the other.
     """
     return (
         ops.where(F.col("brokers").isNotNull())
@@ -45,16 +52,17 @@ def holders(ops: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def superseded(changed: DataFrame) -> DataFrame:
-    """Compute for each version of a topic when a later one was first sent, and first acknowledged.
+    """Compute for each version of a topic when a later version was first sent, and first acknowledged.
 
-    The acknowledgement of the very next version may be missing: that of any later version counts, too.
+    The acknowledgement of the next version may be missing; then the acknowledgement of any later version
+    counts.
 
     In:  :func:`routekeeper.bench.report.routes.changes`.
-    Out: one row per (run, topic, version) that has a later one: newer_begun_ns, newer_acked_ns long, the
-        latter null if no later one was acknowledged.
+    Out: one row per (run, topic, version) that has a later version: newer_begun_ns long; newer_acked_ns long,
+        null if no later version was acknowledged.
     """
-    # Go from the last row back: a frame that ends at the partition's end would be summed up anew for each
-    # row.
+    # Sort the rows backwards, so that the window ends at the current row. Spark would compute a window up to
+    # the partition's end anew for each row.
     from_here = (
         Window.partitionBy("run", "topic")
         .orderBy(F.desc("version"))
@@ -69,33 +77,37 @@ def superseded(changed: DataFrame) -> DataFrame:
 
 
 def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame) -> DataFrame:
-    """Keep the measured operations, with a judgement and the fault of each.
+    """Keep the operations that were due while measuring, with the judgement and the fault of each operation.
 
     The judgement of a route:
 
-    - ``right``: it lists every broker of its topic that this client can reach, and no other.
+    - ``right``: it lists every broker of its topic that this client can reach, and no other broker.
     - ``missing``: a broker that the client can reach is not listed, or there is no route at all.
-    - ``ghost``: the only mistake is a listed broker that the client cannot reach: the broker is dead, or a
+    - ``ghost``: the only mistake is a listed broker that the client cannot reach. The broker is dead, or a
       fault has cut it off from the client's side.
     - ``returning``: a broker has come back since the fault began, and is not listed yet. This is neither
       right nor wrong.
-    - ``stale``: nothing else is wrong, but a later version of the topic had been acknowledged before the
-      request was sent.
+    - ``stale``: the only mistake is an old version. A later version of the topic had been acknowledged before
+      the request was sent.
 
-    A broker that went or came back between request and answer is not judged. Other operations are ``right``
-    if they succeeded. An operation that the server declined is ``refused``; any other operation without
-    success is ``failed``.
+    A broker that went or came back between request and answer is not judged. Operations other than route
+    reads are ``right`` if they succeeded. An operation that the server declined is ``refused``. Any other
+    operation without success is ``failed``.
 
     An operation belongs to the fault in whose window it was due. An operation that was in flight when the
-    fault began belongs to that fault, too, with a negative offset.
+    fault began belongs to that fault, too; its offset is negative.
 
-    In:  good operation rows with run, :func:`registrations` among them; ``RUNS``; :func:`holders`;
-        :func:`routekeeper.bench.report.routes.changes`.
-    Out: ``REQUESTS``. behind_ns: for a stale answer, the time from the acknowledgement of a later version
-        until the request was sent. changing: whether a later version began to be sent before the answer
-        came. healed: whether the fault was already taken back when the operation was due. phase: ``fault``,
-        ``reference`` (before a fault) or ``quiet`` (in no window). unreachable: whether a route lists a
-        broker that the client cannot reach, even if it has other mistakes as well.
+    In:  valid operation rows with the column ``run``, including :func:`registrations`; table ``RUNS``;
+        :func:`holders`; :func:`routekeeper.bench.report.routes.changes`.
+    Out: ``REQUESTS``, with these columns among others:
+
+        - behind_ns: for a stale answer, the time from the acknowledgement of a later version until the
+          request was sent
+        - changing: true if a later version began to be sent before the answer came
+        - healed: true if the fault was already undone when the operation was due
+        - phase: ``fault``, ``reference`` (before a fault) or ``quiet`` (in no window)
+        - unreachable: true if a route lists a broker that the client cannot reach, even if the route has
+          other mistakes as well
     """
     due, done, begin = F.col("due_ns"), F.col("done_ns"), F.col("measure_begin_ns")
     window = F.col("window")
@@ -149,14 +161,17 @@ def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame)
 
 
 def _behind_ns() -> Column:
-    """Return for how long a route had been superseded when it was requested; null if it was the newest."""
+    """Return the time in ns from the acknowledgement of a later version until the route was requested.
+
+    Return null if the route's version was the newest.
+    """
     route = F.col("op").isin(*ROUTE_OPS) & (F.col("outcome") == "ok")
     behind = F.col("sent_ns") - F.col("newer_acked_ns")
     return F.when(route & (behind >= 0), behind)
 
 
 def _answered() -> Column:
-    """Return whether an operation is an answered route query."""
+    """Return true for an answered route query, including the answer that there is no route."""
     return F.col("op").isin(*ROUTE_OPS) & F.col("outcome").isin("ok", "absent")
 
 
@@ -165,7 +180,7 @@ def _listed() -> Column:
 
 
 def _haunted() -> Column:
-    """Return whether a route lists a broker that was gone from the request to the answer.
+    """Return true if a route lists a broker that was gone during the whole time from request to answer.
 
     A broker whose restart has begun does not count as gone.
     """
@@ -193,7 +208,10 @@ def _verdict() -> Column:
     struck = F.col("window")["begin_ns"]
 
     def returned(broker: Column) -> Column:
-        """Return whether a broker came back after the present fault began; earlier ones were listed again."""
+        """Return true if a broker came back after the present fault began.
+
+        Brokers that came back earlier must be listed again by now.
+        """
         return F.exists(
             "gaps",
             lambda gap: (
@@ -204,7 +222,11 @@ def _verdict() -> Column:
         )
 
     def lacks(*, new: bool) -> Column:
-        """Return whether a reachable broker is missing: one that came back (``new``), or was never gone."""
+        """Return true if the route omits a broker that the client can reach.
+
+        If ``new`` is True, only brokers count that came back after the present fault began. Otherwise only
+        the remaining brokers count.
+        """
         return F.exists(
             F.coalesce("holders", F.array().cast("array<int>")),
             lambda broker: (
@@ -227,15 +249,17 @@ def _verdict() -> Column:
 
 
 def registrations(ops: DataFrame) -> DataFrame:
-    """Join the requests that one broker sent to all servers at once into one operation.
+    """Join the requests that one broker sent to all servers at the same time into one operation.
 
-    The operation succeeds when the first server has accepted its request: that server then knows the change,
-    and with a replicated table all servers do. Results at the other servers show in their routes. A heartbeat
-    is no registration: it changes nothing, a raft member answers it without a leader, and ZooKeeper's
-    brokers send none.
+    The operation succeeds when the first server accepts its request. That server then knows the change. With
+    a replicated table, all servers then know the change. Otherwise a server may not know the change; the
+    server's routes show that.
 
-    In:  good operation rows with run.
-    Out: the same columns; op ``registration``, or ``heartbeat`` if it changes nothing; target null.
+    A heartbeat is no registration: it changes nothing, a raft member answers it without a leader, and
+    ZooKeeper's brokers send no heartbeats.
+
+    In:  valid operation rows with the column ``run``.
+    Out: the same columns; op ``registration``, or ``heartbeat`` if the request changes nothing; target null.
     """
     accepted = F.col("outcome") == "ok"
     of_all = (
@@ -267,11 +291,16 @@ def registrations(ops: DataFrame) -> DataFrame:
 def recoveries(requests: DataFrame) -> DataFrame:
     """Compute the effect of a fault on each kind of operation, and the end of its recovery.
 
-    A request is disturbed if its answer failed or was wrong, or if it was waited for longer than
-    ``WAITED_NS``, or if its answer was behind by more than that: an old route at once is no better than a
-    wait for a new one. Recovery ends at the first lasting right answer: the first one at or after the instant
-    at which the last disturbed request was due. For requests to a single server (``newcomer``, ``announce``),
-    this is computed for each server, and the last one counts.
+    A request is disturbed in any of these cases:
+
+    - it failed, or its answer was wrong;
+    - the client waited longer than ``WAITED_NS`` for the answer;
+    - the answer's version was superseded more than ``WAITED_NS`` ago: an old route that comes at once is no
+      better than a new route after a wait.
+
+    Recovery ends at the first right answer that came at or after the instant at which the last disturbed
+    request was due. For requests to a single server (``newcomer``, ``announce``), the end is computed for
+    each server, and the latest end counts.
 
     In:  ``REQUESTS``.
     Out: one row per (run, fault, op, scope); scope is ``all``, ``struck`` or ``others`` (servers), or
@@ -280,14 +309,14 @@ def recoveries(requests: DataFrame) -> DataFrame:
         - n, right, stale, missing, ghost, refused, failed, unknown, waited, late, queued long
         - unreachable long: routes that list a broker which the client cannot reach
         - behind_ns long: the largest ``behind_ns`` of a stale answer, 0 without a stale answer
-        - recovered_ns long: the end of the recovery after the fault's begin; 0 if nothing was disturbed, null
-          if requests never became right
-        - first_ns long: when the first disturbed request was due
+        - recovered_ns long: time from the fault's begin until the end of the recovery; 0 if nothing was
+          disturbed, null if requests never became right
+        - first_ns long: time from the fault's begin until the first disturbed request was due
         - slowest_ns long: the longest wait for a right answer
         - stuck_ns long: the longest wait for any answer
         - lateness_ns long: the longest delay with which the generator sent a request
-        - gap_ns long: the longest time after the begin in which no request was due, for each server as above;
-          a shorter disturbance may not have been noticed
+        - gap_ns long: the longest time after the fault's begin in which no request was due; for requests to a
+          single server, the longest such time of any server. A shorter disturbance may not have been noticed
     """
     keys = ["run", "fault", "op", "scope"]
     per_server = F.col("op").isin("newcomer", "announce") & F.col("target").isNotNull()
@@ -317,7 +346,7 @@ def recoveries(requests: DataFrame) -> DataFrame:
     in_order = Window.partitionBy(*keys, "server").orderBy("offset_ns")
     before = F.lag("offset_ns", 1, 0).over(in_order)
     whole = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    # One shuffle serves the figures by server and those by scope.
+    # Shuffle the rows once, for the figures by server and for the figures by scope.
     during = during.repartition(*keys).withColumns(
         {
             "gap_ns": F.greatest("offset_ns", begin) - F.greatest(before, begin),
@@ -364,11 +393,11 @@ def recoveries(requests: DataFrame) -> DataFrame:
 
 
 def outcomes(requests: DataFrame) -> DataFrame:
-    """Count the outcomes of route reads around each fault, on each side and before, during and after it.
+    """Count the outcomes of route reads for each side of a fault, before, during and after the fault.
 
     In:  ``REQUESTS``.
-    Out: one row per (run, fault, stage, op, side): stage: ``before``, ``during``, or ``after`` the healing;
-        n, right, stale, wrong (missing or ghost), returning, refused, failed long.
+    Out: one row per (run, fault, stage, op, side): stage: ``before`` or ``during`` the fault, or ``after`` it
+        was undone; n, right, stale, wrong (missing or ghost), returning, refused, failed long.
     """
     verdict = F.col("verdict")
     named = ("right", "stale", "returning", "refused", "failed")
@@ -391,8 +420,9 @@ def timelines(requests: DataFrame) -> DataFrame:
     """Count operations around each fault by their due time.
 
     In:  ``REQUESTS``.
-    Out: one row per (run, fault, op, bin): bin int of ``BIN_NS`` from the fault's begin, negative before it;
-        n, right, failed long (unanswered, missing or ghost); slowest_ns long, the longest wait of any.
+    Out: one row per (run, fault, op, bin): bin int, number of ``BIN_NS`` from the fault's begin, negative
+        before it; n, right, failed long (unanswered, missing or ghost); slowest_ns long, the longest wait for
+        any answer.
     """
     return (
         requests.where(F.col("phase") != "quiet")
@@ -408,9 +438,10 @@ def timelines(requests: DataFrame) -> DataFrame:
 
 
 def latency_histogram(requests: DataFrame) -> DataFrame:
-    """Count answered operations without a fault by latency, from due to done; rows of several runs add up.
+    """Count answered operations outside of faults by their latency, from the due instant to the answer.
 
-    :func:`recoveries` and :func:`timelines` have the effects of faults.
+    The rows of several runs can be added up. :func:`recoveries` and :func:`timelines` compute the effects of
+    faults.
 
     In:  ``REQUESTS``.
     Out: one row per (run, phase, op, value_ns): n long. phase: ``reference`` or ``quiet``. value_ns bigint:
@@ -422,7 +453,9 @@ def latency_histogram(requests: DataFrame) -> DataFrame:
 
 
 def lateness_histogram(requests: DataFrame) -> DataFrame:
-    """Count answered operations by the delay of their sending; rows of several phases or runs add up.
+    """Count answered operations by the delay with which the generator sent them.
+
+    The rows of several phases or runs can be added up.
 
     In:  ``REQUESTS``.
     Out: one row per (run, phase, value_ns): n long. value_ns bigint: the middle of the bucket.
@@ -433,13 +466,13 @@ def lateness_histogram(requests: DataFrame) -> DataFrame:
 
 
 def histogram(spans: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Count spans in log-linear buckets; use few keys, because each may have a thousand buckets.
+    """Count durations in log-linear buckets; use few keys: each key may have a thousand buckets.
 
-    In:  keys; span_ns long, null for one without end.
-    Out: one row per (keys, value_ns): value_ns bigint, the bucket's middle, null for those without end; n
-        long.
+    In:  keys; span_ns long, the duration, null if it never ended.
+    Out: one row per (keys, value_ns): value_ns bigint, the bucket's middle, null for durations that never
+        ended; n long.
     """
-    span = F.greatest("span_ns", F.lit(0).cast("bigint"))  # a null counts as 0
+    span = F.greatest("span_ns", F.lit(0).cast("bigint"))  # null becomes 0; the last lines restore the null
     magnitude = F.floor(F.log2(F.greatest(span, F.lit(1)).cast("double"))).cast("int")
     exponent = F.greatest(magnitude - F.lit(HISTOGRAM_BITS), F.lit(0))
     mantissa = F.call_function("shiftright", F.col("span_ns"), F.col("exponent"))
@@ -458,7 +491,9 @@ def histogram(spans: DataFrame, keys: tuple[str, ...]) -> DataFrame:
 
 
 def failure_reasons(requests: DataFrame) -> DataFrame:
-    """Count why operations failed; numbers in a remark (ports, durations) become ``#`` so that reasons group.
+    """Count the reasons why operations failed.
+
+    Digits in a remark (ports, durations) become ``#``, so that equal reasons are counted together.
 
     In:  ``REQUESTS``.
     Out: one row per (run, phase, op, outcome, code, remark): n long.
@@ -473,7 +508,7 @@ def failure_reasons(requests: DataFrame) -> DataFrame:
 
 
 def most(reasons: DataFrame, limit: int) -> DataFrame:
-    """Keep the ``limit`` most frequent reasons per (run, phase, op).
+    """Keep the ``limit`` most frequent reasons for each (run, phase, op).
 
     In, out: :func:`failure_reasons`.
     """
@@ -486,12 +521,15 @@ def most(reasons: DataFrame, limit: int) -> DataFrame:
 
 
 def messages(requests: DataFrame, deliveries: DataFrame, runs: DataFrame) -> DataFrame:
-    """Count the outcomes of messages, sent and read back. A message may be read in a later slot.
+    """Count the outcomes of sent messages. A message may be read only in the next run of the same cluster.
 
-    In:  ``REQUESTS``; good delivery rows with run; ``RUNS``.
-    Out: one row per (run, fault, op) of runs whose life has deliveries: sent, failed, unknown long; lost
-        long, acknowledged and never read; repeated long, read more than once; late long, read more than
-        ``LATE_NS`` after it was due.
+    In:  ``REQUESTS``; valid delivery rows with the column ``run``; table ``RUNS``.
+    Out: one row per (run, fault, op) of runs whose cluster recorded deliveries:
+
+        - sent, failed, unknown long
+        - lost long: messages that were acknowledged and never read
+        - repeated long: messages that were read more than once
+        - late long: messages that were read more than ``LATE_NS`` after they were due
     """
     lives = runs.select("run", "life", "measure_begin_ns")
     handed = deliveries.join(F.broadcast(lives.select("run", "life")), on="run", how="inner")
@@ -519,13 +557,17 @@ def messages(requests: DataFrame, deliveries: DataFrame, runs: DataFrame) -> Dat
 
 
 def new_topics(requests: DataFrame, deliveries: DataFrame, spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute the time until a new topic could be used, and the number of brokers that had it in the end.
+    """Compute the time until a new topic could be used, and the number of brokers that finally had the topic.
 
-    In:  ``REQUESTS``; good delivery rows with run; :func:`routekeeper.bench.report.routes.shown`; ``RUNS``.
-    Out: one row per (run, fault) in which producers tried to send to a new topic: sent_ns long from the
-        beginning until the last producer had succeeded, null if a producer never did; read_ns long until the
-        group got its first message, null if it never did; brokers long, the number of brokers that any
-        nameserver listed for the topic at the end of the window.
+    In:  ``REQUESTS``; valid delivery rows with the column ``run``;
+        :func:`routekeeper.bench.report.routes.shown`; table ``RUNS``.
+    Out: one row per (run, fault) in which producers tried to send to a new topic:
+
+        - sent_ns long: time from the fault's begin until the last producer had succeeded; null if a producer
+          never did
+        - read_ns long: time from the fault's begin until the group got its first message; null if it never
+          did
+        - brokers long: number of brokers that any nameserver listed for the topic at the end of the window
     """
     tries = requests.where((F.col("op") == "first_send") & F.col("fault").isNotNull())
     ok = F.col("outcome") == "ok"
@@ -551,7 +593,8 @@ def new_topics(requests: DataFrame, deliveries: DataFrame, spans: DataFrame, run
     ends = runs.select("run", F.explode("windows").alias("window")).select(
         "run", "window.fault", F.col("window.until_ns").alias("end_ns")
     )
-    last_ns = F.col("end_ns") - WAITED_NS  # at the very end, brokers may be restarting
+    # Look shortly before the window's end: at the very end, brokers may be restarting.
+    last_ns = F.col("end_ns") - WAITED_NS
     of_brokers = (
         spans.where((F.col("observer") == "nameserver") & (F.col("state") == "routed"))
         .join(F.broadcast(of_producers.select("run", "fault", "topic")), on=["run", "topic"], how="inner")

@@ -1,9 +1,13 @@
-"""Intervals of the observers' views: dead brokers, living ones left out, disagreement, staleness.
+"""Times in which observed routes were wrong: dead brokers, omitted living brokers, disagreement, old routes.
 
-Pure functions ``DataFrame -> DataFrame`` of built-in expressions. A view begins at an unknown instant between
-the last reading that did not show it and the first reading that did. The middle of the two counts as the
-instant. A disagreement counts only for the time in which it is certain: otherwise two observers that are read
-20 ms apart would seem to disagree for 20 ms after each change.
+Each function makes a DataFrame from DataFrames with Spark's built-in expressions, and has no other effect.
+
+A view is the route of one topic as an observer shows it. A view begins at an unknown instant between two
+readings: the last reading that did not show it, and the first reading that did. The middle between these
+readings counts as the begin.
+
+A disagreement counts only for the time in which it is certain. Otherwise two observers that are read 20 ms
+apart would seem to disagree for 20 ms after each change.
 """
 
 from typing import Final
@@ -14,22 +18,26 @@ from pyspark.sql import functions as F
 from routekeeper.bench.report.requests import ROUTE_OPS, histogram
 
 ANSWERS: Final = ("routed", "absent")
-"""States with an answer about the topic. An observer that refuses or is silent disagrees with nobody."""
+"""States of an observer that has an answer. An observer that refuses or is silent disagrees with no other."""
 
 
 LINGER_NS: Final = 60_000_000_000
-"""Time in ns after a run's measured time in which its last changes may still become visible."""
+"""Time in ns after a run's measured time, in which the run's last changes may still become visible."""
 
 
 def shown(views: DataFrame, runs: DataFrame) -> DataFrame:
-    """Turn an observer's transitions into the spans between them.
+    """Turn the recorded views of each observer into spans: times in which an observed route did not change.
 
-    In:  good view rows with run; ``RUNS``.
-    Out: one row per span: run, observer, index, topic, state; brokers array<int>, empty unless routed;
-        version int; since_ns, until_ns long, the begin and the end, each in the middle of two readings;
-        seen_ns, still_ns long, the first and the last instant at which it was certainly shown; unsure_ns
-        long, the largest error of since_ns; open boolean, true if no reading showed its end. Instants count
-        from the measure begin.
+    In:  valid view rows with the column ``run``; table ``RUNS``.
+    Out: one row per span; instants count from the begin of the run's measured time:
+
+        - run, observer, index, topic, state
+        - brokers array<int>: empty unless the state is ``routed``
+        - version int
+        - since_ns, until_ns long: begin and end of the span, each in the middle of two readings
+        - seen_ns, still_ns long: first and last instant at which the view was certainly shown
+        - unsure_ns long: the largest error of since_ns
+        - open boolean: true if no reading showed the span's end
     """
     in_order = Window.partitionBy("life", "observer", "index", "topic").orderBy("seen_ns")
     ended = F.col("next_state").isNull() | (F.col("next_state") == "end")
@@ -72,11 +80,11 @@ def shown(views: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def observed(spans: DataFrame) -> DataFrame:
-    """Count the observers and their topics: without observers, a count of 0 has no meaning.
+    """Count the observers and their topics. If a run has no observers, a 0 in other tables means nothing.
 
     In:  :func:`shown`.
-    Out: one row per (run, observer): observers, topics, spans long; apart_ns long, the median time between
-        the last reading without a view and the first one with it, null if no view changed.
+    Out: one row per (run, observer): observers, topics, spans long; apart_ns long, the median time from the
+        last reading before a route changed to the first reading after the change, null if no route changed.
     """
     return (
         spans.groupBy("run", "observer")
@@ -93,19 +101,24 @@ def observed(spans: DataFrame) -> DataFrame:
 def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
     """Compute the time for which each observer still listed a broker that a fault had removed.
 
-    In:  :func:`shown`; ``RUNS``.
+    In:  :func:`shown`; table ``RUNS``.
     Out: one row per (run, fault, observer, index) that may have listed the broker when the fault began:
-        left_out_ns long, from the fault's begin until the broker was no longer listed; 0 if the middle of the
-        two readings lies before the fault; null if the broker was still listed when it came back, or when the
-        window or the observation ended; unsure_ns long, the largest error of left_out_ns.
+
+        - left_out_ns long: time from the fault's begin until the broker was no longer listed. It is 0 if the
+          middle between the last reading with the broker and the first reading without it lies before the
+          fault. It is null if the broker was still listed when it came back, or when the window or the
+          observation ended
+        - unsure_ns long: the largest error of left_out_ns
     """
     dead = _targets(runs, "broker")
-    at_latest_ns = 2 * F.col("until_ns") - F.col("still_ns")  # until_ns is the middle of still_ns and this
+    # at_latest_ns: the first reading without the view. until_ns is the middle between still_ns and this
+    # reading.
+    at_latest_ns = 2 * F.col("until_ns") - F.col("still_ns")
     listing = (
         spans.join(F.broadcast(dead), on="run", how="inner")
         .where(
             F.array_contains("brokers", F.col("target"))
-            & (F.col("seen_ns") < F.coalesce("healed_ns", "until_fault_ns"))  # then the broker is back
+            & (F.col("seen_ns") < F.coalesce("healed_ns", "until_fault_ns"))  # before the broker came back
             & (at_latest_ns > F.col("begin_ns"))
         )
         .select(
@@ -128,12 +141,12 @@ def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def back(spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute the time from a broker's return until each observer listed it again.
+    """Compute the time from a broker's return until each observer listed the broker again.
 
     In:  :func:`shown`; ``RUNS``.
     Out: one row per (run, fault, observer, index) that did not list the broker when it came back: back_ns
-        long, from its return until it was listed for all its topics; null if the window or the observation
-        ended before.
+        long, from the broker's return until it was listed for all its topics. It is null if the window or the
+        observation ended before.
     """
     gaps = runs.select("run", F.explode("gaps").alias("gap")).select(
         "run", F.col("gap.broker").alias("target"), "gap.from_ns", "gap.to_ns"
@@ -167,9 +180,10 @@ def back(spans: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def _first_listed(spans: DataFrame) -> DataFrame:
-    """Return one row per (run, topic, broker): listed_ns long, when an observer was first seen to list it.
+    """Return one row per (run, topic, broker): listed_ns long, when an observer first listed the broker.
 
-    A topic that is made after a fault, or in the next scenario, did not lack the broker during the fault.
+    The instant serves to exclude topics that were made after a fault, or in the next scenario. Such a topic
+    did not lack the broker during the fault.
     """
     return (
         spans.select("run", "topic", "since_ns", F.explode("brokers").alias("broker"))
@@ -179,12 +193,15 @@ def _first_listed(spans: DataFrame) -> DataFrame:
 
 
 def given_up(spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Find views without living brokers that no fault had hit.
+    """Find views that omit living brokers which no fault had hit.
 
-    In:  :func:`shown`; ``RUNS``.
-    Out: one row per (run, fault, observer): views long, the number of (observer, topic, broker) in which a
-        living broker was missing; given_up_ns long, the longest time of one; brokers long, the number of
-        different brokers.
+    In:  :func:`shown`; table ``RUNS``.
+    Out: one row per (run, fault, observer):
+
+        - views long: number of triples (observer, topic, broker) in which a living broker was missing
+        - given_up_ns long: the longest time for which a living broker was missing in one (observer, topic,
+          broker)
+        - brokers long: number of different brokers that were missing
     """
     begin = F.greatest("seen_ns", "begin_ns")
     end = F.least("still_ns", "until_fault_ns")
@@ -220,12 +237,16 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
     """Compute the time and the topics in which two nameservers certainly gave different answers.
 
     In:  :func:`shown`; ``RUNS``.
-    Out: one row per (run, fault, about) with a disagreement: about string, ``brokers`` (who is listed) or
-        ``queues`` (both list it, with different queue counts); disagree_ns long, in which they differed about
-        at least one topic; topics long; agree_ns long, from the healing (or the begin, if nothing is healed)
-        until the last disagreement ended, at least 0.
+    Out: one row per (run, fault, about) with a disagreement:
+
+        - about string: ``brokers`` (different brokers are listed) or ``queues`` (different queue counts)
+        - disagree_ns long: time in which nameservers differed about at least one topic
+        - topics long: number of such topics
+        - agree_ns long: time from the healing until the last disagreement ended, at least 0. If nothing was
+          healed, it counts from the fault's begin
     """
-    # Pair spans second by second, because a topic that always changes has too many pairs.
+    # Pair only spans of the same second. Otherwise a topic that changes all the time would give too many
+    # pairs.
     seconds = F.sequence(_second(F.col("seen_ns")), _second(F.col("still_ns") - 1))
     answers = spans.where(
         (F.col("observer") == "nameserver")
@@ -250,7 +271,8 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
         (F.col("left.run") == F.col("right.run"))
         & (F.col("left.topic") == F.col("right.topic"))
         & (F.col("left.second") == F.col("right.second"))
-        & (F.col("left.second") == _second(seen))  # count a pair once, where its spans begin to overlap
+        # count a pair once, in the second in which its spans begin to overlap
+        & (F.col("left.second") == _second(seen))
         & (F.col("left.index") < F.col("right.index"))
         & (lists_differ | counts_differ)
         & (seen < still)
@@ -295,11 +317,11 @@ def unanswering(spans: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def _in_faults(spans: DataFrame, runs: DataFrame, kind: str) -> DataFrame:
-    """Cut spans to the windows of faults.
+    """Cut spans at the limits of the faults' windows.
 
     In:  rows with run, topic, seen_ns, still_ns and the column ``kind``; ``RUNS``.
     Out: one row per span and fault: run, fault, topic, ``kind``, begin_ns, healed_ns, seen_ns, still_ns;
-        new_ns long, the part that no earlier span of the same run, fault and kind covers.
+        new_ns long, length of the part that no earlier span of the same run, fault and kind covers.
     """
     clipped = (
         spans.join(F.broadcast(_windows(runs)), on="run", how="inner")
@@ -325,9 +347,9 @@ def _second(instant_ns: Column) -> Column:
 def changes(truth: DataFrame, runs: DataFrame) -> DataFrame:
     """Compute when each change of a topic was first sent, and when its first acknowledgement was read.
 
-    In:  good truth rows with run; ``RUNS``.
-    Out: one row per (run, topic, version): begun_ns, acked_ns long since the measure begin; the latter null
-        if the change was never acknowledged.
+    In:  valid truth rows with the column ``run``; table ``RUNS``.
+    Out: one row per (run, topic, version), instants since the begin of the measured time: begun_ns long;
+        acked_ns long, null if the change was never acknowledged.
     """
 
     def instant(what: str) -> Column:
@@ -352,12 +374,17 @@ def changes(truth: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def visibility(first: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute for each change when all observers of a kind showed it, or a later one.
+    """Compute for each change when all observers of a kind showed the change, or a later change.
 
-    In:  :func:`first_shown`; ``RUNS``.
-    Out: one row per measured (run, topic, version, observer): begun_ns, acked_ns long; seen_on, observers
-        long; visible_ns long from begun, null if one observer never showed it; unsure_ns long; fault int,
-        phase string as for requests.
+    In:  :func:`first_shown`; table ``RUNS``.
+    Out: one row per (run, topic, version, observer) of changes that began while measuring:
+
+        - begun_ns long: since the begin of the measured time
+        - acked_ns long: from begun_ns until the acknowledgement
+        - seen_on, observers long: number of observers that showed the change, and number of all observers
+        - visible_ns long: from begun_ns until all observers showed the change; null if one observer never did
+        - unsure_ns long: the largest error of visible_ns
+        - fault int, phase string: as in ``REQUESTS``
     """
     by_change = first.groupBy("run", "topic", "version", "observer").agg(
         F.max("begun_ns").alias("begun_ns"),
@@ -401,11 +428,11 @@ def visibility(first: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def first_shown(changed: DataFrame, spans: DataFrame) -> DataFrame:
-    """Compute for each change when each observer first showed it, or a later one.
+    """Compute for each change when each observer first showed the change, or a later change.
 
     In:  :func:`changes`; :func:`shown`.
-    Out: one row per (run, observer, index, topic, version): begun_ns, acked_ns long; first struct of since_ns
-        and unsure_ns, null if the observer never showed it.
+    Out: one row per (run, observer, index, topic, version): begun_ns, acked_ns long; first, a struct of
+        since_ns and unsure_ns, null if the observer never showed the change.
     """
     span = spans.where(F.col("version").isNotNull())
     watching = span.groupBy("run", "observer", "index", "topic").agg(F.count("*").alias("spans"))
@@ -421,7 +448,8 @@ def first_shown(changed: DataFrame, spans: DataFrame) -> DataFrame:
         F.lit(None).cast("bigint").alias("begun_ns"),
         F.lit(None).cast("bigint").alias("acked_ns"),
     ).unionByName(wanted)
-    # Go from the last row back: a frame that ends at the partition's end is summed up anew for each row.
+    # Sort the rows backwards, so that the window ends at the current row. Spark would compute a window up to
+    # the partition's end anew for each row.
     from_here = (
         Window.partitionBy("run", "observer", "index", "topic")
         .orderBy(F.desc("version"))
@@ -434,16 +462,18 @@ def first_shown(changed: DataFrame, spans: DataFrame) -> DataFrame:
 
 
 AGES_MS: Final = (10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000)
-"""Ages of a change, in ms, at which the observers that know the change are counted."""
+"""Ages of a change in ms. At each age, the report counts the observers that know the change."""
 
 
 def currency(first: DataFrame, changed: DataFrame, runs: DataFrame) -> DataFrame:
-    """Count the observers that knew a change, by the time since it began, while it was the last change.
+    """Count the observers that knew a change, by the time since the change began.
+
+    A change counts at an age only while no later change has begun.
 
     In:  :func:`first_shown`; :func:`changes`; ``RUNS``.
-    Out: one row per (run, observer, age_ms): n long, pairs of a change and an observer whose change was still
-        the last one at that age; current long, the number of these pairs in which the observer
-        showed the change.
+    Out: one row per (run, observer, age_ms): n long, number of pairs of a change and an observer in which the
+        change was still the last change at that age; current long, number of these pairs in which the
+        observer showed the change.
     """
     newer = F.lead("begun_ns").over(Window.partitionBy("run", "topic").orderBy("version"))
     lasting = changed.select("run", "topic", "version", newer.alias("newer_ns"))
@@ -468,7 +498,7 @@ def currency(first: DataFrame, changed: DataFrame, runs: DataFrame) -> DataFrame
             F.sum((lasts & F.coalesce(F.col("since_ns") <= at, F.lit(False))).cast("int")).alias("current"),
         )
 
-    # All ages are counted in one pass: with a row for each there would be twelve times as many to count.
+    # Count all twelve ages in one pass: a row for each age would make twelve times as many rows.
     return (
         known.groupBy("run", "observer")
         .agg(F.array(*map(count, AGES_MS)).alias("ages"))
@@ -479,11 +509,12 @@ def currency(first: DataFrame, changed: DataFrame, runs: DataFrame) -> DataFrame
 
 
 def visible_histogram(visible: DataFrame) -> DataFrame:
-    """Count changes by the time until they were acknowledged and visible.
+    """Count changes by the time until they were acknowledged, and until they were visible.
 
     In:  :func:`visibility`.
-    Out: one row per (run, observer, phase, fault, measure, value_ns): value_ns bigint, null for changes
-        that never were; n long. measure: ``visible``; ``acked``, of observer ``nameserver`` only.
+    Out: one row per (run, observer, phase, fault, measure, value_ns): n long. measure: ``visible``, or
+        ``acked`` (of observer ``nameserver`` only). value_ns bigint: null for changes that never were
+        visible, or acknowledged.
     """
     spans = F.array_compact(
         F.array(
@@ -501,15 +532,15 @@ def visible_histogram(visible: DataFrame) -> DataFrame:
 
 
 def staleness(requests: DataFrame, changed: DataFrame) -> DataFrame:
-    """Count current answers by the time since the acknowledgement of the change.
+    """Count all answers and up-to-date answers by the time since the acknowledgement of a change.
 
     An answer is stale if a later version was acknowledged before the request was sent. The age of a stale
     answer is the time since that acknowledgement. The age of a current answer is the time since its own
-    version was acknowledged. An answer that overlaps a change counts as neither.
+    version was acknowledged. An answer that overlaps a change is not counted.
 
     In:  ``REQUESTS``; :func:`changes`.
-    Out: one row per (run, fault, phase, side, op, bin): bin int, half powers of two of a millisecond; n,
-        current long.
+    Out: one row per (run, fault, phase, side, op, bin): n, current long; bin int, twice the binary logarithm
+        of the age in ms, rounded down.
     """
     own = changed.select("run", "topic", "version", F.col("acked_ns").alias("own_acked_ns"))
     current = F.col("behind_ns").isNull()
@@ -543,7 +574,7 @@ def _windows(runs: DataFrame) -> DataFrame:
 
 
 def _targets(runs: DataFrame, role: str) -> DataFrame:
-    """Return one row per fault and target of a role: target int, the index of the target."""
+    """Return one row per fault and target of a role: target int, the index of the target process."""
     return (
         _windows(runs)
         .select("run", "fault", "begin_ns", "healed_ns", "until_fault_ns", F.explode("targets").alias("name"))

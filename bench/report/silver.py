@@ -1,12 +1,12 @@
-"""Silver: the events of all runs as typed Parquet, partitioned as the runs are; a run is read from JSON once.
+"""Silver: the events of all runs as typed Parquet, with one partition per run; JSON is read once per run.
 
 ::
 
     OUT/silver/events/batch=B/series=S/scenario=C/block=N/arm=A/part-*.parquet
-    OUT/silver/sources.json      which runs are in it, and by which manifest
+    OUT/silver/sources.json      maps each run in silver to a text made of its manifest
 
-All kinds of events of a run are in one folder, because many small files cost more than their content. A run
-whose manifest has changed since (a void attempt made again) is read anew.
+All kinds of events of a run are in one folder, because many small files cost more than their content. If a
+run's manifest has changed since it was read (a void attempt was made again), the run is read anew.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from routekeeper.bench.report.tables import (
 from routekeeper.bench.runfolder import FORMAT, FileSum, Manifest
 
 KIND: Final = "file_kind"
-"""Column with the kind of a row (one of :data:`EVENTS`), from the beginning of its file's name."""
+"""Name of the column with a row's kind, one of :data:`EVENTS`; a file's name begins with its rows' kind."""
 
 BAD_LINES_MAX: Final = 1
-"""Bad lines that a file may have: the line that a killed process was writing. With more, it is damaged."""
+"""Largest number of bad lines in a sound file: a killed process can leave one unfinished line."""
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-"""Ends of event files' names; Spark unpacks a file by the end of its name."""
-_EVENT_FILES: Final = f"{{{','.join(EVENTS)}}}-*{{{','.join(SUFFIXES)}}}"  # a pattern of Hadoop's
+"""Endings of event files' names. Spark decides by the ending how to decompress a file."""
+_EVENT_FILES: Final = f"{{{','.join(EVENTS)}}}-*{{{','.join(SUFFIXES)}}}"  # a file pattern in Hadoop's syntax
 _EVENT_FILE: Final = re.compile(rf"({'|'.join(EVENTS)})-.*\.jsonl(\.gz|\.zst)?")
 
 _RUN: Final = re.compile(
@@ -59,12 +59,12 @@ class NoRuns(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One run folder; ``left_out`` says why it is in no figure, None if it is."""
+    """One run folder; ``left_out`` is the reason why the report does not use it, or None."""
 
     run: str
     uri: str
     base: str
-    """The folder above ``series=``."""
+    """Path of the folder that contains the ``series=...`` folder of the run."""
     batch: str
     series: str
     scenario: str
@@ -73,17 +73,17 @@ class Source:
     manifest: Manifest | None
     left_out: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
-    """Existing event files by their names before compression."""
+    """Maps each event file's name before compression to its present name."""
 
     @property
     def life(self) -> str:
-        """Name of the cluster of which the run is a slot."""
+        """Name of the cluster that made the run; a cluster can make several runs, one after the other."""
         session = "" if self.manifest is None else self.manifest.session
         return f"{self.batch}/{self.series}/{self.block}/{self.arm}/{session}"
 
     @property
     def stamp(self) -> str:
-        """Text that changes when the run is made again."""
+        """Text that changes if the run is made again."""
         if self.manifest is None:
             return "none"
         m = self.manifest
@@ -91,7 +91,7 @@ class Source:
 
 
 def find(spark: SparkSession, roots: Sequence[str]) -> list[Source]:
-    """Find the runs at or below ``roots`` and read their manifests; void attempts are named, too.
+    """Find the runs at or below ``roots``, including void attempts, and read their manifests.
 
     Raises:
         NoRuns: If there are no runs.
@@ -161,11 +161,11 @@ def _source(
 
 
 def _misfiled(names: Sequence[str], listed: Mapping[str, FileSum] | None) -> str | None:
-    """Return why the names of a run's event files cannot be those of the recorded files.
+    """Return the reason why the names of a run's event files do not fit its manifest; None if they fit.
 
     Args:
         names: Existing files.
-        listed: Files that the manifest lists; None if it is too old to list any.
+        listed: Files that the manifest lists; None if the manifest is too old to list files.
     """
     there = Counter(map(_as_recorded, names))
     for name, times in sorted(there.items()):
@@ -178,16 +178,18 @@ def _misfiled(names: Sequence[str], listed: Mapping[str, FileSum] | None) -> str
 
 
 def _as_recorded(name: str) -> str:
-    """Return the name of an event file before it was compressed."""
+    """Return the name that an event file had before it was compressed."""
     return name[: name.rindex(".jsonl")] + ".jsonl"
 
 
 def sums(spark: SparkSession, sources: Sequence[Source]) -> DataFrame | None:
-    """Sum up the files of runs as their manifests do; None if no manifest lists files.
+    """Count the lines of event files and add up the lines' CRC-32; None if no manifest lists files.
+
+    A run's manifest records the same two figures for each file; :func:`judge_sums` compares the figures.
 
     In:  runs that are to be read.
-    Out: one row per (run, file) that has a line: lines long, crc32_sum long. For a file that cannot be
-    unpacked completely, they count the unpacked part.
+    Out: one row per (run, file) that has a line: lines long, crc32_sum long. If a file cannot be unpacked
+        completely, the figures hold for the unpacked part.
     """
     found: DataFrame | None = None
     for batch in sorted({source.batch for source in sources if _is_listed(source)}):
@@ -222,10 +224,10 @@ def _is_listed(source: Source) -> bool:
 def judge_sums(
     sources: Sequence[Source], checked: Sequence[Source], found: Sequence[tuple[str, str, int, int]]
 ) -> list[Source]:
-    """Leave out the runs with a file that differs from the recorded one (pure).
+    """Leave out the runs with a file that differs from the recorded file; without I/O.
 
     Args:
-        checked: Runs whose files were summed up.
+        checked: Runs whose lines and checksums were counted.
         found: (run, file, lines, crc32_sum) of the files that have a line.
     """
     there = {(run, _as_recorded(file)): (file, lines, crc32_sum) for run, file, lines, crc32_sum in found}
@@ -245,7 +247,10 @@ def judge_sums(
 
 
 def new_ones(spark: SparkSession, sources: Sequence[Source], out: str) -> list[Source]:
-    """Return the usable runs that silver lacks; remove the content of their earlier attempts from silver."""
+    """Return the usable runs that silver lacks, and remove outdated partitions from silver.
+
+    A partition is outdated if its run was made again, or is left out now.
+    """
     path = storage.join(out, "silver", "sources.json")
     known: dict[str, str] = {}
     if storage.exists(spark, path):
@@ -258,9 +263,9 @@ def new_ones(spark: SparkSession, sources: Sequence[Source], out: str) -> list[S
 
 
 def note_sources(spark: SparkSession, sources: Sequence[Source], out: str) -> None:
-    """Record the present content of silver.
+    """Record which runs silver contains now.
 
-    This is called last, so that interrupted work is repeated.
+    Call this function last: after an interrupt, the missing record causes the work to be repeated.
     """
     kept = {source.run: source.stamp for source in sources if source.left_out is None}
     storage.write(spark, storage.join(out, "silver", "sources.json"), msgspec.json.encode(kept))
@@ -271,7 +276,7 @@ def _partition(source: Source) -> str:
 
 
 def write_events(spark: SparkSession, sources: Sequence[Source], out: str) -> None:
-    """Read all events of these runs once, and write them typed; only these runs' partitions are replaced."""
+    """Read all events of these runs once, and write them with typed columns; other runs' partitions stay."""
     found: DataFrame | None = None
     for batch in sorted({source.batch for source in sources}):
         read = _read_json(spark, [source for source in sources if source.batch == batch])
@@ -320,7 +325,7 @@ def _read_json(spark: SparkSession, sources: Sequence[Source]) -> DataFrame:
 
 
 def events(spark: SparkSession, out: str) -> DataFrame:
-    """Read the events of all kinds: their columns, run, file, :data:`KIND` and good."""
+    """Read the events of all kinds from silver, with the columns run, file, :data:`KIND` and good (valid)."""
     path = storage.join(out, "silver", "events")
     schema = f"{EVENT}, file string, {KIND} string, good boolean"
     run = F.concat_ws("/", *(F.col(key).cast("string") for key in RUN_KEYS)).alias("run")
@@ -334,7 +339,7 @@ def events(spark: SparkSession, out: str) -> DataFrame:
 
 
 def of_kind(found: DataFrame, kind: str) -> DataFrame:
-    """Keep the good events of one kind, with their run.
+    """Keep the valid events of one kind, with their run.
 
     In:  :func:`events`.
     Out: run and the columns of the kind.
@@ -343,7 +348,7 @@ def of_kind(found: DataFrame, kind: str) -> DataFrame:
 
 
 def launches_of_brokers(found: DataFrame) -> DataFrame:
-    """Keep the start times of brokers' processes.
+    """Keep the start times of brokers' processes, in ns of the host's clock.
 
     In:  :func:`events`.
     Out: run, broker int, t_ns long.
@@ -356,7 +361,7 @@ def launches_of_brokers(found: DataFrame) -> DataFrame:
 
 
 def line_quality(found: DataFrame) -> DataFrame:
-    """Count lines and bad lines.
+    """Count all lines and bad lines of each file.
 
     In:  :func:`events`.
     Out: one row per (run, file): lines long, bad long.
@@ -370,7 +375,9 @@ def line_quality(found: DataFrame) -> DataFrame:
 
 
 def judge_files(sources: Sequence[Source], files: Sequence[tuple[str, str, int, int]]) -> list[Source]:
-    """Leave out the runs that hold no operations or more damaged lines than a killed process explains (pure).
+    """Leave out the runs without events, and runs with more bad lines than a killed process explains.
+
+    This function does no I/O.
 
     Args:
         files: (run, file, lines, bad).
@@ -386,7 +393,8 @@ def judge_files(sources: Sequence[Source], files: Sequence[tuple[str, str, int, 
         if reason is None and damaged is not None and damaged[3] > BAD_LINES_MAX:
             reason = f"{damaged[3]} of {damaged[2]} lines of {damaged[1]} are damaged, {BAD_LINES_MAX} may be"
         has_lost = source.manifest is not None and source.manifest.lost is not None
-        if reason is None and not mine and not has_lost:  # an arm that lost before the load has no events
+        # A run without events stays if its design failed before the load began: the failure is a result.
+        if reason is None and not mine and not has_lost:
             reason = "it holds no events"
         judged.append(replace(source, left_out=reason))
     return judged
@@ -401,7 +409,7 @@ _ARROW: Final = {
 
 
 def _arrow(kind: str) -> pa.DataType:
-    """Return the Arrow type of a DDL type."""
+    """Return the Arrow type of a type in Spark's DDL."""
     if kind.startswith("array<"):
         return pa.list_(_arrow(kind.removeprefix("array<").removesuffix(">")))
     if kind.startswith("struct<"):
@@ -411,12 +419,16 @@ def _arrow(kind: str) -> pa.DataType:
 
 
 def arrow_schema(schema: str) -> pa.Schema:
-    """Return a DDL schema as Arrow knows it."""
+    """Return the Arrow schema of a schema in Spark's DDL."""
     return pa.schema([(name, _arrow(kind)) for name, kind in typed(schema).items()])
 
 
 def local_frame(spark: SparkSession, rows: Sequence[tuple[object, ...]], schema: str) -> DataFrame:
-    """Make a frame of the driver's own rows with Arrow: for a Python list Spark would start Python tasks."""
+    """Return a DataFrame with rows of the driver.
+
+    The rows are passed to Spark as an Arrow table. If they were passed as a plain list, Spark would start
+    tasks in Python processes to read the list.
+    """
     kinds = arrow_schema(schema)
     arrays = [pa.array([row[place] for row in rows], type=kind.type) for place, kind in enumerate(kinds)]
     return spark.createDataFrame(pa.table(arrays, schema=kinds), schema)

@@ -1,4 +1,4 @@
-"""Start Spark and end it again, to see whether a report can be made.
+"""Starts Spark and ends it again, to check that reports can be made on this machine.
 
 Run it by ``python -m routekeeper.bench.report.start``.
 """
@@ -9,7 +9,7 @@ from routekeeper.bench.report.session import interrupted, open_session
 
 
 def main() -> None:
-    """Run the smallest job there is."""
+    """Run a minimal Spark job, which counts one row."""
     signal.signal(signal.SIGINT, interrupted)
     spark = open_session(small=True)
     try:

@@ -1,6 +1,6 @@
-"""Files wherever Spark can reach them: paths stay strings to the end (``file:``, ``hdfs:``, ``s3a:``, bare).
+"""Files in any file system that Spark can reach; paths are strings (``file:``, ``hdfs:``, ``s3a:``, bare).
 
-Spark interprets a bare path: it is on this machine, unless the cluster's settings say otherwise.
+Spark interprets a bare path: it means this machine, unless the cluster's settings say otherwise.
 """
 
 import csv
@@ -22,30 +22,30 @@ def join(base: str, *parts: str) -> str:
 
 
 def without_glob(path: str) -> str:
-    """Escape characters that Spark would treat as a pattern."""
+    """Return the path with escapes before characters that Spark would treat as a pattern."""
     return "".join(f"\\{char}" if char in "\\[]{}*?" else char for char in path)
 
 
 def qualified(spark: SparkSession, path: str) -> str:
-    """Return the full URI of a path, as Spark itself will print it."""
+    """Return the full URI of a path, in the form in which Spark prints it."""
     jpath = _path(spark, path)
     return str(_file_system(spark, jpath).makeQualified(jpath).toString())
 
 
 def shown(spark: SparkSession, path: str) -> str:
-    """Return a path in the form that people type: the full URI, or the bare path on this machine."""
+    """Return a path in the form that people type: the full URI, or the bare path for this machine."""
     full = qualified(spark, path)
     return full.removeprefix("file:") if urlsplit(full).scheme == "file" else full
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Return whether a file or folder exists."""
+    """Return True if a file or folder exists."""
     jpath = _path(spark, path)
     return bool(_file_system(spark, jpath).exists(jpath))
 
 
 def delete(spark: SparkSession, path: str) -> None:
-    """Remove a file, or a folder with all that is in it; nothing if it is absent."""
+    """Remove a file, or a folder with its content; do nothing if it does not exist."""
     jpath = _path(spark, path)
     _file_system(spark, jpath).delete(jpath, True)
 
@@ -54,7 +54,7 @@ def listing(spark: SparkSession, path: str, names: str) -> list[str]:
     """Return the full URI of every file at or below ``path`` whose name fits; empty if there is none.
 
     Args:
-        names: A pattern as Hadoop has them, such as ``{manifest.json,*.jsonl}``.
+        names: A pattern in Hadoop's syntax, such as ``{manifest.json,*.jsonl}``.
     """
     if not exists(spark, path):
         return []
@@ -64,14 +64,14 @@ def listing(spark: SparkSession, path: str, names: str) -> list[str]:
         .option("pathGlobFilter", names)
         .load(without_glob(path))
     )
-    # Make one call for all names, because single calls for a thousand files would take seconds.
+    # Make one call for all names: single calls would take seconds for a thousand files.
     text = str(_jvm(spark).org.apache.hadoop.util.StringUtils.join("\n", found._jdf.inputFiles()))
-    # Leave out an empty authority, as Hadoop does when it prints a path: so each file has only one name.
+    # Leave out an empty authority, as Hadoop does when it prints a path, so that each file has only one name.
     return [re.sub(r"^(\w+):///", r"\1:/", unquote(uri)) for uri in text.split("\n") if uri]
 
 
 def read(spark: SparkSession, path: str) -> bytes:
-    """Return a whole small file."""
+    """Return the content of a small file."""
     jpath = _path(spark, path)
     stream = _file_system(spark, jpath).open(jpath)
     try:
@@ -81,10 +81,10 @@ def read(spark: SparkSession, path: str) -> bytes:
 
 
 def write(spark: SparkSession, path: str, content: bytes) -> None:
-    """Write a whole file, replacing an older one; missing folders are made."""
+    """Write a whole file in place of an older file; missing folders are made."""
     jpath = _path(spark, path)
     full = urlsplit(qualified(spark, path))
-    if full.scheme == "file":  # write it here: the JVM would take the bytes one by one
+    if full.scheme == "file":  # write it in Python: the JVM would receive the bytes one by one
         here = Path(str(jpath.toUri().getPath())).absolute()
         here.parent.mkdir(parents=True, exist_ok=True)
         here.write_bytes(content)
@@ -97,7 +97,7 @@ def write(spark: SparkSession, path: str, content: bytes) -> None:
 
 
 def write_table(spark: SparkSession, folder: str, name: str, table: pa.Table) -> None:
-    """Write a small table as ``NAME.parquet``, and as ``NAME.csv`` with :func:`_cell`'s apostrophes."""
+    """Write a small table as ``NAME.parquet``, and as ``NAME.csv`` with texts made safe by :func:`_cell`."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     write(spark, join(folder, f"{name}.parquet"), sink.getvalue().to_pybytes())
@@ -120,8 +120,8 @@ _FORMULA_BEGINS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 def _cell(value: Any) -> Any:
     """Return a cell's value; put an apostrophe before a text that a spreadsheet would compute.
 
-    Remarks, topics and addresses come from servers: one that begins with "=" could run a command on the
-    machine of anyone who opens the table. Numbers are written as they are.
+    Remarks, topics and addresses come from servers. A text that begins with "=" could run a command on the
+    machine of anybody who opens the table. Numbers are written unchanged.
     """
     if isinstance(value, list):
         value = " ".join(map(str, value))
@@ -138,5 +138,5 @@ def _path(spark: SparkSession, path: str) -> Any:
 
 def _file_system(spark: SparkSession, path: Any) -> Any:
     found = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
-    found.setWriteChecksum(False)  # otherwise Hadoop adds a hidden checksum file to each local file
+    found.setWriteChecksum(False)  # without this, Hadoop adds a hidden checksum file to each local file
     return found

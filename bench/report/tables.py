@@ -1,19 +1,19 @@
-"""Columns of the event files and of the transforms' common tables, as Spark DDL.
+"""Columns of the event files, and of tables that several transforms use, as Spark DDL.
 
-Event columns are those of :mod:`routekeeper.bench.events`, field by field. ``run`` names a run in every
-table: ``BATCH/SERIES/SCENARIO/BLOCK/ARM``; a batch is one result folder. Instants in events are ns on the
-host's monotonic clock; in every other table they count from the run's measure begin.
+Event columns are the fields of :mod:`routekeeper.bench.events`. ``run`` names a run in every table:
+``BATCH/SERIES/SCENARIO/BLOCK/ARM``; a batch is one result folder. Instants in events are ns on the host's
+monotonic clock. In every other table, instants count from the begin of the run's measured time.
 """
 
 from collections.abc import Iterable
 from typing import Final
 
 BAD: Final = "_bad"
-"""Column for lines that are no JSON or have wrong types."""
+"""Name of the column for lines that are not JSON or have wrong types."""
 
 RUN_KEYS: Final = ("batch", "series", "scenario", "block", "arm")
 PATH_COLUMNS: Final = "series string, scenario string, block int, arm string"
-"""Columns that come from a run folder's path."""
+"""Columns whose values come from a run folder's path."""
 
 EVENTS: Final[dict[str, str]] = {
     "ops": (
@@ -38,7 +38,7 @@ EVENTS: Final[dict[str, str]] = {
     "links": "dialler string, acceptor string, t_ns bigint, forward_bytes bigint, back_bytes bigint",
     "deliveries": "message bigint, user int, t_ns bigint",
 }
-"""Columns of each kind of event. A file's name begins with the kind."""
+"""Maps each kind of event to its columns. The name of an event file begins with the kind."""
 
 REQUIRED: Final[dict[str, tuple[str, ...]]] = {
     "ops": ("op", "due_ns", "sent_ns", "done_ns", "outcome"),
@@ -50,30 +50,43 @@ REQUIRED: Final[dict[str, tuple[str, ...]]] = {
     "links": ("dialler", "acceptor", "t_ns"),
     "deliveries": ("message", "t_ns"),
 }
-"""Columns that every line of a kind must have; a line without one of them is counted as bad."""
+"""Maps each kind of event to the columns that every line must have. A line without one of them is bad."""
 
 WINDOW: Final = (
     "struct<fault:int,from_ns:bigint,begin_ns:bigint,healed_ns:bigint,until_ns:bigint,targets:array<string>>"
 )
-"""Fields of a fault that requests and changes need, see :data:`FAULTS`."""
+"""Fields of one fault that the transforms of requests and changes need.
+
+:data:`FAULTS` describes the fields.
+"""
 GAP: Final = "struct<broker:int,side:string,from_ns:bigint,launched_ns:bigint,to_ns:bigint>"
-"""A time in which a broker was dead or out of the reach of a side's clients (null: of everybody), since the
-run's measure begin; ``to_ns`` is a very large number for a broker that did not come back."""
+"""Fields of a gap: a time in which a broker was dead, or in which the clients of a side could not reach it.
+
+``side`` is null if no client could reach the broker. Instants count from the begin of the run's measured
+time. ``to_ns`` is a very large number if the broker did not come back.
+"""
 
 RUNS: Final = (
     "run string, life string, measure_begin_ns bigint, measure_end_ns bigint, "
     f"windows array<{WINDOW}>, gaps array<{GAP}>"
 )
-"""Facts about a run that the transforms need beforehand; one row per used run. Runs that are slots of one
-cluster's life have the same ``life``: views and facts of a slot continue in the next slot. The number of
-faults and gaps does not depend on the load."""
+"""Facts about the used runs that most transforms need, with one row per run.
+
+``life`` names the cluster that made the run, from its start to its end. One cluster can make several runs,
+one after the other; all these runs have the same ``life``. The report needs it because a broker's state, or
+a route that an observer shows, can last from one run into the next. ``windows`` has the run's
+faults, ``gaps`` the times in which brokers could not be reached. The load does not change their number.
+"""
 
 FAULTS: Final = (
     "run string, fault int, kind string, case string, role string, targets array<string>, "
     "from_ns bigint, begin_ns bigint, healed_ns bigint, end_ns bigint, until_ns bigint"
 )
-"""Faults of the runs that are used; instants since the run's measure begin. Effects are searched
-in [begin_ns, until_ns), and the usual values before the fault in [from_ns, begin_ns)."""
+"""Faults of the used runs; instants count from the begin of the run's measured time.
+
+The report searches for effects in [begin_ns, until_ns), and takes the values without a fault from [from_ns,
+begin_ns).
+"""
 
 REQUESTS: Final = (
     "run string, op string, target int, side string, topic string, due_ns bigint, sent_ns bigint, "
@@ -81,7 +94,7 @@ REQUESTS: Final = (
     "changing boolean, queued boolean, version int, message bigint, fault int, phase string, "
     "offset_ns bigint, healed boolean, struck boolean, unreachable boolean"
 )
-"""Measured operations, judged; see :func:`routekeeper.bench.report.requests.judged`."""
+"""Measured operations with verdicts; see :func:`routekeeper.bench.report.requests.judged`."""
 
 
 def columns(schema: str) -> list[str]:
@@ -90,12 +103,12 @@ def columns(schema: str) -> list[str]:
 
 
 def typed(schema: str) -> dict[str, str]:
-    """Return the columns of a DDL schema with their types."""
+    """Return the columns of a DDL schema, with their types."""
     return dict(part.split() for part in schema.split(", "))
 
 
 def merged(schemas: Iterable[str]) -> str:
-    """Return a schema with all columns; columns of the same name have the same type."""
+    """Return a schema with the columns of all schemas; columns of the same name must have the same type."""
     every: dict[str, str] = {}
     for schema in schemas:
         for name, kind in typed(schema).items():
@@ -104,4 +117,4 @@ def merged(schemas: Iterable[str]) -> str:
 
 
 EVENT: Final = merged(EVENTS.values())
-"""Columns of all events together: they are read, and kept, in one go."""
+"""Columns of all kinds of events together, because Spark reads and stores all kinds in one table."""

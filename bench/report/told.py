@@ -1,6 +1,8 @@
-"""The harness's own records of each run: its faults, and times of dead or unreachable brokers (pure).
+"""The harness's own records of each run: its faults, and times of dead or unreachable brokers.
 
-Their number depends on the harness, not on the load, so the driver holds them.
+This module does no I/O and reads no clock.
+
+The number of these records depends on the harness, not on the load, so the driver can hold them all.
 """
 
 from __future__ import annotations
@@ -20,24 +22,27 @@ FOREVER: Final = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A time in which a broker was dead or out of reach; instants in ns since measuring began."""
+    """A time in which a broker was dead or unreachable; instants in ns since measuring began."""
 
     run: str
     broker: int
     side: str | None = None
-    """Clients that could not reach the broker; None: no client could."""
+    """Name of the side whose clients could not reach the broker; None if no client could reach the broker."""
     from_ns: int
     launched_ns: int
-    """When the broker was started: it may serve before the harness notices. ``to_ns`` without a start."""
+    """Earliest instant at which the broker may be reachable again: its process starts, or its links heal.
+
+    The harness notices the end of the gap only at ``to_ns``.
+    """
     to_ns: int
-    """End of the gap; a very large number for a broker that did not come back."""
+    """Instant at which the gap ended; a very large number if the broker did not come back."""
 
 
 def faults(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list[Fault]:
-    """Convert the faults' instants to times since measuring began.
+    """Return the faults with their instants as times since measuring began.
 
     Args:
-        rows: Good fault events with run.
+        rows: Valid fault events, with the column ``run``.
     """
     begins = {source.run: begin for source, begin, _ in _slots(sources)}
 
@@ -57,10 +62,10 @@ def faults(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list
 def gaps(
     rows: Sequence[Mapping[str, Any]], launches: Sequence[Mapping[str, Any]], sources: Sequence[Source]
 ) -> list[Gap]:
-    """Return when each broker was gone, in every slot that an absence overlaps.
+    """Return the times in which each broker was gone; a time over several runs is returned for each run.
 
     Args:
-        rows: Good truth events of brokers with run: ``up``, ``down``, ``cut``, ``healed``.
+        rows: Valid truth events of brokers, with the column ``run``: ``up``, ``down``, ``cut``, ``healed``.
         launches: Run, broker and ``t_ns`` of each start of a broker's process.
     """
     life_of = {source.run: source.life for source, _, _ in _slots(sources)}
@@ -98,10 +103,10 @@ def gaps(
 
 
 def gaps_of_sides(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list[Gap]:
-    """Return the times in which a cut kept the clients of a side from a living broker.
+    """Return the times in which the clients of one side could not reach a living broker because of a cut.
 
     Args:
-        rows: Good fault events with run.
+        rows: Valid fault events, with the column ``run``.
     """
     manifests = {source.run: source.manifest for source, _, _ in _slots(sources)}
     found = []
@@ -113,12 +118,12 @@ def gaps_of_sides(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) 
         names = {name for direction in row["cut"] for name in direction}
         sides = sorted(name for name in names if not name.startswith(("nameserver-", "broker-")))
         places = {index: f"broker-{index}" for index in range(manifest.brokers)}
-        for number in range(manifest.sim_brokers):  # simulated brokers share the address of their side
+        for number in range(manifest.sim_brokers):  # a cut names the side to which a simulated broker belongs
             places[SIMULATED_FROM + number] = side_of(number, SIDES)
         back_ns = [row[name] for name in ("healed_ns", "end_ns") if row[name] is not None]
         for broker, place in places.items():
             if place in row["targets"]:
-                continue  # see gaps() for a broker that is cut off from all clients
+                continue  # this broker is cut off from all clients, which is a gap that gaps() returns
             found += [
                 Gap(
                     run=row["run"],

@@ -1,4 +1,7 @@
-"""The timers of the runs in words: as used, as documented, and the reason for each value (pure)."""
+"""The timers of the runs in words: used value, documented value, and the reason for each value.
+
+This module does no I/O and reads no clock.
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,15 +12,15 @@ from routekeeper.bench.report.words import quantity, say
 from routekeeper.bench.runfolder import Timer
 
 LOOK_MS: Final = 250.0
-"""Shortest interval at which our nameservers look for brokers whose lease ran out."""
+"""Shortest interval in ms at which our nameservers look for brokers whose lease ran out."""
 OURS: Final = ("independent", "raft")
 _ELECTION: Final = "raftElectionTimeoutMs"
 _OF_SILENT_LEADERS: Final = ("tickTime", "syncLimit")
-"""ZooKeeper's timers by which servers notice that their leader is silent."""
+"""Names of ZooKeeper's timers by which its servers notice that their leader is silent."""
 
 
 def used_timers(sources: Sequence[Source], series: str) -> list[tuple[str, str, str]]:
-    """Return rows of a table: timer, value with the reason for it, documented value."""
+    """Return the rows of the table of timers: timer, value with the reason for it, documented value."""
     found: dict[str, tuple[str, str, str]] = {}
     known = timers_of(sources, series)
     for source in sources:
@@ -36,7 +39,7 @@ def used_timers(sources: Sequence[Source], series: str) -> list[tuple[str, str, 
 
 
 def timers_of(sources: Sequence[Source], series: str, arm: str | None = None) -> dict[str, Timer]:
-    """Return the timers of a series, of one design or of all."""
+    """Return the timers of a series by name, of one design or of all designs."""
     found: dict[str, Timer] = {}
     for source in sources:
         if source.manifest is not None and source.series == series and arm in (None, source.arm):
@@ -45,7 +48,10 @@ def timers_of(sources: Sequence[Source], series: str, arm: str | None = None) ->
 
 
 def undivided_session(sources: Sequence[Source], series: str, arm: str) -> str:
-    """Return a design's session time-out without the series' divisor; empty if it has no sessions."""
+    """Return the session time-out that a design has if its timers are not divided, as a text with unit.
+
+    The text is empty if the design has no sessions.
+    """
     session = timers_of(sources, series, arm).get("sessionTimeout")
     divisors = [each.manifest.divisor for each in sources if each.manifest and each.series == series]
     if session is None or not divisors:
@@ -54,14 +60,14 @@ def undivided_session(sources: Sequence[Source], series: str, arm: str) -> str:
 
 
 def session_is_lease(sources: Sequence[Source], series: str) -> bool:
-    """Return whether ZooKeeper's session time-out is as long as RocketMQ's lease."""
+    """Return True if ZooKeeper's session time-out is as long as RocketMQ's lease."""
     known = timers_of(sources, series)
     session, lease = known.get("sessionTimeout"), known.get("brokerLease")
     return session is not None and lease is not None and session.used_ms == lease.used_ms
 
 
 def _reason(name: str, told: Timer, known: dict[str, Timer]) -> str:
-    """Return the reason for a timer's value."""
+    """Return the reason for a timer's value, in words."""
     lease, election, silence = (known.get(each) for each in ("brokerLease", _ELECTION, "syncLimit"))
     if name == "sessionTimeout" and lease is not None and told.used_ms == lease.used_ms:
         return "equal to RocketMQ's lease"
@@ -70,7 +76,7 @@ def _reason(name: str, told: Timer, known: dict[str, Timer]) -> str:
     if told.scaled:
         return "divided"
     if name in _OF_SILENT_LEADERS and election is not None and silence is not None:
-        mean_ms = 1.5 * election.used_ms  # drawn between the least and twice that
+        mean_ms = 1.5 * election.used_ms  # time-outs are drawn between the least value and twice that value
         if abs(silence.used_ms - mean_ms) <= 0.01 * mean_ms:
             return "set to match raft mode's election time-out"
     return "set by the plan"

@@ -1,4 +1,4 @@
-"""Numbers and results in words (pure). This module computes no figures."""
+"""Numbers and results in words (no I/O, no clock); other modules compute the figures."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,21 +27,23 @@ SCENARIO_QUESTIONS: Final[dict[str, str]] = TEXTS["questions"]
 CASE_TITLES: Final[dict[str, str]] = TEXTS["cases"]
 OP_TITLES: Final[dict[str, str]] = TEXTS["operations"]
 CASE_NOTES: Final[dict[str, str]] = TEXTS["notes"]
-"""Facts that a reader needs for the figures of ``SCENARIO/CASE``; docs/benchmark.md explains the others."""
+"""Maps ``SCENARIO/CASE`` to facts that explain the case's figures. docs/benchmark.md explains all other
+cases."""
 TIMERS: Final[dict[str, str]] = TEXTS["timers"]
-"""Names of the settings of timers, as they stand above tables."""
+"""Names of the settings of timers, as the page shows them above tables."""
 _SUFFIX: Final[dict[Unit, str]] = {"count": "", "CPU s": " s", "s/min": " s CPU/min", "/min": "/min"}
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Return ``value`` with ``digits`` significant digits, no exponent, a real minus sign."""
+    """Return ``value`` with ``digits`` significant digits, no exponent, and a true minus sign (U+2212)."""
     if math.isinf(value):
         return f"{MINUS if value < 0 else ''}∞"
     if abs(value) < 1e-9:
         return "0"
     if abs(value) >= 10**digits:
         return f"{MINUS if value < 0 else ''}{abs(value):,.0f}"
-    rounded = float(f"{abs(value):.{digits}g}")  # first: 9.999 has one digit before the point, 10.0 has two
+    # round first: 9.999 becomes 10.0, which has one digit more before the point
+    rounded = float(f"{abs(value):.{digits}g}")
     places = min(max(digits - 1 - math.floor(math.log10(rounded)), 0), 9)
     text = f"{rounded:,.{places}f}"
     if rounded == int(rounded):
@@ -50,10 +52,10 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def quantity(value: float, unit: Unit, step: float = 0.0) -> str:
-    """Return a value with its unit, in the magnitude that reads best: ``340 µs``, ``2.1 ms``, ``3.02 s``.
+    """Return a value with its unit, in a readable magnitude: ``340 µs``, ``2.1 ms``, ``3.02 s``.
 
     Args:
-        step: Resolution of the value, which is rounded to whole steps.
+        step: Resolution of the value; the value is rounded to whole steps.
     """
     if math.isinf(value):
         return NEVER if value > 0 else number(value)
@@ -68,12 +70,12 @@ def quantity(value: float, unit: Unit, step: float = 0.0) -> str:
     if unit == "ms" and 0 < abs(value) < 0.9995:
         return f"{number(value * 1000)} µs"
     if unit == "count" and abs(value) < 1000:
-        return f"{MINUS if value < 0 else ''}{round(abs(value), 2):g}"  # 1.5 messages, not 1.50
+        return f"{MINUS if value < 0 else ''}{round(abs(value), 2):g}"  # writes 1.5 messages, not 1.50
     return f"{number(value)}{_SUFFIX.get(unit, f' {unit}')}"
 
 
 def signed(value: float, unit: Unit, step: float = 0.0) -> str:
-    """Return a difference with its sign."""
+    """Return a difference with its sign and unit."""
     if math.isinf(value):
         return "without end" if value > 0 else f"{MINUS} without end"
     said = quantity(value, unit, step)
@@ -81,7 +83,7 @@ def signed(value: float, unit: Unit, step: float = 0.0) -> str:
 
 
 def off_by(more: float, predicted: float) -> str:
-    """Return the difference of a measurement from its prediction, in seconds and as a share."""
+    """Return the words for the difference of a measurement from its prediction, in seconds and per cent."""
     if math.isinf(more):
         return "it never ended"
     if not round(more, 3):
@@ -91,7 +93,7 @@ def off_by(more: float, predicted: float) -> str:
 
 
 def between(low: float, high: float, unit: Unit, step: float = 0.0) -> str:
-    """Return a range, ``607 to 835 ms``; empty if both ends read the same."""
+    """Return a range, such as ``607 to 835 ms``; empty if both ends give the same text."""
     first, last = quantity(low, unit, step), quantity(high, unit, step)
     if first == last:
         return ""
@@ -100,7 +102,7 @@ def between(low: float, high: float, unit: Unit, step: float = 0.0) -> str:
 
 
 def middle_of(summary: Summary, unit: Unit) -> str:
-    """Return the rounds' median; a time too short to be noticed is not shown as 0."""
+    """Return the rounds' median; a 0 is shown as "below" the shortest time that would have been noticed."""
     return _noticed(summary.middle, summary, unit)
 
 
@@ -115,7 +117,8 @@ def range_of(summary: Summary, unit: Unit) -> str:
     if summary.endless == summary.blocks:
         return ""
     if summary.floor and not summary.low and summary.high:
-        # A value of 0 may be anything up to the floor: a range does not begin above its end.
+        # A recorded 0 may be any time up to the floor. If the highest value is not above the floor, write
+        # "all below", because a range would begin above its end.
         hidden = summary.high <= summary.floor
         spread = f"all below {quantity(summary.floor, unit)}"
         if not hidden:
@@ -160,7 +163,7 @@ def share(part: int, whole: int) -> str:
 
 
 def name(arm: str) -> str:
-    """Return an arm's name."""
+    """Return the name of a design for the page."""
     return ARM_NAMES.get(arm, arm)
 
 
@@ -170,12 +173,15 @@ def say(sentence: str, **fields: object) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """Return ``a``, ``a and b``, ``a, b and c``."""
+    """Return the words as a list in English: ``a``, or ``a and b``, or ``a, b and c``."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
 
 
 def leaning(pair: Pair, unit: Unit) -> str:
-    """Say how a pair differs: ``raft 1.2 s more than independent, in 6 of 6 blocks``; else empty."""
+    """Return the words for a difference: ``raft 1.2 s more than independent, in all 6 rounds``.
+
+    Return an empty text if the pair does not differ clearly.
+    """
     if pair.leaning == "none" or pair.estimate is None:
         return ""
     value = pair.estimate.value
@@ -192,7 +198,7 @@ def leaning(pair: Pair, unit: Unit) -> str:
 def difference(pair: Pair, unit: Unit) -> str:
     """Return a pair's difference without a judgement: ``raft: +1.2 s (-0.4 s to +3 s)``.
 
-    It names the second arm only; the column's heading names the first one.
+    The text names the second design only, because the column's heading names the first design.
     """
     told = pair.estimate
     if told is None:
@@ -215,9 +221,9 @@ def _blocks(pair: Pair) -> str:
 
 
 def no_proof(rounds: int, lines: int) -> str:
-    """Return the sentence that a page with few rounds proves nothing.
+    """Return the warning that a page with few rounds proves nothing.
 
-    Empty if the page has enough rounds, or compares nothing.
+    The text is empty if the page has enough rounds, or compares nothing.
     """
     if not LEANING_BLOCKS_MIN <= rounds < VERDICT_BLOCKS_MIN or not lines:
         return ""
@@ -258,14 +264,17 @@ def verdict(primary: Primary) -> str:
 
 
 def _growing(grown: Grown) -> str:
-    """Return the words for a harm whose length is the fault's, beside a design without it."""
+    """Return the words for a harm that lasts as long as the fault, beside a design without that harm."""
     lease = " beyond the lease of two undivided minutes" if grown.spared else ""
     longest = f"for {quantity(grown.longest, 's')} at most" if grown.longest else "not at all"
     return f"{name(grown.arm)} as long as the cut lasts{lease}, {name(grown.other)} {longest}"
 
 
 def _way(primary: Primary, *, lower: bool) -> str:
-    """Return the word for a first arm with lower, or with higher, values."""
+    """Return the word that compares the first design, such as "faster" or "more".
+
+    With ``lower``, the first design has the lower values; otherwise it has the higher values.
+    """
     ways = {"s": ("faster", "slower"), "ms": ("faster", "slower"), "count": ("fewer", "more")}
     measure = MEASURES.get(primary.named.measure)
     less, more = ways.get(measure.unit if measure else "", ("less", "more"))
@@ -275,7 +284,7 @@ def _way(primary: Primary, *, lower: bool) -> str:
 
 
 def _undecided(primary: Primary) -> str:
-    """Return the words for fewer than ten rounds that do not agree, or differ too little."""
+    """Return the words for rounds that do not agree, that differ too little, or that are too few."""
     first, second = (name(arm) for arm in primary.pair.arms)
     told = primary.pair.estimate
     assert told is not None
@@ -295,11 +304,11 @@ def _undecided(primary: Primary) -> str:
 
 
 NOT_JUDGED: Final = ("not measured", "too coarse", "set by the plan", "unjudged")
-"""Outcomes of a headline measure that say nothing about two designs."""
+"""Outcomes of a headline measure that do not compare the two designs."""
 
 
 def topic(primary: Primary) -> str:
-    """Return the words for a headline measure in a sentence."""
+    """Return the words that name a headline measure within a sentence."""
     named = primary.named
     own = f"{named.name[0].lower()}{named.name[1:]}"
     words = TEXTS["topics"].get(f"{named.scenario}/{named.case or ''}/{named.measure}", own)
@@ -307,7 +316,7 @@ def topic(primary: Primary) -> str:
 
 
 def sentences(lines: Sequence[Primary]) -> list[str]:
-    """Answer the page's question in one sentence for each pair of designs."""
+    """Return the page's answer: one sentence for each pair of designs."""
     return [
         _first_up(_compared(lines, first, second))
         for first, second in (("independent", "zookeeper"), ("raft", "independent"), ("raft", "zookeeper"))
@@ -315,7 +324,7 @@ def sentences(lines: Sequence[Primary]) -> list[str]:
 
 
 def _compared(lines: Sequence[Primary], first: str, second: str) -> str:
-    """Return the headline measures at which one design is better than another, and at which it is worse."""
+    """Return a sentence that groups the headline measures by their results for one pair of designs."""
     mine = [line for line in lines if set(line.pair.arms) == {first, second}]
     if not mine:
         return f"no headline measure compares {name(first)} with {name(second)}."
@@ -331,7 +340,7 @@ def _compared(lines: Sequence[Primary], first: str, second: str) -> str:
 
 
 def _in_rounds(lines: Sequence[Primary]) -> str:
-    """Return the number of rounds that agree, if they are too few for a result; empty for unclear results."""
+    """Return "in all N rounds" if there are too few rounds for a verdict; empty for unclear results."""
     if any(line.winner is None for line in lines) or all(line.is_verdict for line in lines):
         return ""
     return f" in all {min(line.blocks for line in lines)} rounds"
@@ -342,9 +351,9 @@ def _first_up(text: str) -> str:
 
 
 def answered(answer: Answer) -> str:
-    """Return whether a claim is true by design, and the results of the headline measures that it concerns.
+    """Return the answer to a claim: that it is true by design, and the results of its headline measures.
 
-    No other word is said of a claim, because figures do not decide whether a server is "light" or "enough".
+    The page says nothing more about a claim: figures do not decide whether a server is "light" or "enough".
     """
     said = "; ".join(f"at {topic(line)}, {verdict(line)}" for line in answer.lines)
     told = [say("by-design")] if answer.claim.by_design else []
@@ -355,7 +364,7 @@ def answered(answer: Answer) -> str:
 
 
 def values(found: Values, line: Primary) -> str:
-    """Return the medians of a headline measure in every design."""
+    """Return the title of a headline measure, and its median in every design."""
     measure, arms = MEASURES[line.named.measure], found.get(line.place, {})
     medians = {arm: summary(list(arms[arm].values())) for arm in ARMS if arms.get(arm)}
     told = ", ".join(f"{name(arm)} {middle_of(each, measure.unit)}" for arm, each in medians.items())
@@ -363,5 +372,5 @@ def values(found: Values, line: Primary) -> str:
 
 
 def chosen(lines: Sequence[Primary], arm: str) -> list[str]:
-    """Return the reasons to choose a design: headline measures at which it is better than another."""
+    """Return the reasons to choose a design: headline measures at which the design is better than another."""
     return [f"{topic(line)} counts most ({verdict(line)})" for line in lines if line.winner == arm]

@@ -1,6 +1,9 @@
 """Sizes, distances and numbers of servers at which the designs differ: ``mqbench scale``.
 
-One thing varies at a time from a base. ``points.py`` says which points there are and how long they take,
-``series.py`` measures them one after the other, ``curves.py`` makes curves and sentences of the rows, and
-``report.py`` the page.
+Each point of a series differs from a base point in one property.
+
+- ``points.py`` lists the points, and the time that each of them takes.
+- ``series.py`` measures the points one after the other, and keeps the results as rows.
+- ``curves.py`` makes curves and sentences from the rows.
+- ``report.py`` makes the page.
 """

@@ -1,4 +1,4 @@
-"""The command ``mqbench scale``: it measures a series, resumes one, or makes the page of several."""
+"""The command ``mqbench scale``: measures a series, resumes a series, or makes the page of several series."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from routekeeper.bench.scale.series import DESIGNS, Series, available, order_of
 
 
 class ScaleError(ValueError):
-    """A command line that cannot be carried out; the message says why."""
+    """A command line that cannot be carried out; the error's message says why."""
 
 
 def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
@@ -40,7 +40,11 @@ def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def _check_alone(arguments: argparse.Namespace, beside: str) -> None:
-    """Check that no option contradicts the series that the folder already holds."""
+    """Check that the command line has no option that the existing series has set already.
+
+    Raises:
+        ScaleError: If the command line has such an option.
+    """
     for name in ("designs", "rounds", "links", "small", "seed"):
         if getattr(arguments, name) not in (None, [], False):
             raise ScaleError(f"--{name} beside {beside}: that series keeps its settings; leave --{name} out")
@@ -85,7 +89,7 @@ def _begun(arguments: argparse.Namespace, command: Sequence[str]) -> Series:
 
 
 def measure(series: Series) -> int:
-    """Measure what is missing of a series, then make its page; return the exit code."""
+    """Measure the missing points of a series, then make its page; return the exit code."""
     minutes = series.expected_s() / 60
     _say(f"{series.order.part}: {minutes:.0f} minutes on two idle cores, at most 75; rows: {series.folder}")
     try:
@@ -101,10 +105,10 @@ def measure(series: Series) -> int:
 
 
 def report(folder: Path) -> int:
-    """Make the page of all series at or below a folder.
+    """Make the page of all series at or below a folder; return the exit code.
 
     Raises:
-        ScaleError: If there is no series.
+        ScaleError: If there is no series with rows.
     """
     found = [(read_order(each), read_rows(each)) for each in series_below(folder)]
     if not any(rows for _, rows in found):

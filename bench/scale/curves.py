@@ -1,7 +1,8 @@
-"""From raw rows to curves, and the sentences that say where they bend and cross (pure).
+"""Curves from raw rows, and the sentences that say where curves bend and cross (no I/O, no clock).
 
-A curve belongs to one design and one question; each of its points holds the median of the rounds and their
-range. Sentences are templates over these numbers.
+A curve shows one figure of one design over a size of the group, such as the number of brokers. Each point of
+the curve has the median and the range of the rounds. Sentences are templates that are filled with these
+numbers.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ NAMES: Final[dict[str, str]] = {
     "zookeeper": "ZooKeeper",
     "apache": "RocketMQ's nameserver",
 }
-#: A curve bends where the exponent of its growth changes by at least this much.
+#: Smallest difference between two neighbouring exponents of growth that counts as a bend of the curve.
 BEND: Final = 0.4
-#: A value that changes by less than this share over all sizes counts as hardly changed.
+#: A curve whose values differ by at most this share of the largest value counts as hardly changed.
 FLAT: Final = 0.25
 
 
@@ -43,10 +44,11 @@ class Question:
 
     Attributes:
         key: The figure's name in the rows.
-        x: The size of a point.
-        chosen: The points that lie on the curve.
-        scale: Multiplies the figure, so that it has the unit.
-        linear: Whether the axis of sizes is linear; round trips begin at 0.
+        x: Returns the size of a point.
+        chosen: Returns True for the points that lie on the curve.
+        scale: Factor that converts the figure to the unit.
+        linear: True if the axis of sizes is linear. Round-trip times need a linear axis, because they begin
+            at 0, which has no logarithm.
     """
 
     name: str
@@ -63,7 +65,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """One point of a curve; failures are rounds in which the design gave no figure there."""
+    """One point of a curve; ``failures`` counts the rounds in which the design failed at this point."""
 
     x: float
     median: float | None
@@ -86,10 +88,10 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """A crossing of two designs' curves: the lower curve before it is the higher one behind it.
+    """A crossing of two designs' curves: ``first`` is lower before the crossing, and higher after it.
 
     Attributes:
-        before, after: The neighbouring sizes between which it is.
+        before, after: The neighbouring points of the curve between which the crossing lies.
     """
 
     first: Arm
@@ -271,7 +273,7 @@ QUESTIONS: Final[tuple[Question, ...]] = (
 
 
 def curves_of(question: Question, rows: Sequence[Row]) -> list[Curve]:
-    """Return a curve for each design that has rows."""
+    """Return a curve for each design that has rows for the question."""
     found: dict[Arm, dict[float, list[Row]]] = {}
     for row in rows:
         if row.point.part == question.part and question.chosen(row.point) and row.left_out is None:
@@ -300,7 +302,7 @@ def curves_of(question: Question, rows: Sequence[Row]) -> list[Curve]:
 
 
 def growth(curve: Curve) -> list[float | None]:
-    """Return the exponent of a curve's growth between each two points; None where a size or a value is 0."""
+    """Return the exponent of a curve's growth between neighbouring points; None if a size or a value is 0."""
     found: list[float | None] = []
     for one, other in itertools.pairwise(curve.known):
         assert one.median is not None
@@ -313,7 +315,7 @@ def growth(curve: Curve) -> list[float | None]:
 
 
 def bend(curve: Curve) -> Dot | None:
-    """Return the point at which a curve bends most; None if it bends nowhere."""
+    """Return the point at which a curve bends most; None if the curve has no bend."""
     grown = growth(curve)
     bends = [
         (abs(later - earlier), place)
@@ -325,7 +327,10 @@ def bend(curve: Curve) -> Dot | None:
 
 
 def crossings(curves: Sequence[Curve]) -> list[Crossing]:
-    """Return where two designs change places: each time the ranges of all rounds lie apart on both sides."""
+    """Return the crossings of the designs' curves.
+
+    On both sides of a crossing, the ranges of the two designs' rounds must not overlap.
+    """
     found = []
     for one, other in itertools.combinations(curves, 2):
         for (dot, side), (later, later_side) in itertools.pairwise(_apart(one, other)):
@@ -336,13 +341,16 @@ def crossings(curves: Sequence[Curve]) -> list[Crossing]:
 
 
 def _apart(one: Curve, other: Curve) -> list[tuple[Dot, int]]:
-    """Return the points at which the rounds of two curves lie apart, each with :func:`_side`."""
+    """Return the points at which the ranges of two curves' rounds do not overlap.
+
+    Each point comes with the result of :func:`_side`.
+    """
     theirs = {dot.x: dot for dot in other.known}
     return [(dot, side) for dot in one.known if dot.x in theirs and (side := _side(dot, theirs[dot.x])) != 0]
 
 
 def _side(one: Dot, other: Dot) -> int:
-    """Return -1 if one is below the other in all rounds, 1 if above in all, else 0."""
+    """Return -1 if ``one`` is below ``other`` in all rounds, 1 if it is above in all rounds, otherwise 0."""
     assert one.low is not None
     assert one.high is not None
     assert other.low is not None
@@ -351,7 +359,7 @@ def _side(one: Dot, other: Dot) -> int:
 
 
 def turns_at_crossings(rows: Sequence[Row], designs: Sequence[Arm]) -> list[Turn]:
-    """Return further rounds of two designs at the points between which their curves cross."""
+    """Return further measurements for two designs, at the points between which their curves cross."""
     points: dict[tuple[str, Arm], Point] = {}
     for question in QUESTIONS:
         for crossing in crossings(curves_of(question, rows)):
@@ -361,7 +369,7 @@ def turns_at_crossings(rows: Sequence[Row], designs: Sequence[Arm]) -> list[Turn
                     points[row.point.name, row.design] = row.point
     done = max((row.round for row in rows), default=0)
     if done < ROUNDS:
-        return []  # the user asked for fewer rounds
+        return []  # the user asked for fewer rounds than the standard number
     return [
         Turn(point=point, design=design, round=number)
         for number in range(ROUNDS + 1, ROUNDS_AT_CROSSINGS + 1)
@@ -374,7 +382,7 @@ def turns_at_crossings(rows: Sequence[Row], designs: Sequence[Arm]) -> list[Turn
 
 
 def written(value: float, unit: str) -> str:
-    """Return a value with its unit, in two or three digits."""
+    """Return a value with its unit, rounded for reading."""
     if unit == "ms" and value >= 1000:
         value, unit = value / 1000, "s"
     elif unit == "s" and 0 < value < 1:
@@ -393,7 +401,7 @@ def size_written(x: float, question: Question) -> str:
 
 
 def sentences_of(question: Question, curves: Sequence[Curve]) -> list[str]:
-    """Return a sentence for each design, and one for each crossing."""
+    """Return the sentences on each design, and one sentence on each crossing."""
     found = [sentence for curve in curves for sentence in _of_curve(question, curve)]
     for crossing in crossings(curves):
         found.append(
@@ -405,7 +413,10 @@ def sentences_of(question: Question, curves: Sequence[Curve]) -> list[str]:
 
 
 def _never_crossing(question: Question, curves: Sequence[Curve]) -> list[str]:
-    """Return a sentence for each pair of designs: which one has the lower values at every distance."""
+    """Return a sentence for each pair of designs whose curves do not cross.
+
+    The sentence names the design with the lower values, or says that the designs do not differ clearly.
+    """
     found = []
     for one, other in itertools.combinations(curves, 2):
         sides = [side for _, side in _apart(one, other)]
@@ -469,18 +480,19 @@ def _shape(question: Question, curve: Curve) -> str:
 
 
 def _straight(question: Question, curve: Curve) -> str:
-    """Say by how much a value grows with each unit of the size."""
+    """Return the words for the change of a value with each further broker, topic, server or ms."""
     first, last = curve.known[0], curve.known[-1]
     assert first.median is not None
     assert last.median is not None
     step = (last.median - first.median) / (last.x - first.x)
     sign = "+" if step > 0 else "-"
-    unit = "" if question.unit == "servers" else question.unit  # a number of servers over another
+    # leave out the unit "servers": the size is a number of servers as well, so the sentence would mislead
+    unit = "" if question.unit == "servers" else question.unit
     return f"{sign}{written(abs(step), unit).strip()} for each {_one(question)} more"
 
 
 def _one(question: Question) -> str:
-    """Return one unit of the size: a broker, a topic, a server, a millisecond."""
+    """Return the word for one unit of the size: broker, topic, server or ms."""
     word = question.x_name.split()[0]
     return word if word == "ms" else word.removesuffix("s")
 
@@ -490,7 +502,7 @@ def _upper(text: str) -> str:
 
 
 def answers_of(rows: Sequence[Row]) -> list[Answer]:
-    """Return every question for which there are rows."""
+    """Return every question for which there are rows, with its curves and sentences."""
     found = []
     for question in QUESTIONS:
         curves = curves_of(question, rows)

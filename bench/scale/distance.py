@@ -1,4 +1,4 @@
-"""Points of distance: changes, age of answers, and failover, with delayed links between the servers."""
+"""Measurements at points with delays between servers: changes, age of answers, and failover."""
 
 from __future__ import annotations
 
@@ -17,27 +17,31 @@ from routekeeper.bench.slow_disk import SlowDisks
 
 Record = Callable[[dict[str, Any]], None]
 TIMES: Final = 15
-#: With the timers of its example configuration, a follower of ZooKeeper tolerates 10 s of silence.
+#: Longest wait in seconds for a change after the leader was killed. With the timers of ZooKeeper's example
+#: configuration, a follower tolerates 10 s of silence.
 FAILOVER_S: Final = 40.0
-#: Changes before the first that counts: a JVM compiles what it runs often.
+#: Number of changes before the first measured change: a JVM compiles code only after it has run often.
 WARM_TIMES: Final = 30
-#: Pause in s between two changes, so that they do not overlap.
+#: Pause in seconds between two changes, so that they do not overlap.
 PAUSE_S: Final = 0.02
 
 
 @contextmanager
 def probes(group: ScaleGroup, *, shared: bool, first: int = FIRST_KEY) -> Iterator[list[Probe]]:
-    """Yield a prepared probe at each server.
+    """Yield one prepared probe for each server, and close the probes at the end.
+
+    A probe is a broker that changes one topic at one server.
 
     Args:
-        shared: All are one broker, which registers with every server; else each is a broker of its own.
+        shared: True if all probes are one broker, which registers with every server. Otherwise each probe is
+            a broker of its own.
     """
     made = [
         Probe(group.kind, addr, first + (0 if shared else index)) for index, addr in enumerate(group.clients)
     ]
     try:
         for index, probe in enumerate(made):
-            if not (shared and group.kind == "jute" and index):  # the node is created by one session only
+            if not (shared and group.kind == "jute" and index):  # only one session may create a shared node
                 probe.prepare()
         yield made
     finally:
@@ -46,14 +50,14 @@ def probes(group: ScaleGroup, *, shared: bool, first: int = FIRST_KEY) -> Iterat
 
 
 def warm(chosen: list[Probe]) -> None:
-    """Make changes by each of these probes that are not measured."""
+    """Make ``WARM_TIMES`` unmeasured changes with each of these probes."""
     for probe in chosen:
         for number in range(1, WARM_TIMES + 1):
             probe.change(number)
 
 
 def lone_changes_ms(probe: Probe, *, first: int = WARM_TIMES + 1) -> list[float]:
-    """Return the durations of some changes that were made one at a time."""
+    """Return the durations in ms of ``TIMES`` changes that were made one at a time."""
     found = []
     for number in range(first, first + TIMES):
         found.append(probe.change(number) * 1e3)
@@ -62,13 +66,13 @@ def lone_changes_ms(probe: Probe, *, first: int = WARM_TIMES + 1) -> list[float]
 
 
 def measure_distance(group: ScaleGroup, point: Point, record: Record) -> dict[str, float]:
-    """Delay the links between servers, then change topics alone, restart all, and kill the leader."""
+    """Delay the links between servers, then measure changes, a restart of all servers, and a failover."""
     found: dict[str, float] = {}
     group_leader = group.leader
     with life_of(group, point, record) as life:
         life.register()
         group.delay(point.round_trip_ms, loss=point.loss)
-        life.register()  # links that were idle are warm
+        life.register()  # the first messages over the delayed links must precede the measurement
         found |= changes(group, record)
         found["restart_right_s"] = life.restart()["right_s"]
         group.wait_healthy()
@@ -90,7 +94,11 @@ def measure_distance(group: ScaleGroup, point: Point, record: Record) -> dict[st
 
 
 def changes(group: ScaleGroup, record: Record) -> dict[str, float]:
-    """Return the durations of lone changes at a leader and at a follower, and how long servers differ."""
+    """Return median times of changes at the leader, at a follower, and on all servers, in ms.
+
+    For changes on all servers, two times are measured: the time until every server shows the change, and the
+    time from the first to the last server that shows it.
+    """
     found: dict[str, float] = {}
     leader = group.leader()
     with probes(group, shared=False) as at:
@@ -124,17 +132,17 @@ def changes(group: ScaleGroup, record: Record) -> dict[str, float]:
 
 
 def check_leader(group: ScaleGroup, leader: int | None) -> None:
-    """Check that the leader of a measurement still leads.
+    """Check that the server that led at the beginning of a measurement still leads.
 
     Raises:
-        Unhealthy: If another one leads now.
+        Unhealthy: If another server leads now, or none.
     """
     if (now := group.leader()) != leader:
         raise Unhealthy(f"another server led before the end: {leader} at first, then {now}")
 
 
 def measure_slow_disk(group: ScaleGroup, point: Point, record: Record, disks: SlowDisks) -> dict[str, float]:
-    """Change topics while the leader's disk is slow, while a follower's is, and while none is."""
+    """Change topics with no slow disk, with a slow disk of the leader, and with a slow disk of a follower."""
     found: dict[str, float] = {}
     with life_of(group, point, record) as life, probes(group, shared=False) as at:
         life.register()

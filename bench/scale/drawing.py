@@ -1,4 +1,7 @@
-"""Geometry of the page's curves: numbers in, coordinates out; the template makes SVG of them (pure)."""
+"""Geometry of the page's curves: numbers become coordinates, from which the template makes SVG.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ LEFT: Final = 52
 RIGHT: Final = 24
 TOP: Final = 10
 BOTTOM: Final = 182
-#: Labels stand apart by at least so many units.
+#: Smallest distance between two labels of the x-axis, in units of the drawing.
 _LABEL_ROOM: Final = 34.0
 _STEPS: Final = (1, 2, 5)
 
@@ -28,7 +31,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """One point: its median, and the range of its rounds."""
+    """One point of a curve: its median, and the range of its rounds."""
 
     x: float
     y: float
@@ -44,7 +47,7 @@ class Line:
     path: str
     marks: list[Mark]
     failures: list[float]
-    """Where a design failed, at the top edge."""
+    """Coordinates x of points without any successful round, for the marks at the top edge of the drawing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +114,7 @@ def _mark(
 
 
 def _axis(values: Sequence[float], start: float, end: float, *, linear: bool) -> Callable[[float], float]:
-    """Return the coordinate of a value, linear or by its logarithm."""
+    """Return a function that converts a value to a coordinate, on a linear or a logarithmic axis."""
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
 
     def place(value: float) -> float:
@@ -127,20 +130,20 @@ def _axis(values: Sequence[float], start: float, end: float, *, linear: bool) ->
 
 
 def _steps(high: float) -> list[float]:
-    """Return round values from 0 up to ``high``, four or five."""
+    """Return round values from 0 up to ``high``, in at most five equal steps."""
     power = 10.0 ** math.floor(math.log10(high / 4))
     step = next(factor * power for factor in (*_STEPS, 10) if high / (factor * power) <= 5)
     return [number * step for number in range(int(high / step + 1e-9) + 1)]
 
 
 def _log_steps(low: float, high: float) -> list[float]:
-    """Return the powers of ten between two values, or the two themselves if there is none."""
+    """Return the powers of ten between two values; if there is none, return the two values."""
     first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
     return [10.0**power for power in range(first, last + 1)] or [low, high]
 
 
 def _apart(ticks: Sequence[Tick]) -> list[Tick]:
-    """Leave out labels for which there is no room."""
+    """Leave out labels that would lie too close to the label before."""
     found: list[Tick] = []
     for tick in ticks:
         room = max(_LABEL_ROOM if found else 0.0, 0.0)

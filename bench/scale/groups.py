@@ -1,4 +1,5 @@
-"""The servers of one point: those of the comparison, in any number, with links that may be delayed."""
+"""The servers of one measurement: servers as in the comparison, in any number, with links that may be
+delayed."""
 
 from __future__ import annotations
 
@@ -27,14 +28,15 @@ from routekeeper.bench.slow_disk import SlowDisks
 from routekeeper.bench.timers import Timers
 from routekeeper.bench.wires.client import Kind
 
-#: The timers that each system has by default; ZooKeeper's session is that of MetaQ 1.4's ZKConfig.
+#: Default timers of each system; the value for ZooKeeper's session is from MetaQ 1.4's ZKConfig.
 TIMERS: Final = Timers(
     divisor=1.0, election_timeout_ms=500, zookeeper_tick_ms=2000, zookeeper_session_ms=30_000
 )
-#: A heap that is enough for a million of brokers' topics; with less a JVM spends its time collecting garbage.
-#: RocketMQ's is that of its own script, runserver.sh.
+#: Size of the JVM heap in MB, enough for a million topics over all brokers. With a smaller heap, a JVM would
+#: spend its time on garbage collection. RocketMQ's value is from its own script, runserver.sh.
 HEAP_MB: Final[dict[Arm, int]] = {"apache": 4096, "zookeeper": 3072}
-#: Options that the comparison gives to short-lived JVMs; these JVMs serve a load, so they run without them.
+#: Options for short-lived JVMs in the comparison. They are removed here, because these JVMs serve a heavy
+#: load.
 _SHORT_LIVES: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 START_S: Final = 90.0
 _LEADS: Final = ("leader", "standalone")
@@ -70,7 +72,7 @@ class DirectNetwork(Network):
         return []
 
     def close(self) -> None:
-        """Do nothing, as there is no proxy to stop."""
+        """Do nothing, because there is no proxy to stop."""
 
 
 def network_of(kind: LinkKind, folder: Path, count: int, record: Record) -> Network:
@@ -84,10 +86,10 @@ def network_of(kind: LinkKind, folder: Path, count: int, record: Record) -> Netw
 
 
 class ScaleGroup:
-    """See :class:`routekeeper.bench.group.Group`.
+    """The servers of one design; see :class:`routekeeper.bench.group.Group`.
 
     Args:
-        slow: Makes the disks of single servers slow on request; None if the point needs none.
+        slow: Makes the disks of single servers slow on request; None if the point needs no slow disk.
     """
 
     def __init__(
@@ -146,7 +148,7 @@ class ScaleGroup:
         self.wait_healthy()
 
     def healthy(self) -> bool:
-        """Return whether every server serves, and whether there is a leader if the design has one."""
+        """Return True if every server serves, and if there is a leader in a design that has one."""
         if self.kind != "jute":
             return self.servers.ready()
         roles = [self.servers.role(index) for index in range(len(self.clients))]
@@ -169,7 +171,7 @@ class ScaleGroup:
     # -- faults -------------------------------------------------------------------------------------------
 
     def delay(self, round_trip_ms: float, *, loss: float = 0.0) -> None:
-        """Set the delay and the loss between any two servers."""
+        """Set the round-trip time and the packet loss between any two servers."""
         names = self.servers.names
         directions = [
             pair for name in names for pair in both_ways([name], [each for each in names if each > name])
@@ -193,7 +195,7 @@ class ScaleGroup:
         self.launch(everybody)
 
     def roll(self) -> None:
-        """Restart one server after the other; go on when all serve, as an operator would."""
+        """Restart the servers one by one; as an operator would, wait each time until all servers serve."""
         for process in self.processes:
             process.terminate()
             process.join()
@@ -216,7 +218,7 @@ class ScaleGroup:
 
 
 def order_of_loss(group: ScaleGroup, chance: random.Random) -> list[int]:
-    """Return servers in the order in which they are lost: the leader first, the others by chance."""
+    """Return the servers in the order in which they are killed: the leader first, the others at random."""
     leader = group.leader()
     others = [index for index in range(len(group.clients)) if index != leader]
     chance.shuffle(others)

@@ -1,7 +1,7 @@
-"""The jobs of clients that learn of a change: by a notice, or by polling.
+"""The process of many clients that learn of a change: by a notification, or by polling.
 
 As a program, ``python -m routekeeper.bench.scale.herd``, it reads a plan of
-:mod:`routekeeper.bench.wires.job` as JSON from standard input and writes one object with the figures to
+:mod:`routekeeper.bench.wires.job` as JSON from standard input. It writes one JSON object with the figures to
 standard output.
 """
 
@@ -24,11 +24,11 @@ from routekeeper.bench.wires.watchers import HttpWatcher, JuteWatcher
 from routekeeper.bench.wires.wire import Answer, WatchWire, Wire, WireError
 
 TOLD_S: Final = 10.0
-#: Pause in s between two changes, in which every client sets its watch again.
+#: Pause in seconds between two changes; in this time every client sets its watch again.
 REARM_S: Final = 0.02
-#: Time in s after which every member has the writer's nodes.
+#: Seconds to wait before the measurement, so that every server has the nodes that the writer created.
 SETTLE_S: Final = 0.3
-#: RocketMQ's pollNameServerInterval, and our clients' ``route_refresh_s``.
+#: Polling interval in seconds: RocketMQ's pollNameServerInterval, and our clients' ``route_refresh_s``.
 POLL_S: Final = 30.0
 
 
@@ -39,13 +39,15 @@ def watch_wire(job: Job, key: int, addr: str) -> WatchWire:
 
 
 def told_members(plan: Plan, member: int) -> list[int]:
-    """Return the members with which the changing broker registers."""
+    """Return the servers with which the changing broker registers."""
     return list(range(len(plan.members))) if plan.everywhere else [member]
 
 
 async def watch(job: Job) -> dict[str, Any]:
-    """Change one key, broker or node, by a connection to each member in turn, a third of the time each; note
-    when all watchers, ``watchers`` at each member, have the new value. One change at a time.
+    """Change one key (a broker or a node) again and again; measure when all watchers have the new value.
+
+    ``watchers`` clients watch at each server. One change is made at a time. The changes are sent to each
+    server in turn, for an equal share of the time.
     """
     plan = job.plan
     took: list[tuple[float, float, float]] = []
@@ -72,7 +74,7 @@ async def watch(job: Job) -> dict[str, Any]:
 
 
 class Phase:
-    """One writer at one member, and all its watchers."""
+    """One part of a measurement: all changes are written at one server, and the watchers wait for them."""
 
     def __init__(self, job: Job, member: int) -> None:
         self._job = job
@@ -104,14 +106,17 @@ class Phase:
         await self._all_seen()
 
     async def changes(self, seconds: float) -> list[tuple[float, float, float]]:
-        """Make changes for a time, one after the other, and at least one.
+        """Make changes one after the other for ``seconds``; make at least one change.
 
-        Returns for each the seconds until it was acknowledged, half of the watchers knew, all of them did.
+        Return for each change the seconds until it was acknowledged, until half of the watchers knew it, and
+        until all watchers knew it.
         """
         found: list[tuple[float, float, float]] = []
         stop_at = now() + seconds
         while not found or now() < stop_at:
-            self._number += self._job.plan.topics  # so that ours changes the same topic each time
+            # use a multiple of the number of topics, so that each write to our nameserver changes the same
+            # topic
+            self._number += self._job.plan.topics
             self._marker = self._writers[0].wire.marker(self._number)
             self._acked, self._unacked = 0.0, len(self._writers)
             requests = [writer.wire.write(self._number) for writer in self._writers]
@@ -166,9 +171,9 @@ class Phase:
 
 
 async def poll(job: Job) -> dict[str, Any]:
-    """Change one broker once; note when each client has seen it that asks for the route every 30 s.
+    """Change one broker once; measure when each client has seen the change. Each client asks every 30 s.
 
-    ``watchers`` at each member, their first questions spread evenly over the 30 s.
+    ``watchers`` clients ask at each server. Their first requests are evenly spread over the 30 s.
     """
     plan = job.plan
     count = plan.watchers * len(plan.members)

@@ -1,4 +1,4 @@
-"""Points of number: more or fewer servers, some of them down, restarted one by one, or all down at once."""
+"""Measurements with other numbers of servers: servers are killed, restarted one by one, or all down."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ from routekeeper.remoting.errors import RemotingError, ResponseError
 from routekeeper.remoting.route import TopicConfig
 
 Record = Callable[[dict[str, Any]], None]
-#: Time in s after which a change counts as refused by all servers.
+#: Seconds after which a change counts as impossible, because no surviving server has accepted it.
 DOWN_S: Final = 8.0
-#: Each number of lost servers gets this many numbers for the changes that are tried then.
+#: Number of change numbers that are reserved after each kill of a server: so many that no change number is
+#: used twice.
 TRIES_MAX: Final = 10_000
 REST_S: Final = 5.0
-#: Time in s after which a query counts as unanswered.
+#: Seconds after which a query counts as unanswered.
 ANSWER_S: Final = 2.0
 BROKERS: Final = 2
 TOPIC: Final = "bench-0"
@@ -52,7 +53,7 @@ _SEND_USER: Final = 0
 def measure_number(
     group: ScaleGroup, point: Point, record: Record, chance: random.Random
 ) -> dict[str, float]:
-    """Change topics with all servers up, restart them one by one, then lose one after the other."""
+    """Measure CPU at rest and changes, restart the servers one by one, then kill one after the other."""
     found: dict[str, float] = {}
     with life_of(group, point, record) as life:
         life.register()
@@ -80,16 +81,19 @@ def reader_of(group: ScaleGroup, addr: str) -> Reader:
 
 
 def rolling(group: ScaleGroup, point: Point) -> dict[str, float]:
-    """Restart one server after the other; return the longest time without a change, and a right answer.
+    """Restart one server after the other.
 
-    A client tries the next server when one fails, as RocketMQ's and ours do.
+    Return the longest time without an accepted change, and the longest time without a right answer.
+
+    If a server fails, the client tries the next server, as RocketMQ's and our clients do.
     """
     with probes(group, shared=False, first=FIRST_KEY + 200) as at:
         for probe in at:
             probe.wait_at_most(TRY_S)
         readers = [reader_of(group, addr) for addr in group.clients]
         topic = topic_name(0)
-        turns = {"write": 0, "read": 0}  # failures so far: after each one the client tries the next server
+        # number of failures so far; after each failure the client tries the next server
+        turns = {"write": 0, "read": 0}
 
         def write(turn: int) -> None:
             try:
@@ -119,7 +123,7 @@ def rolling(group: ScaleGroup, point: Point) -> dict[str, float]:
 
 
 def losses(group: ScaleGroup, point: Point, record: Record, chance: random.Random) -> dict[str, float]:
-    """Lose one server after the other, the leader first; see after each whether changes and answers go on."""
+    """Kill one server after the other, the leader first; check after each if changes and queries succeed."""
     found: dict[str, float] = {}
     order = order_of_loss(group, chance)
     changes = answers = 0
@@ -148,13 +152,13 @@ def answers_right(group: ScaleGroup, index: int, brokers: int) -> bool:
         reader.close()
 
 
-# -- all away ------------------------------------------------------------------------------------------------
+# -- all servers down for a while ----------------------------------------------------------------------------
 
 
 def measure_away(
     group: ScaleGroup, point: Point, folder: Path, record_operation: Callable[[Operation], None]
 ) -> dict[str, float]:
-    """Kill all servers for a while, with brokers and a producer of our own that go on sending."""
+    """Kill all servers for a while; meanwhile our brokers and a producer of ours continue to work."""
     arm, brokers = users_of(group, folder)
     side = arm.config.sides[0]
     found: dict[str, float] = {}
@@ -195,7 +199,7 @@ def measure_away(
 
 
 class Sending:
-    """One producer that sends at fixed times; each send is an operation."""
+    """One producer that sends at fixed times; each send is recorded as an operation."""
 
     def __init__(self, send: Callable[[], object], record: Callable[[Operation], None]) -> None:
         self._send = send
@@ -203,7 +207,7 @@ class Sending:
         self._message = 0
 
     def for_s(self, seconds: float) -> tuple[int, int]:
-        """Send for ``seconds``; return how many messages were tried, and how many of these failed."""
+        """Send for ``seconds``; return the number of tried messages, and the number of failed messages."""
         began_ns = time.monotonic_ns()
         sent = failed = 0
         while (due_ns := began_ns + round(sent * SEND_EVERY_S * 1e9)) < began_ns + round(seconds * 1e9):
@@ -240,7 +244,7 @@ class Sending:
 
 
 def users_of(group: ScaleGroup, folder: Path) -> tuple[Arm, list[Process]]:
-    """Return the users' side of a design, and brokers of ours, not yet started."""
+    """Return the client adapter of a design, and our brokers' processes, which are not started yet."""
     addrs = [f"{HOST}:{port}" for port in free_ports(BROKERS)]
     is_zookeeper = group.kind == "jute"
     side = Side(
@@ -281,9 +285,9 @@ def users_of(group: ScaleGroup, folder: Path) -> tuple[Arm, list[Process]]:
         for index, addr in enumerate(addrs)
     ]
     if is_zookeeper:
-        from routekeeper.bench.arms.zookeeper import ZooKeeperArm  # kazoo is loaded for this design only
+        from routekeeper.bench.arms.zookeeper import ZooKeeperArm  # import kazoo for ZooKeeper only
 
-        # By default kazoo logs a line for each attempt while all servers are down.
+        # Silence kazoo: by default it logs a line for each attempt while all servers are down.
         logging.getLogger("kazoo").setLevel(logging.CRITICAL)
         return ZooKeeperArm(config), brokers
     from routekeeper.bench.arms.remoting import RemotingArm

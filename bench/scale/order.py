@@ -1,4 +1,4 @@
-"""The order for a series and its rows, as they lie in its folder."""
+"""The order for a series (its settings) and its rows, as files in the folder of the series."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS_NAME: Final = "rows.jsonl"
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """One series: a part with its designs; lies in its folder, so that it can go on."""
+    """The settings of one series, stored in its folder, so that the series can be resumed."""
 
     part: Part
     designs: list[Arm]
@@ -41,7 +41,7 @@ def read_order(folder: Path) -> Order:
     """Read the order of a series.
 
     Raises:
-        ValueError: If the folder has no order.
+        ValueError: If the folder has no readable order.
     """
     try:
         return msgspec.json.decode((folder / ORDER_NAME).read_bytes(), type=Order)
@@ -50,7 +50,7 @@ def read_order(folder: Path) -> Order:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Return the rows of a series; a last line that a kill has cut is left out."""
+    """Return the rows of a series; leave out a last line that a kill has cut off."""
     path = folder / ROWS_NAME
     if not path.exists():
         return []
@@ -59,7 +59,7 @@ def read_rows(folder: Path) -> list[Row]:
 
 
 def add_row(folder: Path, row: Row) -> None:
-    """Add a row, in place of a last line that a kill has cut."""
+    """Add a row; overwrite a last line that a kill has cut off."""
     path = folder / ROWS_NAME
     with path.open("ab+") as file:
         file.seek(0)

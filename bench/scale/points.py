@@ -1,4 +1,4 @@
-"""Points that are measured, their order, and the time that they take (pure)."""
+"""The points to measure, their order, and the time that they take (no I/O, no clock)."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ Kind = Literal["storm", "herd", "distance", "slow-disk", "number", "away"]
 LinkKind = Literal["none", "proxy", "kernel"]
 PARTS: Final[tuple[Part, ...]] = ("size", "distance", "number")
 ROUNDS: Final = 3
-#: Rounds of two designs' points between which their curves cross.
+#: Number of rounds at the points between which the curves of two designs cross.
 ROUNDS_AT_CROSSINGS: Final = 5
-#: A series ends within so many seconds; points for which no time is left are left out by name.
+#: Longest time of a series in seconds. Points for which no time remains are not measured; the page names
+#: them.
 SERIES_S: Final = 75 * 60.0
-#: Number of failed rounds after which a design is not tried at a point again.
+#: Number of failed rounds at a point after which its design is not measured there again.
 FAILURES_MAX: Final = 2
 BASE_BROKERS: Final = 10
 BASE_TOPICS: Final = 1_000
 BASE_CLIENTS: Final = 30
 BASE_SERVERS: Final = 3
 PERIOD_S: Final = 30.0
-"""RocketMQ's registerNameServerPeriod and pollNameServerInterval."""
+"""Seconds of RocketMQ's default registerNameServerPeriod and pollNameServerInterval."""
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """One point of a series; values that it does not name are the base values.
+    """One point of a series; values that a point does not name are the base values.
 
     Attributes:
-        spread: Whether the storm in which brokers come back over a heartbeat period is measured, too.
-        polling: Whether clients that ask every 30 s are measured, too.
+        spread: True if one more restart is measured, after which brokers return evenly over a heartbeat
+            period.
+        polling: True if clients that ask every 30 s are measured, too.
         loss: Share of packets that are lost between servers.
         slow_ms: Time in ms that is added to each sync of one server.
-        away_s: Seconds for which all servers are away.
+        away_s: Seconds for which all servers are down.
     """
 
     part: Part
@@ -59,13 +61,13 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the raw rows: a point, measured once with one design.
+    """One raw row: the result of one measurement of a point with one design.
 
     Attributes:
         links: The means by which links between servers are delayed.
-        figures: Name to number; absent figures could not be measured.
+        figures: Figures by name; a figure that could not be measured is absent.
         failed: Failure of the design at this point; null if it did not fail.
-        left_out: Reason why the point was not measured; null if it was.
+        left_out: Reason why the point was not measured; null if it was measured.
         load: Load average of the machine before the measurement.
     """
 
@@ -81,19 +83,20 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement that is to be made."""
+    """One measurement that is to be made: a point, a design and a round."""
 
     point: Point
     design: Arm
     round: int
 
 
-#: (brokers, topics): the base, one thing varied from it, and the corners.
+#: Sizes as (brokers, topics): first the base size, then sizes that differ from the base size in one number,
+#: then sizes that differ in both numbers.
 GRID: Final = (
     *((10, 1_000), (3, 1_000), (30, 1_000), (100, 1_000), (10, 100), (10, 10_000)),
     *((3, 100), (3, 10_000), (100, 100), (100, 10_000)),
 )
-#: Sizes at which the storm over a heartbeat period is measured, too.
+#: Sizes at which one more restart is measured, after which brokers return evenly over a heartbeat period.
 SPREAD: Final = ((10, 1_000), (100, 10_000))
 CLIENTS: Final = (30, 8, 250, 2_000)
 ROUND_TRIPS_MS: Final = (0.0, 1.0, 5.0, 20.0)
@@ -104,10 +107,10 @@ AWAY_S: Final = 120.0
 
 
 def points_of(part: Part, *, links: LinkKind, small: bool = False) -> list[Point]:
-    """Return the points of a part, the most telling first.
+    """Return the points of a part, the most important points first.
 
     Args:
-        small: A few tiny ones, for a trial.
+        small: True for a few tiny points, for a trial.
     """
     match part:
         case "size":
@@ -171,8 +174,8 @@ def _small_table(small: bool) -> dict[str, Any]:
 def designs_for(point: Point, designs: Sequence[Arm]) -> list[Arm]:
     """Return the designs that are measured at a point."""
     without: dict[Kind, tuple[Arm, ...]] = {
-        "distance": ("apache",),  # its servers do not talk to each other, as those of independent mode
-        # these servers write nothing to disk, so a slow disk does not matter
+        "distance": ("apache",),  # its servers exchange nothing, as in independent mode, which is measured
+        # servers of these designs write nothing to disk, so a slow disk does not matter
         "slow-disk": ("apache", "independent"),
         "number": ("apache",),
         "away": ("apache",),
@@ -182,14 +185,15 @@ def designs_for(point: Point, designs: Sequence[Arm]) -> list[Arm]:
     return [design for design in designs if design not in without.get(point.kind, ())]
 
 
-#: Time in s in which the servers and their load programs start and stop, on two idle cores.
+#: Seconds in which the servers and their load programs start and stop, on two idle CPU cores.
 _LIFE_S: Final[dict[Arm, float]] = {"independent": 5, "raft": 6, "apache": 8, "zookeeper": 8}
-#: Seconds of a storm for a million of brokers' topics, over all its phases.
+#: Seconds that a storm (all brokers register or return at once) takes in all phases, with a million topics
+#: over all brokers.
 _STORM_S: Final[dict[Arm, float]] = {"independent": 32, "raft": 40, "apache": 32, "zookeeper": 100}
 
 
 def seconds_of(point: Point, design: Arm) -> float:
-    """Return the approximate time of a measurement on two idle cores."""
+    """Return the approximate duration of a measurement in seconds, on two idle CPU cores."""
     found = _LIFE_S.get(design, 10.0)
     match point.kind:
         case "storm":
@@ -209,7 +213,7 @@ def seconds_of(point: Point, design: Arm) -> float:
 
 
 def turns_of(points: Sequence[Point], designs: Sequence[Arm], rounds: int) -> list[Turn]:
-    """Return all measurements, round by round; no design always comes at the same place."""
+    """Return all measurements, round by round; the order of the designs rotates from round to round."""
     return [
         turn
         for number in range(1, rounds + 1)
@@ -226,7 +230,7 @@ def _of_round(point: Point, designs: Sequence[Arm], number: int) -> Iterator[Tur
 
 
 def missing_turns(turns: Sequence[Turn], rows: Sequence[Row]) -> list[Turn]:
-    """Return the turns that have no row yet, but for points at which their design has failed too often."""
+    """Return the measurements without a row, except at points at which the design has failed too often."""
     done = {(row.point.name, row.design, row.round) for row in rows}
     failures: dict[tuple[str, Arm], int] = {}
     for row in rows:
@@ -242,7 +246,11 @@ def missing_turns(turns: Sequence[Turn], rows: Sequence[Row]) -> list[Turn]:
 
 
 def measured_s(turn: Turn, rows: Sequence[Row]) -> float:
-    """Return how long a turn takes: as long as it did the last time, or as it does on two idle cores."""
+    """Return the expected duration of a measurement in seconds.
+
+    It is the duration of the last measurement of the same point and design. If there is none, it is the
+    approximate duration on two idle CPU cores.
+    """
     took = [
         row.seconds
         for row in rows

@@ -15,13 +15,14 @@ from routekeeper.bench.wires.jute import JuteWire
 from routekeeper.bench.wires.remoting_wire import RemotingWire
 from routekeeper.bench.wires.wire import Wire, WireError
 
-#: Topics of a probing broker, as of a broker in the raft benchmark.
+#: Number of topics of a probing broker; a broker in the raft benchmark has as many.
 TOPICS: Final = 10
-#: Numbers of probing brokers, above all that a storm has.
+#: First number of the probing brokers, higher than every broker number of a storm.
 FIRST_KEY: Final = 5_000
 _VALUE: Final = bytes(200)
 ANSWER_S: Final = 10.0
-#: While servers are lost, an answer is waited for so long, and a try follows the other after so long.
+#: Times in seconds for tries while servers are down: longest wait for an answer (TRY_S), and pause between
+#: two tries (AGAIN_S).
 TRY_S: Final = 0.25
 AGAIN_S: Final = 0.005
 _SHOWN_S: Final = 20.0
@@ -29,10 +30,10 @@ _READ_AGAIN_S: Final = 0.0003
 
 
 class Probe:
-    """One broker, or one node, at one server.
+    """A client that plays one broker at a nameserver, or writes one node at a ZooKeeper server.
 
     Args:
-        key: Its number; probes with one number are one broker.
+        key: Number of the broker or node; probes with the same number are the same broker.
     """
 
     def __init__(self, kind: Kind, addr: str, key: int, *, timeout_s: float = ANSWER_S) -> None:
@@ -52,13 +53,13 @@ class Probe:
         return self._at
 
     def wait_at_most(self, timeout_s: float) -> None:
-        """Limit the time of later tries."""
+        """Limit the time for which later requests wait for an answer."""
         self._timeout_s = timeout_s
         if self._at is not None:
             self._at.timeout_s = timeout_s
 
     def prepare(self) -> None:
-        """Register, with all topics as they are at first.
+        """Register with all topics in their first state.
 
         Raises:
             OSError, WireError: If the registration failed.
@@ -72,13 +73,14 @@ class Probe:
             OSError, WireError: If the change failed.
         """
         at = self._connected()
-        request = at.wire.write(number * TOPICS)  # so that each change is of the same topic
+        # use a multiple of TOPICS, so that each change concerns the same topic
+        request = at.wire.write(number * TOPICS)
         began = time.perf_counter()
         self._ask(request)
         return time.perf_counter() - began
 
     def shows(self, number: int) -> bool:
-        """Return whether the server shows this change now.
+        """Return True if the server shows this change now.
 
         Raises:
             OSError, WireError: If the server does not answer.
@@ -107,7 +109,7 @@ _started_ms: Final = time.time_ns() // 1_000_000
 
 
 def at_once(calls: Sequence[Callable[[], None]]) -> None:
-    """Run calls in a thread each, and wait for all."""
+    """Run each call in a thread of its own, and wait for all calls."""
     threads = [threading.Thread(target=call, daemon=True) for call in calls]
     for thread in threads:
         thread.start()
@@ -117,11 +119,12 @@ def at_once(calls: Sequence[Callable[[], None]]) -> None:
 
 @dataclass(slots=True)
 class Shown:
-    """One change, in seconds since it was sent.
+    """Times of one change, in seconds since it was sent.
 
     Attributes:
-        acked: Each acknowledgement.
-        seen: By server, when it showed the change; None if it did not in time.
+        acked: Time of each acknowledgement.
+        seen: Maps a server to the time at which it showed the change; a server that did not show it in time
+            is absent.
     """
 
     acked: list[float] = field(default_factory=list)
@@ -129,7 +132,7 @@ class Shown:
 
 
 def spread_of(writers: Sequence[Probe], readers: Sequence[Probe], number: int) -> Shown:
-    """Change a topic by these writers at once, and watch every server until it shows the change."""
+    """Change a topic with all these writers at the same time; ask every server until it shows the change."""
     found = Shown()
     began = time.perf_counter()
 
@@ -149,7 +152,7 @@ def spread_of(writers: Sequence[Probe], readers: Sequence[Probe], number: int) -
             try:
                 call()
             except (OSError, WireError):
-                pass  # the figure is missing then
+                pass  # the figure of this server is then missing
 
         return run
 
@@ -160,10 +163,11 @@ def spread_of(writers: Sequence[Probe], readers: Sequence[Probe], number: int) -
 
 
 def first_change_s(probes: Sequence[Probe], number: int, *, within_s: float) -> float | None:
-    """Try to make a change at each of these servers, again and again; return the seconds until the first one.
+    """Try a change at each of these servers, again and again; return the seconds until one succeeds.
 
     Args:
-        within_s: None is returned if it takes longer.
+        number: The tries use the change numbers after this number.
+        within_s: Longest time in seconds; if no change succeeds in this time, the result is None.
     """
     began = time.perf_counter()
     done: list[float] = []
@@ -185,10 +189,10 @@ def first_change_s(probes: Sequence[Probe], number: int, *, within_s: float) -> 
 
 
 class Trying:
-    """A thread that repeats an action while a fault happens.
+    """A thread that repeats an action during a fault.
 
     Attributes:
-        done: The instant of each success, s.
+        done: Instants of the successes, in seconds of ``time.perf_counter``.
     """
 
     def __init__(self, action: Callable[[int], object]) -> None:
@@ -211,13 +215,13 @@ class Trying:
             self._over.wait(AGAIN_S)
 
     def stop(self) -> float:
-        """End it; return the longest time without a success, s."""
+        """End the thread; return the longest time without a success, in seconds."""
         self._over.set()
         self._thread.join()
         return longest_gap(self.done, self._began, time.perf_counter())
 
 
 def longest_gap(instants: Sequence[float], began: float, ended: float) -> float:
-    """Return the longest time between two instants, the beginning and the end included (pure)."""
+    """Return the longest time between two successive instants, ``began`` and ``ended`` included."""
     marks = [began, *sorted(instants), ended]
     return max(later - earlier for earlier, later in itertools.pairwise(marks))

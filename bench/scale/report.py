@@ -40,7 +40,7 @@ _LINKS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """A question on the page."""
+    """A question as the page shows it: its diagram and its sentences."""
 
     name: str
     title: str
@@ -50,7 +50,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part on the page."""
+    """A part of the measurements as the page shows it."""
 
     name: Part
     title: str
@@ -62,7 +62,7 @@ class Section:
 
 
 def sections_of(series: Sequence[tuple[Order, Sequence[Row]]]) -> list[Section]:
-    """Return the sections of the parts that were measured, in the page's order (pure)."""
+    """Return the sections of the parts that were measured, in the page's order; without I/O."""
     found = []
     for part in PARTS:
         of_part = [(order, rows) for order, rows in series if order.part == part]
@@ -144,7 +144,7 @@ METHOD: Final = (
 
 
 def page_of(series: Sequence[tuple[Order, Sequence[Row]]]) -> str:
-    """Return the page of these series, self-contained."""
+    """Return the page of these series as one self-contained HTML file."""
     sections = sections_of(series)
     shown = {row.design for _, rows in series for row in rows}
     environment = jinja2.Environment(
@@ -162,7 +162,7 @@ def page_of(series: Sequence[tuple[Order, Sequence[Row]]]) -> str:
 
 
 def curves_csv(answers: Sequence[Answer]) -> str:
-    """Return every point of every curve, one a line."""
+    """Return a CSV table with one line for each point of each curve."""
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
     table.writerow(
@@ -197,7 +197,7 @@ def curves_csv(answers: Sequence[Answer]) -> str:
 
 
 def rows_csv(rows: Sequence[Row]) -> str:
-    """Return every figure of every row, one a line."""
+    """Return a CSV table with one line for each figure of each row."""
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
     table.writerow(["part", "point", "design", "round", "links", "load", "figure", "value"])
@@ -209,7 +209,7 @@ def rows_csv(rows: Sequence[Row]) -> str:
 
 
 def write_report(folder: Path, series: Sequence[tuple[Order, Sequence[Row]]]) -> Path:
-    """Write page and tables of these series into a folder; return the page's path."""
+    """Write the page and the tables of these series into a folder; return the page's path."""
     rows = [row for _, several in series for row in several]
     path = folder / PAGE_NAME
     write_at_once(path, [page_of(series).encode()])

@@ -1,4 +1,4 @@
-"""Measures the points of a part one after the other, keeps a row for each, and goes on where it stopped."""
+"""Measures the points of one part (size, distance or number), and keeps a row for each; can be resumed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from routekeeper.bench.slow_disk import missing as missing_slow_disk
 from routekeeper.bench.wires.wire import WireError
 
 DESIGNS: Final[tuple[Arm, ...]] = ("independent", "raft", "zookeeper", "apache")
-#: Maps the outcomes of the bystander's queries to those of the comparison's operations.
+#: Maps the outcome of a query during a storm to the outcome of an operation in the comparison.
 _OUTCOMES: Final[dict[str, Outcome]] = {
     "ok": "ok",
     "wrong": "ok",
@@ -57,7 +57,7 @@ _FAILURES: Final = (Unhealthy, Missing, ArmLost, ClusterError, WireError, OSErro
 
 
 class Series:
-    """One part, measured into one folder."""
+    """The measurement of one part (size, distance or number), stored in one folder."""
 
     def __init__(self, folder: Path, order: Order, progress: Callable[[str], None]) -> None:
         self.folder = folder
@@ -73,14 +73,17 @@ class Series:
         return turns_of(self.points, self.order.designs, self.order.rounds)
 
     def expected_s(self) -> float:
-        """Return how long the rest of the series takes at most."""
+        """Return the expected time of the missing measurements in s, at most the rest of the time limit."""
         rows = self.rows
         spent = sum(row.seconds for row in rows)
         missing = sum(measured_s(turn, rows) for turn in missing_turns(self.turns(), rows))
         return min(missing, max(0.0, self.order.limit_s - spent))
 
     def run(self) -> None:
-        """Measure every turn that has no row; turns for which no time is left get a row that says so."""
+        """Make every measurement (point, design, round) that has no row yet.
+
+        If too little time remains for a measurement, it gets a row that says so.
+        """
         allow_connections()
         for turn in missing_turns(self.turns(), self.rows):
             self._measure(turn)
@@ -90,7 +93,7 @@ class Series:
     def _measure(self, turn: Turn) -> None:
         rows = self.rows
         if not missing_turns([turn], rows):
-            return  # the design has failed here often enough
+            return  # the design has failed too often at this point
         left_s = self.order.limit_s - sum(row.seconds for row in rows)
         expected_s = measured_s(turn, rows)
         load = os.getloadavg()[0]
@@ -131,7 +134,7 @@ class Series:
     def _measured(self, turn: Turn) -> dict[str, float]:
         point = turn.point
         events = self.folder / "events" / _path_of(turn)
-        shutil.rmtree(events, ignore_errors=True)  # left over from an interrupted turn
+        shutil.rmtree(events, ignore_errors=True)  # an interrupted measurement may have left files
         events.mkdir(parents=True)
         work = self.folder / "work"
         shutil.rmtree(work, ignore_errors=True)
@@ -184,16 +187,17 @@ def started(group: ScaleGroup) -> Iterator[None]:
 
 
 def _path_of(turn: Turn) -> Path:
-    """Return the folder of a turn's events; Spark makes columns of such names."""
+    """Return the folder of a measurement's events; Spark turns the parts of its path into columns."""
     name = "".join(letter if letter.isalnum() else "-" for letter in turn.point.name).strip("-")
     return Path(f"point={name}") / f"round={turn.round}" / f"arm={turn.design}"
 
 
 def event_of(row: dict[str, Any]) -> Operation | ProcessSample | None:
-    """Return a row of a storm as an event of the comparison; None of a kind that it does not have.
+    """Return a row of a storm as an event of the comparison; None if the comparison has no such event.
 
-    The bystander's users are numbered by the server that they ask, brokers from 100. Time in which the
-    bystander may have overlooked an answer stands in the remark.
+    The user number of a query is the number of the server that was asked. The user number of a broker is 100
+    plus the broker's number. If the process that asked may have overlooked an answer for some time, the
+    remark names this time.
     """
     match row["kind"]:
         case "query":
@@ -240,12 +244,15 @@ def event_of(row: dict[str, Any]) -> Operation | ProcessSample | None:
 
 
 def lacking_for(point: Point) -> str | None:
-    """Return what this machine lacks for a point; None if nothing."""
+    """Return the thing that this machine lacks for a point; None if it lacks nothing."""
     return missing_slow_disk() if point.slow_ms else None
 
 
 def available(designs: Sequence[Arm]) -> tuple[list[Arm], str | None]:
-    """Return the designs that this machine can run, and what the others lack."""
+    """Return the designs that this machine can run, and the reason why a design is left out.
+
+    The reason is None if no design is left out.
+    """
     lacking = apache.missing()
     if lacking is None or "apache" not in designs:
         return list(designs), None
@@ -280,7 +287,7 @@ def order_of(
 
 
 def planned_s(order: Order) -> float:
-    """Return how long a series takes on two idle cores."""
+    """Return the duration of a series on two idle CPU cores, in seconds."""
     points = points_of(order.part, links=order.links, small=order.small)
     turns = turns_of(points, order.designs, order.rounds)
     return min(order.limit_s, sum(seconds_of(turn.point, turn.design) for turn in turns))

@@ -1,4 +1,8 @@
-"""Points of size: storms of many brokers' topics, and a change before many clients."""
+"""Measurements at points of size.
+
+- Storms: many brokers with many topics register or return at once.
+- Herds: many clients must learn of one change.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,8 @@ from routekeeper.bench.wires.job import Plan
 Record = Callable[[dict[str, Any]], None]
 HERD_MEASURE_S: Final = 3.0
 HERD_WARM_S: Final = 0.6
-#: Figures of a storm that the rows keep, under the name of its phase.
+#: Figures of a storm that the row of a point keeps. The name of the storm's phase is put before each figure's
+#: name.
 _KEPT: Final = (
     *("right_s", "first_right_s", "wait_ms_longest", "wait_ms_longest_own", "queries_failed", "failures"),
     *("cpu_s", "memory_mb", "heap_kept_mb", "took_s", "other_programs_cores"),
@@ -29,9 +34,9 @@ _KEPT: Final = (
 
 
 def measure_storm(group: ScaleGroup, point: Point, record: Record) -> dict[str, float]:
-    """Have all brokers register, all servers restart, and one broker register with all topics changed.
+    """Have all brokers register, restart all servers, and let one broker register with all topics changed.
 
-    Memory is measured after the first registration, because restarted servers would hold less.
+    Memory is measured after the first registration, because restarted servers would use less memory.
     """
     found: dict[str, float] = {}
 
@@ -48,11 +53,11 @@ def measure_storm(group: ScaleGroup, point: Point, record: Record) -> dict[str, 
 
 
 def measure_herd(group: ScaleGroup, point: Point, record: Record) -> dict[str, float]:
-    """Have a topic change before many clients that watch, and before as many that ask every 30 s."""
+    """Change a topic, and measure when many clients know it: clients that watch, or that ask every 30 s."""
     found: dict[str, float] = {}
     with life_of(group, point, record) as life:
         life.register()
-        if group.name != "apache":  # its clients can only ask
+        if group.name != "apache":  # clients of RocketMQ's nameserver can only ask
             watching = herd(group, point, "watch")
             found["watch_ms_last"] = watching["ms_p50"]
             found["watch_ms_half"] = watching["half_ms_p50"]
@@ -71,7 +76,7 @@ def life_of(group: ScaleGroup, point: Point, record: Record) -> Life:
 
 
 def herd(group: ScaleGroup, point: Point, job: str) -> dict[str, Any]:
-    """Run the clients in a process of their own, and return its figures.
+    """Run the clients in a process of their own, and return the measured figures.
 
     Raises:
         Unhealthy: If clients failed; the message says how.

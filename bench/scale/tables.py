@@ -1,4 +1,4 @@
-"""Tables of the page: results that are not drawn as curves (pure)."""
+"""Tables of the page, for results that are not drawn as curves (no I/O, no clock)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """One line of a table: a figure at the points of a kind, and how it is written."""
+    """A kind of line in a table: the figure, the points that have it, the line's text, and the unit."""
 
     text: Callable[[Point], str]
     key: str
@@ -30,7 +30,7 @@ class _Line:
 
 
 def tables_of(part: Part, rows: Sequence[Row]) -> list[Table]:
-    """Return a part's tables; those without a figure are left out."""
+    """Return a part's tables; leave out tables without any figure."""
     found = [_table(title, first, lines, rows) for title, first, lines in _TABLES[part]]
     if part == "number":
         found.append(_losses(rows))
@@ -66,7 +66,7 @@ def _cell(rows: Sequence[Row], point: Point, design: str, key: str, unit: str) -
 
 
 def _losses(rows: Sequence[Row]) -> Table:
-    """Return the time until the next accepted change, by the numbers of servers and of failed servers."""
+    """Return the table of times until the next accepted change, for each number of servers and of kills."""
     designs: list[Arm] = [row.design for row in rows]
     known = [design for design in NAMES if design in designs]
     found: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""Requests to servers over a blocking socket, and the persistent nodes of topics in ZooKeeper."""
+"""Requests over a blocking socket, and the creation of the topics' persistent nodes in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Blocking(Generic[W]):
         """Send a request that ``wire`` has just made; return its answer.
 
         Raises:
-            OSError: If the connection is lost, or no answer came in time.
+            OSError: If the connection is lost, or if no answer came in time.
             WireError: If the answer does not follow the protocol.
         """
         self._deadline = time.monotonic() + self.timeout_s
@@ -56,7 +56,7 @@ class Blocking(Generic[W]):
 
 
 class BlockingSession(Blocking[Session]):
-    """A session with a ZooKeeper server."""
+    """A session with a ZooKeeper server, over a blocking socket."""
 
     def __init__(self, addr: str, *, timeout_s: float) -> None:
         super().__init__(addr, Session(), timeout_s=timeout_s)
@@ -67,7 +67,7 @@ def make_lasting_nodes(addr: str, keys: Iterable[int], topics: Iterable[str]) ->
 
 
 def make_nodes(addr: str, nodes: list[tuple[str, bytes]]) -> None:
-    """Create persistent nodes, parents first; none of them may exist."""
+    """Create persistent nodes; parents must precede their children, and no node may exist yet."""
     session = BlockingSession(addr, timeout_s=30.0)
     try:
         for part in slices(nodes):

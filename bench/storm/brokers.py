@@ -1,12 +1,13 @@
-"""The process of all brokers of a storm: they register, repeat the registration, leave and come back.
+"""The process of all brokers of a storm: they register, repeat the registration, leave and return.
 
-The process reads JSON from standard input: a :class:`Plan`, and then one command in each line. It writes one
-JSON object in each line, and ends when its standard input ends.
+The process reads JSON from standard input: a :class:`Plan`, and then one command in each line. It answers
+each command with one JSON object in a line, and ends when its standard input ends.
 
-A broker has a connection to each nameserver, or one session with one ZooKeeper server. It replaces a lost
-connection as soon as the server accepts one. It sends a registration again if the server refused it, or if
-its outcome is unknown. Each of these events is a row. The process also counts the pauses of its own event
-loop, to distinguish them from the server's delays.
+A broker has a connection to each nameserver, or one session with one ZooKeeper server. The broker replaces a
+lost connection as soon as the server accepts a new one. It sends a registration again if the server refused
+it, or if the outcome is unknown. Each registration and each lost connection is a row of the result.
+
+The process also measures the pauses of its own event loop, to distinguish them from delays of the servers.
 """
 
 from __future__ import annotations
@@ -42,27 +43,30 @@ from routekeeper.bench.wires.remoting_wire import RemotingAnswers
 from routekeeper.bench.wires.wire import Answer
 from routekeeper.remoting.route import DataVersion
 
-#: RocketMQ's registerBrokerTimeoutMills, in s; after this time its broker closes the connection.
+#: Seconds without an answer after which a broker closes the connection: RocketMQ's
+#: registerBrokerTimeoutMills.
 ANSWER_S: Final = 24.0
-#: Pause in s after a refusal, and after a lost connection unless :meth:`Brokers.returning` sets another one.
-#: A real broker would wait for its next period of 30 s; the number of such cases is counted as failures.
+#: Pause in seconds after a refusal. It is also the pause after a lost connection, unless
+#: :meth:`Brokers.returning` sets another pause. A real broker would wait for its next period (30 s), so the
+#: result counts failed registrations.
 AGAIN_S: Final = 1.0
 CONNECT_AGAIN_S: Final = 0.1
 CONNECT_S: Final = 10.0
-#: RocketMQ's registerNameServerPeriod.
+#: RocketMQ's registerNameServerPeriod, in seconds.
 PERIOD_S: Final = 30.0
 TICK_S: Final = 0.001
-#: Names of the resident broker's topics, for which the bystander asks. They change in no storm.
+#: Names of the topics of the resident broker, which never leaves. The bystander process asks for these
+#: topics, because their routes stay the same while other brokers register or leave.
 RESIDENT_TOPICS: Final = [f"resident-{number}" for number in range(10)]
 _CREATED_MS: Final = 1_700_000_000_000
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """Brokers, and where they register.
+    """The brokers, and the servers with which they register.
 
     Attributes:
         resident: Add one broker that has topics of its own and never leaves.
-        compressed: Compress registrations; by default, brokers do not.
+        compressed: Compress registrations; by default, brokers do not compress them.
     """
 
     kind: Kind
@@ -74,7 +78,7 @@ class Plan(msgspec.Struct, kw_only=True):
 
 
 class Command(msgspec.Struct, kw_only=True):
-    """One command; its name is that of the method of :class:`Brokers` that carries it out.
+    """One command; ``do`` is the name of the method of :class:`Brokers` that carries it out.
 
     Attributes:
         seconds: Duration, or time limit, of the command.
@@ -85,7 +89,7 @@ class Command(msgspec.Struct, kw_only=True):
 
 
 class Pauses:
-    """Times in ns for which this process's event loop was blocked: their sum, and the longest one."""
+    """Pauses of this process's event loop in ns: their sum, and the longest pause."""
 
     def __init__(self) -> None:
         self.total_ns = 0
@@ -102,12 +106,12 @@ class Pauses:
 
 
 class Lane(abc.ABC):
-    """One broker at one server.
+    """One broker at one server, over a connection to a nameserver or a session with ZooKeeper.
 
     Attributes:
-        wanted: Set once the broker shall register.
-        listed: Whether the server has acknowledged the registration, over this connection or session.
-        answered_s: The loop's time of the last answer, while a registration is under way.
+        wanted: Set when the broker has to register.
+        listed: Set while the server has acknowledged the registration, over this connection or session.
+        answered_s: Time of the last answer while a registration is in progress, on the event loop's clock.
     """
 
     def __init__(self, given: Brokers, broker: int, server: int) -> None:
@@ -118,7 +122,7 @@ class Lane(abc.ABC):
         self.connected = asyncio.Event()
         self.wanted = asyncio.Event()
         self.listed = asyncio.Event()
-        # true once it has registered: from then on it registers again after a lost connection
+        # True once the broker has registered. From then on it registers again after a lost connection.
         self.stays = False
         self.over = False
         self.answered_s = 0.0
@@ -139,10 +143,10 @@ class Lane(abc.ABC):
 
     @abc.abstractmethod
     def part(self, client: Client[Any]) -> None:
-        """Leave the server for good."""
+        """Remove the broker from the server for good."""
 
     def is_still_listed(self) -> bool:
-        """Return whether the server still lists a broker after it lost the broker's connection."""
+        """Return True if the server still lists a broker after the broker's connection was lost."""
         return False
 
     def finish(self, error: str | None) -> None:
@@ -150,7 +154,7 @@ class Lane(abc.ABC):
             self._step.set_result(error)
 
     async def live(self) -> None:
-        """Keep a connection, and the registration once it is wanted, until :meth:`leave`."""
+        """Keep the broker connected until :meth:`leave`; also keep it registered after the first request."""
         while not self.over:
             try:
                 await self._connect()
@@ -170,7 +174,7 @@ class Lane(abc.ABC):
                 await asyncio.sleep(self.given.back_after_s(self.broker))
 
     async def _next(self) -> bool:
-        """Wait until the registration is wanted; return False if the connection was lost first."""
+        """Wait until a registration is requested; return False if the connection was lost first."""
         waits = [asyncio.ensure_future(event.wait()) for event in (self.wanted, self._lost)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -310,8 +314,8 @@ class Brokers:
     """All brokers of one process, and the results of their registrations.
 
     Attributes:
-        frames: Registrations by broker, for nameservers.
-        nodes: The same for ZooKeeper, by request.
+        frames: For nameservers: the registration of each broker, in pieces.
+        nodes: For ZooKeeper: the requests that register each broker.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -346,7 +350,7 @@ class Brokers:
         self._changes = 0
 
     def back_after_s(self, broker: int) -> float:
-        """Return the pause of a broker that has lost its connection."""
+        """Return the seconds after which a broker that has lost its connection connects again."""
         if self._spread_s is None:
             return AGAIN_S
         return self._spread_s * broker / (self.plan.brokers + self.plan.resident)
@@ -392,7 +396,7 @@ class Brokers:
         return {}
 
     async def register(self, command: Command) -> dict[str, Any]:
-        """Have every broker register now; answer at once."""
+        """Have every broker register now; return without waiting for the results."""
         t_ns = time.monotonic_ns()
         for lane in self.lanes:
             lane.listed.clear()
@@ -400,12 +404,15 @@ class Brokers:
         return {"t_ns": t_ns}
 
     async def settle(self, command: Command) -> dict[str, Any]:
-        """Wait until all brokers are listed."""
+        """Wait until the servers list all brokers."""
         await self._all([lane.listed for lane in [*self.lanes, *self.resident]], command.seconds)
         return {}
 
     async def rest(self, command: Command) -> dict[str, Any]:
-        """For a time, repeat each registration every 30 s, evenly spread, or only keep the sessions."""
+        """Repeat each registration every 30 s, evenly spread, for some time.
+
+        With ZooKeeper, only keep the sessions for this time.
+        """
         by_broker: dict[int, list[Lane]] = {}
         for lane in [*self.lanes, *self.resident]:
             by_broker.setdefault(lane.broker, []).append(lane)
@@ -421,7 +428,7 @@ class Brokers:
         return {"repeated": turn}
 
     async def returning(self, command: Command) -> dict[str, Any]:
-        """Have brokers that lose their connection come back within some seconds, evenly spread."""
+        """Let brokers that lose their connection return evenly spread over the command's ``seconds``."""
         self._spread_s = command.seconds
         return {}
 
@@ -432,7 +439,7 @@ class Brokers:
         return {}
 
     async def repeat(self, command: Command) -> dict[str, Any]:
-        """Register changed topics at all servers at once, again and again, for a time."""
+        """Register changed topics at all servers at the same time, again and again, for some time."""
         bodies = self._changed
         until = time.monotonic() + command.seconds
         count = 0
@@ -449,7 +456,7 @@ class Brokers:
         return {"t_ns": began_ns, "count": count}
 
     async def change(self, command: Command) -> dict[str, Any]:
-        """Have one broker register again with all its topics changed; wait for its last acknowledgement."""
+        """Have one broker register again with all its topics changed; wait for the last acknowledgement."""
         names = [topic_name(number) for number in range(self.plan.topics)]
         self._changes += 1
         queues = QUEUES + self._changes
@@ -469,7 +476,7 @@ class Brokers:
         return {"t_ns": began_ns, "took_ns": time.monotonic_ns() - began_ns}
 
     async def leave(self, command: Command) -> dict[str, Any]:
-        """Have all brokers leave at once: connections are closed, sessions ended."""
+        """Have all brokers leave at the same time: connections are closed, and sessions are ended."""
         t_ns = time.monotonic_ns()
         for lane in self.lanes:
             lane.leave()
@@ -503,7 +510,7 @@ class Brokers:
 
 
 def _end_with_its_failure(task: asyncio.Task[None]) -> None:
-    """End the process if a broker's task fails: the others would wait for that broker until their timeout."""
+    """End the process if a broker's task fails; otherwise each wait for this broker would time out."""
     if not task.cancelled() and (error := task.exception()) is not None:
         traceback.print_exception(error)
         os._exit(1)
@@ -511,7 +518,7 @@ def _end_with_its_failure(task: asyncio.Task[None]) -> None:
 
 async def _main(plan: Plan) -> None:
     await Brokers(plan).run()
-    os._exit(0)  # connections are not closed one by one: servers see them end together
+    os._exit(0)  # do not close connections one by one: servers must see them end together
 
 
 if __name__ == "__main__":

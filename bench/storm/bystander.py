@@ -1,13 +1,18 @@
-"""The process of a bystander: it asks each server for a route that no storm changes, and times every answer.
+"""The bystander process: it asks each server for a route that never changes, and times each answer.
+
+The process runs while many brokers register or leave at the same time (a storm).
 
 The process reads a :class:`Plan` from standard input, and then the lines ``start`` and ``stop``. It answers
-each with one line; the answer to ``stop`` holds the samples as JSON. It has one connection to each server,
-with one request in flight, and sends the next request :data:`PAUSE_NS` after the answer. So a server's pause
-may begin up to that much earlier than the sample shows.
+each of them with one line. The answer to ``stop`` contains the samples as JSON.
 
-On a machine with few cores this process waits for the CPU, too. It asks the kernel for events with a limit of
-1 ms. If a round of its loop takes longer, it may have seen an answer too late. Each sample holds this time as
-``own_ns``. It is not the server's: a server's wait is at least ``wait_ns - own_ns``.
+The process has one connection to each server, with one request in flight. It sends the next request
+:data:`PAUSE_NS` after an answer. So a server's pause may begin up to ``PAUSE_NS`` earlier than the sample
+shows.
+
+On a machine with few cores this process itself may have to wait for the CPU. In each round of its loop, it
+waits at most 1 ms for events. If a round takes longer, the process may have read an answer too late. Each
+sample has this extra time as ``own_ns``, because the server did not cause it. The server's own delay is at
+least ``wait_ns - own_ns``.
 """
 
 from __future__ import annotations
@@ -33,24 +38,24 @@ from routekeeper.bench.wires.wire import WireError
 
 PAUSE_NS: Final = 2_000_000
 _ROUND_MS: Final = 1
-#: Longest normal round: its time limit, and the time that kernel and loop add.
+#: Longest normal round of the loop in ns: the poll's time limit, and the time that kernel and loop add.
 _ROUND_NS: Final = 1_500_000
 _CONNECT_AGAIN_NS: Final = 50_000_000
 _CONNECT_S: Final = 1.0
-#: Longest wait for answers after ``stop``; missing answers become samples, too.
+#: Longest wait in ns for answers after ``stop``; a request without an answer becomes a sample, too.
 _LAST_NS: Final = 5_000_000_000
-#: Priority of this process, if the machine allows it. Without it, time in which this process waits for the
-#: CPU would count as a delay of the servers.
+#: Priority of this process, if the machine allows it. With a lower priority, the time for which this process
+#: waits for the CPU would count as a delay of the servers.
 _PRIORITY: Final = -10
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """Servers to ask.
+    """The servers, and the questions to ask.
 
     Attributes:
         topics: For nameservers: topics to ask for, in turn.
         paths: For ZooKeeper: nodes to read, in turn.
-        expected: Bytes that every right answer contains.
+        expected: Text that every right answer contains.
     """
 
     kind: Kind
@@ -61,10 +66,10 @@ class Plan(msgspec.Struct, kw_only=True):
 
 
 class Sample(msgspec.Struct, array_like=True):
-    """One query.
+    """One query and its outcome.
 
     Attributes:
-        outcome: ``ok``, ``refused``, ``wrong``, ``lost``, or ``unanswered`` when the measurement ended.
+        outcome: ``ok``, ``refused``, ``wrong`` or ``lost``; ``unanswered`` if no answer came before the end.
     """
 
     server: int
@@ -90,7 +95,7 @@ class Line:
         self._ping_ns = 0
 
     def step(self, now_ns: int) -> None:
-        """Do each action that is due: connect, send a query, or ping for the session."""
+        """Do each action that is due: connect, send a query, or send a ping that keeps the session."""
         if self._socket is None:
             if now_ns >= self._due_ns:
                 self._connect(now_ns)
@@ -125,11 +130,12 @@ class Line:
                 self.end("ok" if right else "wrong" if answer.error is None else "refused", now_ns)
 
     def end(self, outcome: str, now_ns: int) -> None:
-        """Note the sample of the request in flight, if there is one."""
+        """Record the sample of the request in flight, if there is one."""
         if self.waiting:
             self.waiting = False
             self._due_ns = now_ns + PAUSE_NS
-            # An answer was here when the poll returned, however long it took to be read.
+            # The answer may have arrived at any time since the poll returned. The time until it was read
+            # belongs to this process, not to the server.
             own_ns = self._asking.own_ns - self._own_ns + now_ns - self._asking.polled_ns
             self._asking.samples.append(
                 Sample(self._server, self._sent_ns, now_ns - self._sent_ns, own_ns, outcome)
@@ -154,7 +160,8 @@ class Line:
     def _send(self, data: bytes) -> None:
         assert self._socket is not None, "sent over an open connection only"
         try:
-            # a request has some hundred bytes, and only one is in flight, so the socket's buffer has room
+            # A request has some hundred bytes, and only one is in flight, so the socket's buffer takes the
+            # whole request.
             self._socket.send(data)
         except OSError:
             self._lose()
@@ -175,7 +182,7 @@ class Asking:
     """All connections, and the loop that serves them.
 
     Attributes:
-        own_ns: Time so far in which this process may have overlooked an answer.
+        own_ns: Time until now in which this process may have overlooked an answer.
         polled_ns: Instant at which the poll last returned.
     """
 
@@ -234,7 +241,7 @@ class Asking:
 
 
 def _first_line(number: int) -> bytes:
-    """Read one line and no byte more, because the poller cannot see bytes that were read ahead."""
+    """Read one line and no further byte: the poller does not report bytes that were read already."""
     line = b""
     while not line.endswith(b"\n") and (byte := os.read(number, 1)):
         line += byte

@@ -1,6 +1,6 @@
-"""Registrations of many brokers with many topics, made before the clock starts (pure).
+"""Registrations of many brokers with many topics, encoded before the measurement starts (no I/O, no clock).
 
-All brokers have the same topics, as in a real installation; only the header and the DataVersion differ. So
+All brokers have the same topics, as in a real installation. Only the header and the DataVersion differ. So
 the bytes of the topics are in memory once, and each broker adds some hundred bytes of its own. Otherwise 300
 registrations of 1.7 MB would take 500 MB of memory.
 """
@@ -22,13 +22,13 @@ from routekeeper.remoting.header import Header, encode_header
 from routekeeper.remoting.registration import RegisterBody, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig
 
-#: Each connection has one request in flight, so that one number serves them all.
+#: Request number (opaque) of every frame; each connection has one request in flight, so one number suffices.
 OPAQUE: Final = 100_000_000
 QUEUES: Final = 8
 _SIZE: Final = struct.Struct(">I")
 _CRC_SIGN: Final = 0x7FFFFFFF
 _BEST: Final = 9
-#: First bytes of a zlib stream at its best level.
+#: First bytes of a zlib stream with the best compression level.
 _ZLIB: Final = b"\x78\xda"
 _JSON_TOPICS: Final = b',"topicConfigTable":'
 
@@ -47,8 +47,8 @@ class Topics:
 
     Attributes:
         before: Bytes before the DataVersion.
-        shared: Bytes behind it; deflated if ``compressed``.
-        plain: ``shared`` after inflation if it is compressed; else empty.
+        shared: Bytes after the DataVersion; deflated if ``compressed``.
+        plain: The inflated bytes of ``shared`` if ``compressed``; otherwise empty.
     """
 
     compressed: bool
@@ -80,7 +80,7 @@ def make_topics(names: list[str], *, compressed: bool, queues: int = QUEUES) -> 
 
 
 def register_frame(key: int, topics: Topics, version: DataVersion) -> tuple[bytes, ...]:
-    """Return request 103 of a broker in pieces, of which one is ``topics.shared``."""
+    """Return request 103 (register) of a broker in pieces; the piece ``topics.shared`` is not copied."""
     body: tuple[bytes, ...]
     if topics.compressed:
         written = version.encode()
@@ -112,7 +112,7 @@ def register_frame(key: int, topics: Topics, version: DataVersion) -> tuple[byte
 
 
 def query_frame(topic: str) -> bytes:
-    """Return request 105, as a client of 5.3.3 writes it."""
+    """Return request 105 (get a route) in the form in which a client of RocketMQ 5.3.3 writes it."""
     return _frame(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
 
 

@@ -1,6 +1,6 @@
-"""One run of a design's servers from start to end, with its storms.
+"""One run of a design's servers from start to end, with its storms of registrations.
 
-Every figure is computed from stored rows.
+In a storm, many brokers register, leave or return at once. Every figure is computed from recorded rows.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from routekeeper.bench.storm.brokers import RESIDENT_TOPICS
 from routekeeper.bench.storm.frames import QUEUES, broker_name, topic_name
 from routekeeper.bench.storm.rightness import Watch
 
-#: Time in s after which a storm has failed; on a busy machine one takes minutes.
+#: Seconds after which a storm counts as failed; on a busy machine a storm takes minutes.
 STORM_S: Final = 300.0
 CONNECT_S: Final = 60.0
-#: Pause in s between a storm and the measurement at rest, in which the servers finish their own work.
+#: Pause in seconds between a storm and the measurement at rest, in which the servers finish their own work.
 SETTLE_S: Final = 5.0
 BEFORE_S: Final = 0.5
-#: Pause in s between two samples of the servers' CPU and memory.
+#: Pause in seconds between two samples of the servers' CPU and memory.
 SAMPLE_S: Final = 0.5
 MINUTE_S: Final = 60.0
 EPOCH_S: Final = 30.0
@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 
 
 class Child:
-    """A process of ours that reads commands as lines and answers with lines; it ends when its input ends."""
+    """A child process that reads commands as lines and answers with lines; it ends when its input ends."""
 
     def __init__(self, module: str, plan: msgspec.Struct) -> None:
         self._module = module
@@ -64,13 +64,13 @@ class Child:
 
     def tell(self, line: bytes) -> None:
         assert self._process.stdin is not None
-        # ignore that the process has ended: the missing answer will show it
+        # Ignore the error: if the process has ended, hear() gets no answer and raises Unhealthy.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line + b"\n")
             self._process.stdin.flush()
 
     def hear(self) -> Any:
-        """Return the next answer.
+        """Return the next answer of the process.
 
         Raises:
             Unhealthy: If the process has ended.
@@ -87,7 +87,7 @@ class Child:
 
 
 class Life:
-    """Started servers, the process of the brokers and that of the bystander."""
+    """Started servers, the process of all brokers, and the bystander: a process that asks for routes."""
 
     def __init__(self, system: Group, *, plan: brokers.Plan, record: Record) -> None:
         self.system = system
@@ -127,24 +127,33 @@ class Life:
             expected=broker_name(key),
         )
 
-    # -- what happens --------------------------------------------------------------------------------
+    # -- storms, and brokers at rest -----------------------------------------------------------------
 
     def register(self) -> dict[str, Any]:
-        """Have all brokers register at once, and the bystander ask meanwhile."""
+        """Have all brokers register at the same time while another process asks for routes.
+
+        Return the figures of the measurement.
+        """
         with self._measuring("register") as found, self.asking(found):
             watch = self._watch(self.plan.brokers)
             found |= self._storm(self._do("register"), watch)
         return found
 
     def change(self) -> dict[str, Any]:
-        """Have one broker register again with all its topics changed, and the bystander ask meanwhile."""
+        """Have one broker register with all topics changed, while another process asks for routes.
+
+        Return the figures of the measurement.
+        """
         with self._measuring("change") as found, self.asking(found):
             answer = self._do("change", STORM_S)
             found |= self._counted(answer["rows"]) | {"took_s": answer["took_ns"] / _S}
         return found
 
     def leave(self) -> dict[str, Any]:
-        """Have all brokers leave at once, and the bystander ask meanwhile."""
+        """Have all brokers leave at the same time while another process asks for routes.
+
+        Return the figures of the measurement.
+        """
         with self._measuring("leave") as found, self.asking(found):
             watch = self._watch(0)
             began = self._do("leave")
@@ -152,10 +161,10 @@ class Life:
         return found
 
     def restart(self, *, spread_s: float = 0.0) -> dict[str, Any]:
-        """Kill all servers and start them again; brokers come back by themselves and register.
+        """Kill all servers and start them again; brokers connect again by themselves, and register.
 
         Args:
-            spread_s: Let brokers come back evenly spread over these seconds after the kill; 0 for at once.
+            spread_s: Seconds after the kill over which the brokers' return is evenly spread; 0 for no spread.
         """
         self._do("returning", spread_s)
         phase = "restart-spread" if spread_s else "restart"
@@ -169,7 +178,8 @@ class Life:
     def rest(self, seconds: float) -> dict[str, Any]:
         """Measure the cost of brokers that only repeat their registration every 30 s.
 
-        The first repeat is not measured: our nameserver decodes it, and recognizes later ones by their bytes.
+        The first repeat is not measured: our nameserver decodes it, and recognises later repeats by their
+        bytes.
         """
         time.sleep(SETTLE_S)
         self._do("rest", brokers.PERIOD_S)
@@ -179,7 +189,7 @@ class Life:
         found |= counted | {"cpu_s_a_minute": found["cpu_s"] * MINUTE_S / found["seconds"]}
         return found
 
-    # -- parts of it -----------------------------------------------------------------------------------
+    # -- steps of a storm, and their measurement ------------------------------------------------------
 
     def _do(self, word: str, seconds: float = 0.0) -> dict[str, Any]:
         command = brokers.Command(do=word, seconds=seconds)
@@ -202,13 +212,17 @@ class Life:
         return found | self._counted(answer["rows"]) | {"brokers_pause_ms": answer["longest_pause_ns"] / _MS}
 
     def _ended(self, watch: Watch, t_ns: int, aim: str) -> dict[str, Any]:
-        """Wait for right answers; return their time, and the servers' CPU and memory so far."""
+        """Wait until all servers answer right; return the seconds until then.
+
+        ``first_right_s``: seconds until every server has given one right answer. ``right_s``: seconds after
+        which all answers of all servers were right.
+        """
         right = watch.wait(STORM_S)
         for row in watch.rows:
             self._record({"phase": self._phase, **row})
         if not right:
             with contextlib.suppress(Unhealthy):
-                self._do("settle")  # so that the rows show the result of every registration
+                self._do("settle")  # the rows must show the result of every registration
             tails = log_tails(self.system)
             raise Unhealthy(f"{self.system.name}: {aim}: not within {STORM_S:g} s\n{tails}")
         first_s = [(at - t_ns) / _S for at in watch.first_ns if at is not None]
@@ -225,7 +239,7 @@ class Life:
 
     @contextlib.contextmanager
     def _measuring(self, phase: str, *, restarts: bool = False) -> Iterator[dict[str, Any]]:
-        """Count CPU, terms and memory around an action; a restarted process begins with no CPU."""
+        """Measure CPU, terms and memory around an action; CPU time of restarted processes begins at 0."""
         self._phase = phase
         found: dict[str, Any] = {}
         terms = self._epoch()
@@ -250,31 +264,34 @@ class Life:
         self._record({"kind": "figures", "phase": phase, **found})
 
     def _sample(self) -> list[dict[str, float]]:
-        """Return each server's CPU and memory so far."""
+        """Return each server's CPU time and memory at present."""
         t_ns = time.monotonic_ns()
         found = enumerate(usages(self.system))
         return [{"server": index, "t_ns": t_ns} | usage for index, usage in found if usage is not None]
 
     def _record_terms(self) -> None:
-        """Record the newest term or epoch."""
+        """Record the newest term (raft) or epoch (ZooKeeper)."""
         self._record(
             {"kind": "term", "phase": self._phase, "t_ns": time.monotonic_ns(), "term": self.system.epoch()}
         )
 
     @contextlib.contextmanager
     def asking(self, found: dict[str, Any]) -> Iterator[None]:
-        """Have the bystander ask before, during and after an action; add its figures."""
+        """Let the bystander process query the servers before, during and after an action.
+
+        At the end, add the figures of its waiting times to ``found``, see :func:`waits`.
+        """
         self.bystander.ask(b"start")
         time.sleep(BEFORE_S)
         yield
         self.bystander.tell(b"stop")
         samples = [bystander.Sample(*fields) for fields in self.bystander.hear()]
-        for sample in samples:  # the samples as they were taken; they are joined into waits afterwards
+        for sample in samples:  # record the raw samples; waits() joins them afterwards
             self._record({"kind": "query", "phase": self._phase, **msgspec.structs.asdict(sample)})
         found |= waits(samples)
 
     def _epoch(self) -> int | None:
-        """Return the newest term; a busy member may answer only after several attempts."""
+        """Return the newest term; ask repeatedly, because a busy server may not answer at once."""
         if self.system.leader() is None and self.system.epoch() is None:
             return None
         deadline = time.monotonic() + EPOCH_S
@@ -290,11 +307,15 @@ class Life:
 
 
 def waits(samples: list[bystander.Sample]) -> dict[str, Any]:
-    """Return the figures of the bystander's samples, in ms, without its own pauses.
+    """Return figures, in ms, of the waiting times of the bystander process, which queries all servers.
 
-    Percentiles are those of a client that asks every :data:`bystander.PAUSE_NS` without waiting for answers:
-    each query that it would have sent during a wait counts with the rest of that wait. Otherwise a server's
-    pause of one second would count as a single query.
+    From each waiting time, subtract the time in which the bystander itself may have overlooked the answer.
+
+    The percentiles describe an imagined client that sends a query every :data:`bystander.PAUSE_NS`, even
+    while it waits for an answer. All queries that this client would have sent during a wait get their answers
+    when the wait ends: with queries every 2 ms, a wait of 6 ms counts as three waits of 6, 4 and 2 ms.
+    Otherwise a server's pause of one second would count as a single query. A wait ends as described in
+    :func:`until_right`.
     """
     took: list[int] = []
     longest_ns, own_ns = -1, 0
@@ -317,9 +338,9 @@ def waits(samples: list[bystander.Sample]) -> dict[str, Any]:
 def until_right(samples: list[bystander.Sample]) -> list[bystander.Sample]:
     """Return the samples with each wait extended to the server's next right answer.
 
-    A client that is refused, or given a wrong route, still has no route: queries that follow such an answer
-    are parts of one wait, including the pauses between them. A wait without a right answer ends with the last
-    of these queries.
+    A client that is refused, or that gets a wrong route, still has no route. So the queries after such an
+    answer are parts of one wait, including the pauses between them. A wait without a right answer ends with
+    the last of these queries.
     """
     found: list[bystander.Sample] = []
     waiting: dict[int, bystander.Sample] = {}
@@ -338,7 +359,10 @@ def until_right(samples: list[bystander.Sample]) -> list[bystander.Sample]:
 
 @contextlib.contextmanager
 def sampled(sample: Callable[[], list[_T]]) -> Iterator[list[_T]]:
-    """Take samples every :data:`SAMPLE_S` in a thread, and at each end; yield the list that gets them."""
+    """Take samples every :data:`SAMPLE_S` in a thread, and at the begin and the end.
+
+    Yield the list to which the samples are added.
+    """
     taken = sample()
     over = threading.Event()
 
@@ -357,7 +381,7 @@ def sampled(sample: Callable[[], list[_T]]) -> Iterator[list[_T]]:
 
 
 def _busy_s() -> float:
-    """Return the CPU time in s of all processes on this machine since it was started."""
+    """Return the CPU time in seconds of all processes on this machine since the machine was started."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 

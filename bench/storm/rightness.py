@@ -1,4 +1,4 @@
-"""Watchers: threads that query each server for storm topics until its answers are right and stay right."""
+"""Watchers: threads that query each server for a storm's topics until all its answers are right."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.route import decode_route
 from routekeeper.remoting.transport.blocking import BlockingClient
 
-#: Pause in s after a wrong answer, so that the queries do not become a part of the storm.
+#: Pause in seconds after a wrong answer, so that these queries add little load to the storm.
 PAUSE_S: Final = 0.05
 ANSWER_S: Final = 60.0
 #: Number of topics to query, spread over all topics, including the first and the last.
@@ -36,7 +36,7 @@ class Reader(Protocol):
 
 
 class RouteReader:
-    """See :class:`Reader`: route queries (105)."""
+    """Reader that sends route queries (105) to a nameserver."""
 
     def __init__(self, addr: str, *, answer_s: float = ANSWER_S) -> None:
         self._addr = addr
@@ -62,7 +62,7 @@ class RouteReader:
 
 
 class ChildrenReader:
-    """See :class:`Reader`: children of a topic's node."""
+    """Reader that counts the children of a topic's node in ZooKeeper."""
 
     def __init__(self, addr: str, *, answer_s: float = ANSWER_S) -> None:
         self._addr = addr
@@ -86,12 +86,12 @@ class ChildrenReader:
 
 
 class Watch:
-    """Queries to every server, until each lists ``brokers`` brokers for all queried topics.
+    """Queries to every server, until the server lists ``brokers`` brokers for all queried topics.
 
     Attributes:
         rows: Every answer, and every query without an answer.
-        first_ns: Time of the first right answer, by server.
-        right_ns: Time from which all answers were right, by server.
+        first_ns: For each server, the instant of the first right answer.
+        right_ns: For each server, the instant from which all answers were right.
     """
 
     def __init__(self, kind: Kind, servers: list[str], *, topics: int, brokers: int) -> None:
@@ -110,7 +110,7 @@ class Watch:
             thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until all servers are right, or until a time limit; return whether they are right."""
+        """Wait for at most ``seconds`` until all servers answer right; return True if all of them do."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -118,7 +118,7 @@ class Watch:
         return all(at is not None for at in self.right_ns)
 
     def stop(self) -> None:
-        """Have the threads end after their queries in flight."""
+        """Tell the threads to end after their queries in flight."""
         self._over.set()
 
     def _ask(self, index: int, reader: Reader) -> None:
@@ -153,7 +153,10 @@ class Watch:
 
 
 def spread(count: int, wanted: int) -> list[int]:
-    """Return ``wanted`` numbers below ``count``, evenly spread, with the first and the last; all if fewer."""
+    """Return ``wanted`` numbers below ``count``, evenly spread, including the first and the last.
+
+    If ``count`` is not larger than ``wanted``, return all numbers below ``count``.
+    """
     if count <= wanted:
         return list(range(count))
     return [number * (count - 1) // (wanted - 1) for number in range(wanted)]

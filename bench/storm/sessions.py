@@ -1,9 +1,10 @@
-"""ZooKeeper's side of a storm: resumed sessions, requests that create hundreds of nodes, counts of children.
+"""ZooKeeper's part of a storm: resumed sessions, requests that create hundreds of nodes, counts of children.
 
 A broker has one session with one server, and one ephemeral node below each topic. A client that wants a route
-lists the topic's children. These are half of the nodes that MetaQ created (see
-:mod:`routekeeper.bench.arms.layout`), and the minimum with which ZooKeeper can show the brokers of a topic.
-The topics' own nodes are persistent, and are created before any clock starts. Source: zookeeper.jute,
+lists the topic's children. MetaQ created twice as many nodes (see :mod:`routekeeper.bench.arms.layout`). One
+node for each topic and broker is the minimum with which ZooKeeper can show the brokers of a topic.
+
+The topics' own nodes are persistent, and are created before the measurement starts. Source: zookeeper.jute,
 MultiOperationRecord and MultiResponse of ZooKeeper 3.9.
 """
 
@@ -30,13 +31,14 @@ from routekeeper.bench.wires.jute import JuteSession
 from routekeeper.bench.wires.remoting_wire import broker_addr
 from routekeeper.bench.wires.wire import Answer, WireError
 
-#: Number of nodes that one request creates: some hundred, as a real client with many nodes would do.
+#: Number of nodes that one request creates; a real client with many nodes would also create some hundred at
+#: once.
 NODES_PER_MULTI: Final = 300
-#: Number of such requests of one session in flight at a time, so that no session waits too long for an
+#: Number of requests for many nodes that one session has in flight, so that no session waits too long for an
 #: answer.
 MULTIS_IN_FLIGHT: Final = 4
 SESSION_S: Final = 30
-#: Clients ping every third of their session.
+#: Interval between two pings in seconds: clients ping every third of their session time-out.
 PING_S: Final = 10.0
 _ERROR: Final = -1
 _NODE_EXISTS: Final = -110
@@ -45,7 +47,7 @@ _HEADER: Final = struct.Struct(">i?i")
 
 
 class Encoded:
-    """A request for many nodes, encoded once, before it is sent."""
+    """A request for many nodes that is encoded before the measurement, and can be sent more than once."""
 
     type: Final = Transaction.type
 
@@ -57,11 +59,11 @@ class Encoded:
 
 
 class Session(JuteSession):
-    """One session, new or resumed.
+    """One ZooKeeper session, new or resumed.
 
     Attributes:
         identity: Session id and password, with which a later connection resumes the session.
-        expired: Whether the server has forgotten the session.
+        expired: True if the server has ended the session.
     """
 
     def __init__(self, identity: tuple[int, bytes] = (0, bytes(16))) -> None:
@@ -82,7 +84,7 @@ class Session(JuteSession):
         self._granted(found)
 
     def create_all(self, nodes: Encoded) -> bytes:
-        """Return one request that creates all nodes of :func:`encode_nodes`, or none."""
+        """Return one request that creates all nodes of :func:`encode_nodes`, or none of them."""
         data = self.request(nodes)
         self._multis.add(self.tag)
         return data
@@ -97,24 +99,27 @@ class Session(JuteSession):
         return [self._judged(answer) for answer in super().feed(data)]
 
     def _judged(self, answer: Answer) -> Answer:
-        """Return an error for a failed request for many nodes.
+        """Return the answer; if it belongs to a failed request for many nodes, return it with an error.
 
-        ZooKeeper answers such a request with success and a list of errors.
+        ZooKeeper answers such a failed request with success and a list of errors.
         """
         if answer.tag not in self._multis:
             return answer
         self._multis.discard(answer.tag)
         if answer.error is None:
-            # ZooKeeper did not try the parts after the failed one.
+            # Take the first error: ZooKeeper did not try the parts after the failed part.
             error = next(filter(None, _errors(answer.body)), 0)
-            # If a node exists already, an earlier try of this session created it together with all others.
+            # Ignore an existing node: an earlier try of this session created all its nodes together.
             if error not in (0, _NODE_EXISTS):
                 return Answer(answer.tag, f"error {error}", b"")
         return answer
 
 
 def _errors(body: bytes) -> Iterator[int]:
-    """Yield the error of each part of a failed request for many nodes; nothing if the request succeeded."""
+    """Yield the error of each part of a failed request for many nodes.
+
+    Yield nothing if the request succeeded.
+    """
     at = 0
     while len(body) - at >= _HEADER.size:
         kind, done, _ = _HEADER.unpack_from(body, at)
@@ -132,12 +137,12 @@ def encode_nodes(nodes: Iterable[tuple[str, bytes]], *, ephemeral: bool) -> Enco
 
 
 def encode_changes(nodes: Iterable[tuple[str, bytes]]) -> Encoded:
-    """Return one request that gives all nodes new data, or none."""
+    """Return one request that changes the data of all these nodes, or of none of them."""
     return Encoded(bytes(Transaction([SetData(path, value, -1) for path, value in nodes]).serialize()))
 
 
 def nodes_of(key: int, topics: list[str], *, queues: int = QUEUES) -> list[tuple[str, bytes]]:
-    """Return path and data of each ephemeral node of a broker."""
+    """Return the path and the data of each ephemeral node of a broker."""
     data = b"%d" % queues
     child = topic_child(key)
     found = [(f"{topic_path(topic)}/{child}", data) for topic in topics]
@@ -145,7 +150,7 @@ def nodes_of(key: int, topics: list[str], *, queues: int = QUEUES) -> list[tuple
 
 
 def lasting_nodes(keys: Iterable[int], topics: Iterable[str]) -> list[tuple[str, bytes]]:
-    """Return the persistent nodes below which brokers create theirs, parents first."""
+    """Return the persistent nodes below which brokers create their ephemeral nodes, parents first."""
     above = [*(f"{topic_path(topic)}/x" for topic in topics), *(f"{IDS}/{key}/x" for key in keys)]
     return [(path, b"") for path in ancestors(above)]
 

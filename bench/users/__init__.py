@@ -1,4 +1,4 @@
-"""Locust users of RocketMQ, one class a file.
+"""Locust users of RocketMQ, with one user class per file.
 
-``locust -f`` takes one of the files, or all by ``bench/locustfile.py``.
+``locust -f`` takes one of the files, or all of them by ``bench/locustfile.py``.
 """

@@ -1,4 +1,4 @@
-"""Bounds of the users' arguments (pure)."""
+"""Limits of the Locust users' arguments, and the check of these arguments (no I/O, no clock)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,19 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
 
 
 def addresses(text: str) -> list[str]:
-    """Return the addresses of ``h1:9876;h2:9876``; a scheme, as the web page may want one, is left out."""
+    """Return the addresses in a text such as ``h1:9876;h2:9876``, without ``http://``.
+
+    Locust's web page may add a scheme to the host.
+    """
     parts = (part.strip().removeprefix("http://").rstrip("/") for part in text.split(";"))
     return [part for part in parts if part]
 
 
 def problem_of(options: Any, host: str | None) -> str | None:
-    """Return what is wrong with the arguments in one line, or None.
+    """Return in one line why the arguments are wrong; None if they are right.
 
     Args:
-        options: Locust's, with those of ``bench/users``.
+        options: Locust's options, including the options of ``bench/users``.
         host: The nameservers; None for the default.
     """
     for name, (low, high) in _BOUNDS.items():

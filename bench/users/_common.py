@@ -1,8 +1,9 @@
-"""Parts that every Locust user here shares: the command line, the topics, and when an operation is due.
+"""Parts that all Locust users of this package share: the command line, the topics and the schedule.
 
-Each user has a schedule of its own that begins when it is spawned: operation *i* is due at its planned
-instant, and its response time counts from there. A server that stalls shows as response times, not as fewer
-requests; more users, or more processes, make more load, as everywhere in Locust.
+Each user has its own schedule, which begins when the user is spawned. The schedule gives each operation a
+planned instant, and the operation's response time counts from that instant. A stalled server therefore shows
+as longer response times, not as fewer requests. To increase the load, start more users or more processes, as
+always in Locust.
 """
 
 from __future__ import annotations
@@ -38,24 +39,27 @@ from routekeeper.remoting.route import ClusterInfo, TopicConfig
 log = logging.getLogger(__name__)
 logging.getLogger("routekeeper.client").setLevel(
     logging.WARNING
-)  # a log line for each queue and user would not help here
+)  # The client's INFO level writes one line for each queue and each user; those lines would flood the log.
 
 HOST: Final = "127.0.0.1:9876"
 NS_PER_MS: Final = 1_000_000
-#: Longest time of new topics until every nameserver has a route, s.
+#: Longest wait until every nameserver has a route of the new topics, in seconds.
 ROUTED_S: Final = 5.0
 IDLE_S: Final = 1.0
 WAIT_S: Final = 0.1
 #: Prefix of the names of simulated brokers.
 SIMULATED: Final = "sim-"
 
-#: Counts the users of this process, so that each gets a number of its own.
+#: Source of user numbers: each new user in this process takes the next number.
 _numbers = itertools.count()
 
 
 @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
 def add_arguments(parser: Any) -> None:
-    """Add arguments, also for the web page; ``--host`` names the nameservers: ``h1:9876;h2:9876``."""
+    """Add the arguments to the command line and the web page.
+
+    ``--host`` is Locust's own argument and lists the nameservers: ``h1:9876;h2:9876``.
+    """
     parser.add_argument(
         "--http-addrs",
         default="",
@@ -95,7 +99,10 @@ def client_config(servers: list[str], timeout_s: float) -> ClientConfig:
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def check_arguments(environment: Any, runner: Any, **_: Any) -> None:
-    """End with a one-line message if an argument is invalid; workers have the arguments of their master."""
+    """Exit with a one-line message if an argument is invalid.
+
+    A worker process checks nothing, because its master sends it the arguments.
+    """
     if environment.parsed_options is None or isinstance(runner, WorkerRunner):
         return
     problem = problem_of(environment.parsed_options, environment.host)
@@ -105,16 +112,19 @@ def check_arguments(environment: Any, runner: Any, **_: Any) -> None:
 
 
 class NoBroker(Exception):
-    """No broker is registered on which topics could be created."""
+    """No broker is registered, so the topics cannot be created."""
 
 
 class Topics:
-    """The topics of this process's users: made on every broker, tried again until every nameserver has them.
+    """The topics that the users of this process need.
+
+    The topics are created on every broker. A failed attempt is repeated until every nameserver has routes for
+    all topics.
 
     Attributes:
-        made: Whether every nameserver has the topics.
-        awaited: Whether users have to wait: the last attempt reached the nameservers, but the topics are not
-            created yet.
+        made: True if every nameserver has the topics.
+        awaited: True if users have to wait for the topics: the last attempt reached the nameservers, but the
+            topics do not exist yet.
     """
 
     def __init__(self) -> None:
@@ -122,7 +132,7 @@ class Topics:
         self._making: gevent.Greenlet | None = None
 
     def begin(self, environment: Any) -> None:
-        """Create the topics now if that succeeds at once, otherwise in the background while users run."""
+        """Try once to create the topics; after a failure, try again in the background while users run."""
         self.end()
         failure = self._try(environment)
         if failure is None:
@@ -143,7 +153,7 @@ class Topics:
         log.warning("topics are ready")
 
     def _try(self, environment: Any) -> str | None:
-        """Create the missing topics; return the reason in one line if that failed."""
+        """Create the missing topics; return None on success, otherwise one line with the reason."""
         options = environment.parsed_options
         servers = addresses(environment.host or HOST)
         reached = False
@@ -159,7 +169,7 @@ class Topics:
         return None
 
     def are_missed_by(self, error: Exception) -> bool:
-        """Return whether an operation failed only because the topics are not made yet."""
+        """Return True if an operation failed only because the topics do not exist yet."""
         return not self.made and (
             isinstance(error, (NoRoute, Missing))
             or (isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST)
@@ -171,13 +181,13 @@ TOPICS: Final = Topics()
 
 @events.test_start.add_listener  # type: ignore[untyped-decorator]
 def make_topics(environment: Any, **_: Any) -> None:
-    """Make the topics on every broker before the first user asks for them."""
+    """Create the topics on every broker before the first user needs them."""
     if isinstance(environment.runner, MasterRunner):
-        return  # a master leaves this to its workers
+        return  # a master runs no users; its workers create the topics
     problem = problem_of(environment.parsed_options, environment.host)
     if problem is None:
         TOPICS.begin(environment)
-    else:  # the web page takes other values than the command line
+    else:  # Locust's web page can set other values than those that `check_arguments` has checked.
         log.error("%s", problem)
 
 
@@ -188,12 +198,12 @@ def leave_topics(**_: Any) -> None:
 
 
 def _make_topics(client: Client, info: ClusterInfo, servers: list[str], topics: list[str]) -> None:
-    """Make topics on every broker except simulated ones, and wait until all nameservers have them.
+    """Create topics on every broker except simulated ones; then wait for their routes on all nameservers.
 
     Raises:
         NoBroker: If no broker is registered.
-        ClusterError: If the topics have no route in time.
-        RemotingError: If a broker did not make a topic.
+        ClusterError: If a nameserver still has no route of a topic after ROUTED_S seconds.
+        RemotingError: If a broker did not create a topic.
     """
     addrs = [
         addr
@@ -221,7 +231,7 @@ def _make_topics(client: Client, info: ClusterInfo, servers: list[str], topics: 
 
 
 def http_addresses(client: Client) -> list[str]:
-    """Ask the nameservers where they serve HTTP.
+    """Ask the nameservers for their HTTP addresses, and return those addresses.
 
     Raises:
         NoAnswer: If no nameserver serves HTTP.
@@ -244,11 +254,11 @@ class Failed(Exception):
 
 
 class Missing(Failed):
-    """A nameserver answered that there is no such topic."""
+    """A nameserver answered over HTTP that the topic does not exist."""
 
 
 class LoadUser(User):
-    """Does one step again and again."""
+    """A Locust user that repeats one step until it is stopped."""
 
     abstract = True
     host = HOST
@@ -257,7 +267,7 @@ class LoadUser(User):
     name: str
 
     needs_topics = True
-    """True if this user must wait until the topics are made."""
+    """True if this user sends no operation before the topics are made."""
 
     def on_start(self) -> None:
         self.number = next(_numbers)
@@ -270,11 +280,11 @@ class LoadUser(User):
 
     @abstractmethod
     def begin(self) -> None:
-        """Create the clients that this user needs, in the process in which it runs.
+        """Create the clients that this user needs, in the process that runs the user.
 
         Raises:
-            RemotingError, OSError: If a client cannot be created. No client remains open; the caller tries
-                again.
+            RemotingError, OSError: If a client cannot be created. The method then leaves no client open, and
+                the caller tries again later.
         """
 
     @abstractmethod
@@ -286,7 +296,7 @@ class LoadUser(User):
         """Do the next operation, and report it to Locust."""
 
     def wait(self) -> None:
-        """Pause; operations that become due meanwhile are not done later."""
+        """Pause for WAIT_S seconds; operations that become due in the meantime are skipped."""
         gevent.sleep(WAIT_S)
 
     @task
@@ -310,7 +320,7 @@ class LoadUser(User):
                 self.has_begun = True
 
     def fail(self, failure: Exception, took_ms: float) -> None:
-        """Count a failure to begin; the next attempt comes after a while."""
+        """Report to Locust that this user could not begin, then pause for IDLE_S seconds."""
         self.tell(took_ms, 0, failure)
         gevent.sleep(IDLE_S)
 
@@ -322,7 +332,7 @@ class LoadUser(User):
         return Client(client_config(self.rotated(self.servers), self.options.request_timeout_s))
 
     def rotated(self, addrs: list[str]) -> list[str]:
-        """Return the addresses so that users begin at different ones."""
+        """Return the addresses in an order that starts at a different address for each user."""
         first = self.number % len(addrs)
         return addrs[first:] + addrs[:first]
 
@@ -338,27 +348,27 @@ class LoadUser(User):
 
 
 class ScheduledUser(LoadUser):
-    """Does each operation when it is due."""
+    """A user that does each operation at its planned instant."""
 
     abstract = True
 
     schedule: Arrivals[str] | None = None
-    """The schedule; None before the first operation, and after this user had to wait."""
+    """Planned instants of the operations. None before the first operation, and after each wait for topics."""
 
     def wait(self) -> None:
         self.schedule = None
         super().wait()
 
     def rate(self) -> float:
-        """Return operations per second."""
+        """Return this user's rate in operations per second."""
         return float(self.options.rate)
 
     @abstractmethod
     def operate(self, topic: str, due_ns: int) -> int:
-        """Do one operation; return the length of the answer.
+        """Do one operation; return the length of the answer in bytes.
 
         Raises:
-            RemotingError, OSError, Failed: The failure, for Locust's table of failures.
+            RemotingError, OSError, Failed: If the operation failed; Locust's table of failures lists it.
         """
 
     def step(self) -> None:
@@ -370,7 +380,7 @@ class ScheduledUser(LoadUser):
                 chance=self.chance,
             )
         taken = self.schedule.take()
-        if taken is None:  # a rate of 0
+        if taken is None:  # the rate is 0: there are no operations
             gevent.sleep(IDLE_S)
             return
         _, due_ns, topic = taken

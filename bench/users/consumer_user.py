@@ -1,4 +1,7 @@
-"""Reads the producers' messages, as members of one group; a response time is that from send to receipt."""
+"""A Locust user that consumes the producers' messages, as a member of one consumer group.
+
+The response time of a message is the time from its planned send until its receipt.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,15 @@ from routekeeper.bench.users.producer_user import DUE
 from routekeeper.client.config import ConsumeFrom, PullConsumerConfig
 from routekeeper.remoting.errors import RemotingError
 
-#: Longest wait of one poll in s, and so the time until a consumer notices its stop.
+#: Longest wait of one poll, in seconds. A consumer that Locust stops therefore ends after at most this time.
 POLL_S: Final = 0.2
 
 
 class ConsumerUser(LoadUser):
-    """Reads messages as they come; those that were sent before its start are read and not counted."""
+    """A consumer that reads messages as they arrive.
+
+    Messages whose planned send was before this user was spawned are read but not counted.
+    """
 
     name = "receive"
 

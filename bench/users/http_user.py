@@ -1,4 +1,4 @@
-"""Asks for routes over HTTP on a connection that it keeps."""
+"""A Locust user that asks a nameserver for routes over HTTP, on a connection that it keeps open."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NOT_FOUND = 404
 
 
 class HttpUser(ScheduledUser):
-    """Goes to the next nameserver when one fails."""
+    """An HTTP client that changes to the next nameserver when a request fails."""
 
     request_type = "HTTP"
     name = "route"

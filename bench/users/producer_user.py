@@ -1,4 +1,4 @@
-"""Sends messages, with the two retries that RocketMQ's producers have."""
+"""A Locust user that sends messages, with the two retries that RocketMQ's producers have."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from routekeeper.bench.users._common import NS_PER_MS, ScheduledUser
 from routekeeper.client.config import ProducerConfig
 from routekeeper.client.producer import Message
 
-#: When the message was due, Unix ms: consumers count from there.
+#: Message property with the planned send time, in Unix ms. Response times of consumers begin at this time.
 DUE: str = "locustDue"
 
 
 class ProducerUser(ScheduledUser):
-    """Has a client of its own, whose routes are kept fresh in the background."""
+    """A producer with its own client; the client refreshes its routes in the background."""
 
     name = "send"
 

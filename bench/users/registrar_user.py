@@ -1,4 +1,7 @@
-"""Plays a broker that changes one of its topics and reports to every nameserver at once."""
+"""A Locust user that simulates a broker.
+
+In each operation, the broker changes one of its topics and registers with all nameservers concurrently.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,17 @@ from routekeeper.bench.timers import DOCUMENTED_MS
 from routekeeper.bench.users._common import NS_PER_MS, Failed, ScheduledUser
 from routekeeper.bench.waiting import at_once
 
-#: Most users of one process; the next process's numbers begin behind them.
+#: Largest number of users in one process. Each process has its own range of this many broker numbers.
 _PER_PROCESS: Final = 1_000
 _ADDRS: Final = 20_000
 _STEADY_TOPICS: Final = 9
 
 
 class RegistrarUser(ScheduledUser):
-    """Its connections are its lease: the nameservers drop it when the user is stopped."""
+    """A simulated broker that stays registered while its connections are open.
+
+    When the user stops, it unregisters the broker and closes the connections.
+    """
 
     name = "register"
     needs_topics = False

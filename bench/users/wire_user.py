@@ -1,4 +1,4 @@
-"""Asks for routes over RocketMQ's protocol, as clients refresh theirs."""
+"""A Locust user that asks for routes over RocketMQ's protocol, as clients do when they refresh routes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from routekeeper.bench.users._common import ScheduledUser
 
 
 class WireUser(ScheduledUser):
-    """Keeps its connection and tries the next nameserver by itself."""
+    """A client that keeps its connection open, and tries the next nameserver if a nameserver fails."""
 
     name = "route"
 

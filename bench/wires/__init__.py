@@ -1,1 +1,1 @@
-"""Protocols of clients and brokers as bytes, for programs that have thousands of connections each."""
+"""Protocols and connections of clients and brokers, for load programs with thousands of connections each."""

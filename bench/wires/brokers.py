@@ -1,7 +1,8 @@
-"""Brokers that only stay registered, in both protocols (pure).
+"""Brokers that only stay registered, in RocketMQ's and ZooKeeper's protocols (no I/O, no clock).
 
-Ours registers all its topics with every nameserver, and repeats that every 30 s. ZooKeeper's holds a session
-with ephemeral nodes, laid out as MetaQ laid them (:mod:`routekeeper.bench.arms.layout`), and pings.
+A RocketMQ broker registers all its topics with every nameserver, and repeats the registration every 30 s.
+A ZooKeeper broker holds a session with ephemeral nodes and sends pings. The paths and contents of the nodes
+are those of MetaQ, RocketMQ's predecessor (:mod:`routekeeper.bench.arms.layout`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from routekeeper.bench.wires.jute import JuteSession
 from routekeeper.bench.wires.remoting_wire import RemotingWire, broker_addr, topic_name
 from routekeeper.bench.wires.wire import WireError
 
-#: RocketMQ's registerNameServerPeriod. ZooKeeper's clients ping every third of their session.
+#: RocketMQ's registerNameServerPeriod, in seconds.
 REGISTER_S: Final = 30.0
 _THIRDS: Final = 3
 _QUEUES: Final = 4
@@ -25,13 +26,13 @@ def period_s(kind: str, lease_s: float) -> float:
 
 
 def nodes(key: int, topics: int) -> dict[str, bytes]:
-    """Return path and data of all nodes that list a broker."""
+    """Return the path and the data of every ZooKeeper node that lists a broker."""
     names = {topic_name(key, topic): _QUEUES for topic in range(topics)}
     return dict(nodes_of(key, broker_addr(key), names))
 
 
 def ancestors(paths: list[str]) -> list[str]:
-    """Return each node above one of these once, after its own parent."""
+    """Return every ancestor of the given ZooKeeper paths once, each parent before its children."""
     found: dict[str, None] = {}
     for path in paths:
         names = path.split("/")[1:-1]
@@ -41,21 +42,21 @@ def ancestors(paths: list[str]) -> list[str]:
 
 
 class RemotingBroker(RemotingWire):
-    """See :class:`routekeeper.bench.wires.wire.BrokerWire`: a broker's connection to one nameserver."""
+    """A broker's connection to one nameserver; see :class:`routekeeper.bench.wires.wire.BrokerWire`."""
 
     def steps(self) -> list[list[bytes]]:
         return [[self.prepare()]]
 
 
 class JuteBroker(JuteSession):
-    """See :class:`routekeeper.bench.wires.wire.BrokerWire`: one session with one server."""
+    """A broker's session with one ZooKeeper server; see :class:`routekeeper.bench.wires.wire.BrokerWire`."""
 
     def __init__(self, *, key: int, topics: int, lease_s: int) -> None:
         super().__init__(lease_s * 1000)
         self._nodes = nodes(key, topics)
 
     def steps(self) -> list[list[bytes]]:
-        """Return all requests at once: a server handles a session's requests in order."""
+        """Return all requests as one step: a ZooKeeper server handles a session's requests in order."""
         if self.timeout_ms != self._asked_ms:
             raise WireError(f"a session of {self.timeout_ms} ms was granted, {self._asked_ms} were asked for")
         above = [self.create(path, b"", may_exist=True) for path in ancestors(list(self._nodes))]

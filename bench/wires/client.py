@@ -1,4 +1,4 @@
-"""One connection of a load program on an event loop, in either protocol."""
+"""A load program's connection to a server on an event loop, in RocketMQ's or ZooKeeper's protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ W = TypeVar("W", bound=Conversation)
 
 
 class Client(asyncio.Protocol, Generic[W]):
-    """One connection; answers go to ``answered``, its end to ``lost``."""
+    """One connection: it calls ``answered`` for each answer, and ``lost`` when the connection ends."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class Client(asyncio.Protocol, Generic[W]):
         self._lost(self, f"connection lost: {error}")
         if not self.ready.done():
             self.ready.set_exception(ConnectionError(f"closed before it was ready: {error}"))
-            self.ready.exception()  # a caller that waits for this answer gets the error
+            self.ready.exception()  # Mark the error as retrieved; otherwise asyncio logs it if nobody waits.
 
     def send(self, data: bytes) -> None:
-        """Write the bytes; do nothing if the connection has ended, as ``lost`` reports that."""
-        if not self._transport.is_closing():  # uvloop raises if the transport is closed
+        """Write the bytes; do nothing on a closed connection, because ``lost`` reports closed connections."""
+        if not self._transport.is_closing():  # uvloop raises an error for a write to a closed transport
             self._transport.write(data)
 
     def abort(self) -> None:

@@ -1,4 +1,4 @@
-"""State that the jobs of a load process share: the plan, connections, and an end when something fails."""
+"""Base class of a load process's jobs: its plan, its connections, and the end of the job after a failure."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ class Plan(msgspec.Struct, kw_only=True):
     """The plan of a load process.
 
     Attributes:
-        members: ``host:port`` of each member; connections take turns among them.
-        value_size: Bytes written under a key; the remoting protocol has ``topics`` instead.
-        pids: Processes whose CPU time is read.
-        victim: Process that the failover job ends.
-        by: The signal by which the failover job ends it.
-        lease_s: ZooKeeper's session timeout in the heartbeat job.
-        watched: ``host:port`` where each member reports changes to watchers.
+        members: ``host:port`` of each member; connections are spread over the members in rotation.
+        value_size: Bytes of the value that a ZooKeeper write stores. The remoting protocol has no such value;
+            the size of its writes depends on ``topics``.
+        pids: Processes whose CPU time is measured.
+        victim: Pid of the process that the failover job kills or stops.
+        by: Signal that the failover job sends to ``victim``.
+        lease_s: ZooKeeper's session timeout in the heartbeat job, in seconds.
+        watched: ``host:port`` at which each member reports changes to watchers.
         watchers: Number of watchers at each member.
-        first_key: Number of the first broker or node of the watch and poll jobs; lower numbers belong to
-            others.
-        everywhere: Whether the broker of the watch and poll jobs registers with every member, as RocketMQ's
-            do; else with one of them.
-        report: Seconds between lines on standard error, for a load that is held; 0 for none.
+        first_key: Number of the first broker or node of the watch and poll jobs. Lower numbers belong to
+            other load processes.
+        everywhere: True if the broker of the watch and poll jobs registers with every member, as RocketMQ's
+            brokers do; False if the broker registers with one member.
+        report: Seconds between two progress lines on standard error while a load runs; 0 for no lines.
     """
 
     job: JobName
@@ -62,7 +63,7 @@ class Plan(msgspec.Struct, kw_only=True):
 
 
 class Job:
-    """Base of all jobs of a load process: connections, and an end when something fails."""
+    """Base of all jobs of a load process: opens connections, and ends the job after a failure."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -85,7 +86,13 @@ class Job:
         answered: Callable[[Client[Wire], Answer], None],
         lost: Callable[[Client[Wire], str], None] | None = None,
     ) -> Client[Wire]:
-        """Connect to a member, as the writer of ``key``."""
+        """Connect to a member. Writes over this connection register one broker or set one ZooKeeper node.
+
+        Args:
+            key: Number of this broker or node.
+            member: Position of the member in the plan's ``members``.
+            lost: See :meth:`dial`.
+        """
         client = await self.dial(self.wire(key), self.plan.members[member], answered, lost)
         client.key = key
         return client
@@ -97,10 +104,11 @@ class Job:
         answered: Callable[[Client[W], Answer], None],
         lost: Callable[[Client[W], str], None] | None = None,
     ) -> Client[W]:
-        """Connect, and return once requests may be sent.
+        """Connect, and return as soon as requests may be sent.
 
         Args:
-            lost: Called when the connection ends; without it that ends the run.
+            lost: Called when the connection ends. Without this callback, the run fails when the connection
+                ends.
         """
         host, _, port = addr.rpartition(":")
         ended = lost or (lambda client, reason: self.fail(f"{addr}: {reason}"))
@@ -115,7 +123,7 @@ class Job:
     async def prepare(
         self, clients: list[Client[Wire]], answered: Callable[[Client[Wire], Answer], None]
     ) -> None:
-        """Create each connection's own key; what is answered afterwards goes to ``answered``."""
+        """Create each connection's broker or node; then set ``answered`` as the handler of later answers."""
         missing = set(clients)
         done: asyncio.Future[None] = self.loop.create_future()
 
@@ -134,10 +142,10 @@ class Job:
             client.answered = answered
 
     async def until(self, done: asyncio.Future[None], seconds: float) -> None:
-        """Wait for ``done``, at most so long; a failure of the run ends it.
+        """Wait for ``done`` for at most ``seconds``; a failure of the run ends the wait at once.
 
         Raises:
-            WireError: The failure, or that time is up.
+            WireError: If the run failed, or if ``done`` is not set in time.
         """
         await asyncio.wait((done, self.failed), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if self.failed.done():

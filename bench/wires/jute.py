@@ -1,7 +1,7 @@
-"""Sessions with ZooKeeper for the raft benchmark: kazoo encodes the requests, the load generator sends them.
+"""ZooKeeper sessions for the raft benchmark: kazoo encodes the requests, the load generator sends them.
 
-Every packet is a u32 of its length and its bytes. Requests start with ``xid i32, type i32``, answers with
-``xid i32, zxid i64, err i32``. Source: ClientCnxn and Watcher of ZooKeeper 3.9.
+Every packet is its length as a u32, followed by that many bytes. Requests start with ``xid i32, type i32``.
+Answers start with ``xid i32, zxid i64, err i32``. Source: ClientCnxn and Watcher of ZooKeeper 3.9.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def path_of(key: int) -> str:
 
 
 class JuteSession:
-    """One session: its handshake and requests; it tells answers, events and pings apart.
+    """One ZooKeeper session: its handshake, its requests, and the decoding of answers, events and pings.
 
     Args:
-        timeout_ms: Asked for; the server may grant another one.
+        timeout_ms: Session timeout to ask for; the server may grant a different one.
     """
 
     def __init__(self, timeout_ms: int = SESSION_TIMEOUT_MS) -> None:
         self.ready = False
         self.tag = 0
         self.out = bytearray()
-        #: Granted by the server.
+        #: Session timeout that the server granted, in ms; 0 before the handshake is over.
         self.timeout_ms = 0
         self._asked_ms = timeout_ms
         self._rest = b""
@@ -51,16 +51,16 @@ class JuteSession:
 
     def _hello(self, session: int, password: bytes) -> bytes:
         body = Connect(0, 0, self._asked_ms, session, password, False).serialize()
-        return bytes(write_buffer(body))  # a packet has the same form
+        return bytes(write_buffer(body))  # kazoo encodes a buffer like a packet: the length, then the bytes
 
     def request(self, asked: Any) -> bytes:
-        """Return one of kazoo's requests with the next number."""
+        """Return the bytes of a request object of kazoo, numbered with the next xid."""
         self.tag += 1
         body = bytes(asked.serialize())
         return _REQUEST.pack(8 + len(body), self.tag, asked.type) + body
 
     def create(self, path: str, value: bytes, *, ephemeral: bool = False, may_exist: bool = False) -> bytes:
-        """Return the request for a new node that everybody may do everything with."""
+        """Return the request that creates a node on which every client has all permissions."""
         flags = _EPHEMERAL if ephemeral else 0
         data = self.request(Create(path, value, OPEN_ACL_UNSAFE, flags))
         if may_exist:
@@ -74,7 +74,7 @@ class JuteSession:
         return _REQUEST.pack(8, _PING_XID, Ping.type)
 
     def event(self) -> None:
-        """Take note that a watch has fired."""
+        """Handle a watch that has fired; subclasses that set watches override this method."""
 
     def feed(self, data: bytes) -> list[Answer]:
         if self._rest:
@@ -113,17 +113,17 @@ class JuteSession:
 
 
 class JuteWire(JuteSession):
-    """See :class:`routekeeper.bench.wires.wire.Wire`.
+    """One session that writes its own node; see :class:`routekeeper.bench.wires.wire.Wire`.
 
     Args:
-        key: Number of the connection's own node.
-        value: The written value; its first twelve bytes are replaced, so that each write differs.
+        key: Number of the session's own node.
+        value: The value to write. Its first twelve bytes are replaced by the number of the write.
     """
 
     def __init__(self, *, key: int, value: bytes) -> None:
         super().__init__()
         self._path, self._value = path_of(key), value
-        body = bytes(SetData(self._path, value, -1).serialize())  # any version
+        body = bytes(SetData(self._path, value, -1).serialize())  # -1: accept any version of the node
         self._set_size = 8 + len(body)
         at = body.index(value)
         self._set_before, self._set_after = body[:at], body[at + _MARK_SIZE :]

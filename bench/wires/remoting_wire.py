@@ -1,7 +1,8 @@
 """RocketMQ's remoting protocol: full registrations (103) and route queries (105), as 5.3.3 sends them.
 
-A write is the full registration of a broker with all its topics, JSON headers and body and the body's CRC,
-one topic changed, under a new DataVersion. It is encoded once; then five numbers of fixed width are patched.
+A write is a broker's full registration: JSON headers, the CRC of the body, and a JSON body with all topics.
+Each write changes one topic and the DataVersion. The registration is encoded once. For each write, five
+numbers are then replaced in the encoded bytes; each of the five has a fixed width.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ VERSION: Final = 479
 CLUSTER: Final = "bench"
 _FIRST_OPAQUE: Final = 100_000_000
 _FIRST_COUNTER: Final = 100_000_000
-#: Queue numbers stand for values. They have four digits, and no write uses this one.
+#: Number of queues that every topic has before its first write. Later numbers of queues are larger, and also
+#: have four digits.
 _BASE: Final = 1000
 _VALUES: Final = 8999
 _LENGTHS: Final = struct.Struct(">II")
@@ -39,12 +41,15 @@ def broker_addr(key: int) -> str:
 
 
 def value_of(number: int) -> int:
-    """Return the queue number that write ``number`` sets; 0 is what :meth:`RemotingWire.prepare` sets."""
+    """Return the number of queues to which write ``number`` sets the changed topic.
+
+    Write 0 is the first registration, made by :meth:`RemotingWire.prepare`.
+    """
     return _BASE + 1 + (number - 1) % _VALUES if number else _BASE
 
 
 class RemotingAnswers:
-    """See :class:`routekeeper.bench.wires.wire.Conversation`: answers with JSON headers, told apart."""
+    """Decoder of answers with JSON headers. It is a :class:`routekeeper.bench.wires.wire.Conversation`."""
 
     def __init__(self) -> None:
         self.ready = True
@@ -77,12 +82,12 @@ class RemotingAnswers:
 
 
 class RemotingWire(RemotingAnswers):
-    """See :class:`routekeeper.bench.wires.wire.Wire`.
+    """A broker's connection to one nameserver; see :class:`routekeeper.bench.wires.wire.Wire`.
 
     Args:
         key: Number of the broker.
-        topics: Number of its topics.
-        timestamp_ms: Timestamp of its DataVersion; a later run must use a later one.
+        topics: Number of the broker's topics.
+        timestamp_ms: Timestamp of the broker's DataVersion; a later run must use a later timestamp.
     """
 
     def __init__(self, *, key: int, topics: int, timestamp_ms: int) -> None:
@@ -138,7 +143,7 @@ class RemotingWire(RemotingAnswers):
         return self._register(number)
 
     def heartbeat(self) -> bytes:
-        """Return the last registration unchanged, as a broker repeats it every 30 s."""
+        """Return the last registration with a new request number; a broker sends it every 30 s."""
         return self._finish()
 
     def _register(self, number: int) -> bytes:
@@ -146,7 +151,8 @@ class RemotingWire(RemotingAnswers):
         self._frame[at : at + 9] = b"%d" % (_FIRST_COUNTER + number)
         crc = body_crc32(bytes(memoryview(self._frame)[self._body_at :]))
         at = self._crc_at
-        # Keep the frame's length by blanks after the closing quote: Java writes numbers without padding.
+        # Pad with blanks after the closing quote: the frame's length must not change, and Java writes the
+        # number without leading zeros.
         self._frame[at : at + 11] = (b'%d"' % crc).ljust(11)
         return self._finish()
 

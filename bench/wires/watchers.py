@@ -1,9 +1,10 @@
-"""Clients that watch for changes, in both protocols (pure).
+"""Clients that watch for changes, in ZooKeeper's protocol and over HTTP (no I/O, no clock).
 
-ZooKeeper's watch says once that a node has changed, and is set anew by the read that fetches the value.
-Our nameserver notifies clients over HTTP only: it answers a query with ``index`` and ``wait`` when the topic
-changes, and the client then asks again. RocketMQ's clients, and ours, do not use it: they ask for routes
-again every 30 s. (What our nameserver sends by itself, request 905, goes to brokers only.)
+A ZooKeeper watch reports one change of a node. The client's next read fetches the new value and sets a new
+watch. Our nameserver can notify clients only over HTTP: a query with ``index`` and ``wait`` gets its answer
+when the topic changes. The client then sends the next query. RocketMQ's clients and our clients do not use
+this query: they ask for routes every 30 s. (Request 905, the nameserver's notification over the remoting
+protocol, goes to brokers only.)
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _HEAD_END: Final = b"\r\n\r\n"
 
 
 class JuteWatcher(JuteSession):
-    """See :class:`routekeeper.bench.wires.wire.WatchWire`."""
+    """A session that watches one node; see :class:`routekeeper.bench.wires.wire.WatchWire`."""
 
     def __init__(self, *, key: int) -> None:
         super().__init__()
@@ -37,7 +38,7 @@ class JuteWatcher(JuteSession):
 
 
 class HttpWatcher:
-    """See :class:`.wire.WatchWire`: blocking queries for the route of one topic."""
+    """Blocking queries for the route of one topic; see :class:`.wire.WatchWire`."""
 
     def __init__(self, *, key: int, topic: int = 0, host: str) -> None:
         self.ready = True

@@ -1,7 +1,8 @@
-"""The load generator's interface to a protocol: requests as bytes, answers from bytes, no IO.
+"""The load generator's interface to a protocol: it encodes requests and decodes answers, without I/O.
 
-One object is one connection. Both encodings prepare their requests once and then patch numbers into
-them, so that the generator's cost is about the same for each system; the report states that cost.
+One object is one connection. The encoders of both protocols prepare their requests once and then replace
+numbers in the prepared bytes. The generator therefore costs about the same CPU time for each system; the
+report states that CPU time.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from typing import NamedTuple, Protocol
 
 
 class WireError(Exception):
-    """The server broke the protocol, or refused a request that a healthy cluster serves."""
+    """The server broke the protocol, or refused a request that a healthy cluster accepts."""
 
 
 class Answer(NamedTuple):
-    """One answer.
+    """One answer of the server.
 
     Attributes:
         tag: Tag of the request, see :attr:`Wire.tag`.
-        error: The server's reason to refuse; None for success.
+        error: The server's reason for refusing the request; None for success.
         body: The content that was read; empty for writes.
     """
 
@@ -31,9 +32,10 @@ class Conversation(Protocol):
     """One connection of one client.
 
     Attributes:
-        ready: Whether requests may be sent: the handshake, if there is one, is over.
+        ready: True if requests may be sent. If the protocol has a handshake, True only after the handshake.
         tag: Number of the request that was encoded last; its answer carries the same number.
-        out: Bytes that the protocol itself has to send (acknowledgements); the driver sends and clears them.
+        out: Bytes that the protocol object has to send by itself, such as the next watch. The driver sends
+            and then clears them.
     """
 
     ready: bool
@@ -45,7 +47,7 @@ class Conversation(Protocol):
         ...
 
     def feed(self, data: bytes) -> list[Answer]:
-        """Take received bytes; return the answers that are complete.
+        """Take received bytes; return the answers that are now complete.
 
         Raises:
             WireError: If the bytes break the protocol.
@@ -54,22 +56,22 @@ class Conversation(Protocol):
 
 
 class Wire(Conversation, Protocol):
-    """Writes one key, broker or node, and reads any."""
+    """A connection that writes one broker or node; it can also read the values of other connections."""
 
     def prepare(self) -> bytes:
-        """Return the request that creates this connection's own key, broker or node; once, before writes."""
+        """Return the request that creates this connection's broker or node; call it before any write."""
         ...
 
     def write(self, number: int) -> bytes:
-        """Return the request that puts value ``number`` under this connection's own key."""
+        """Return the request that writes value ``number`` to this connection's own broker or node."""
         ...
 
     def read(self, number: int, key: int) -> bytes:
-        """Return the request that reads the value which write ``number`` of connection ``key`` changes."""
+        """Return the request that reads the value changed by write ``number`` of connection ``key``."""
         ...
 
     def marker(self, number: int) -> bytes:
-        """Return bytes that an answer to :meth:`read` holds once write ``number`` is visible, not before."""
+        """Return bytes that show up in the answer to :meth:`read` only after write ``number`` is visible."""
         ...
 
 
@@ -77,21 +79,24 @@ class BrokerWire(Conversation, Protocol):
     """One broker that only stays registered."""
 
     def steps(self) -> list[list[bytes]]:
-        """Return the requests that list the broker and its topics; a step waits for the answers before it."""
+        """Return the requests that register the broker and its topics, as a list of steps.
+
+        A step is a list of requests. The driver sends a step after all answers to the previous step.
+        """
         ...
 
     def heartbeat(self) -> bytes:
-        """Return the request that keeps the broker listed; the server answers it."""
+        """Return the request that keeps the broker registered; the server answers this request."""
         ...
 
 
 class WatchWire(Conversation, Protocol):
-    """Receives every change of one key, broker or node.
+    """A connection that receives every change of one broker or node.
 
-    An answer has the present content; the first answer has the content at the begin of the watch. If the
-    protocol requires further requests to continue the watch, they are in ``out``.
+    Each answer has the current content; the first answer has the content at the start of the watch. If the
+    protocol needs a further request to continue the watch, ``out`` contains that request.
     """
 
     def watch(self) -> bytes:
-        """Return the request that begins the watch; it is called once."""
+        """Return the request that starts the watch; called once."""
         ...

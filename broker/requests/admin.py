@@ -1,6 +1,6 @@
 """Requests about topics and the broker itself: 17, 21, 25, 26, 28, 33, 202, 208, 215, 300, 305, 351, 907.
 
-Pure but for the store. Source: AdminBrokerProcessor and QueryMessageProcessor, RocketMQ 4.9 and 5.3.
+Only the store does I/O. Source: AdminBrokerProcessor and QueryMessageProcessor, RocketMQ 4.9 and 5.3.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from routekeeper.remoting.route import TopicConfig
 
 VERSION_TEXT: Final = "V5_3_3"
 _GIB: Final = 1024**3
-#: Classes of the time that a put takes, as request 28 names them. Source: StoreStatsService, RocketMQ 4.9 and
-#: 5.3.
+#: Ranges of the time that it takes to store a message, as named in the answer to request 28. Source:
+#: StoreStatsService, RocketMQ 4.9 and 5.3.
 _PUT_SPANS: Final = (
     *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s"),
     *("1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~"),
@@ -46,10 +46,13 @@ _PUT_SPANS: Final = (
 
 
 def create_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
-    """Serve request 17: the answer waits until the topic is on disk and was sent to the nameservers.
+    """Serve request 17: create or change a topic.
+
+    The answer waits until the topic is on disk and, if the topic has changed, has been sent to the
+    nameservers.
 
     Raises:
-        Refusal: If the name or a number is not allowed.
+        Refusal: If the name or a number of the topic is not allowed.
     """
     fields = CreateTopicFields.parse(call.request.ext_fields)
     change = TopicChange(
@@ -68,15 +71,15 @@ def create_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
     changed = state.topics.put(config, now_ms=call.now_ms)
     if changed:
         state.topic_changed(config.topic_name)
-    # Wait even if nothing changes: the earlier change may not be on disk yet.
+    # Wait for the disk even if the topic stays the same: an earlier change may not be on disk yet.
     return Later(reply=call.request.reply(), topics_saved=True, registered=changed)
 
 
 def checked_topic(state: BrokerState, change: TopicChange) -> TopicConfig:
-    """Return a topic's configuration after a change.
+    """Check a change of a topic, and return the topic's configuration after this change.
 
     Raises:
-        Refusal: If the name or a number is not allowed.
+        Refusal: If the name or a number of the topic is not allowed.
     """
     name = change.topic_name
     fault = name_fault(name)
@@ -96,7 +99,7 @@ def checked_topic(state: BrokerState, change: TopicChange) -> TopicConfig:
 
 
 def note_topics(state: BrokerState, about: dict[str, str], changes: Sequence[TopicChange]) -> None:
-    """Pass the former and the new configuration of some topics to the audit."""
+    """Add the old and the new configuration of changed topics, at most NAMED_MAX, to the audit line."""
     some = changes[:NAMED_MAX]
     if len(changes) != 1:
         about["count"] = str(len(changes))
@@ -127,12 +130,13 @@ def _topic_text(config: TopicConfig) -> str:
 
 
 def delete_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
-    """Serve request 215.
+    """Serve request 215, DELETE_TOPIC_IN_BROKER.
 
-    Nothing is sent to the nameservers; the next periodic registration sends the changed version.
+    The broker does not inform the nameservers at once. Its next periodic registration sends the new
+    version of the topic table.
 
     Raises:
-        Refusal: If it is a system topic.
+        Refusal: If the topic is a system topic, or if its name is not allowed.
     """
     topic = TopicFields.parse(call.request.ext_fields).topic
     state.effects.about["topic"] = topic
@@ -198,10 +202,13 @@ def _topic_stats(state: BrokerState, call: Call, topic: str, queue_nums: int) ->
 
 
 def consume_stats(state: BrokerState, call: Call) -> Stepwise:
-    """Serve request 208: a group's progress in the topics that it subscribes to or has offsets for.
+    """Serve request 208: return a group's progress in each queue of the requested topic.
+
+    If the request names no topic, return the progress in all topics that the group subscribes to or has
+    offsets of.
 
     Raises:
-        Refusal: If no topic is named, and the group's topics have too many queues for one answer.
+        Refusal: If the request names no topic, and the group's topics have too many queues for one answer.
     """
     fields = ConsumeStatsFields.parse(call.request.ext_fields)
     group = fields.consumer_group
@@ -249,7 +256,7 @@ def view_message(state: BrokerState, call: Call) -> RemotingCommand:
     """Serve request 33, VIEW_MESSAGE_BY_ID.
 
     Raises:
-        Refusal: If no message starts at the offset.
+        Refusal: If no message starts at the given offset of the commit log.
     """
     offset = ViewMessageFields.parse(call.request.ext_fields).offset
     message = state.store.message_at(offset)
@@ -258,8 +265,8 @@ def view_message(state: BrokerState, call: Call) -> RemotingCommand:
     return call.request.reply(body=encode_message(message))
 
 
-#: Settings that operators' tools expect of every broker. Here they have fixed values. RocketMQ 4.9.7's
-#: exportConfigs ends with an error if one of them is missing.
+#: Settings that operators' tools expect from every broker. The values are fixed, because this broker has no
+#: such settings; RocketMQ 4.9.7's exportConfigs fails if one of them is missing.
 _FIXED_SETTINGS: Final = {
     "filterServerNums": "0",
     "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
@@ -276,12 +283,12 @@ def broker_config(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
-    """Serve request 25: change settings of an allow-list.
+    """Serve request 25: change settings that may change at run time.
 
-    The answer waits until they are on disk, for later starts.
+    The answer waits until the changes are on disk, so that later starts use them.
 
     Raises:
-        Refusal: If a key may not be changed over the wire, or a value is bad; nothing was changed.
+        Refusal: If one key may not be changed at run time, or one value is invalid. Then no setting changes.
     """
     if not call.request.body:
         return call.request.reply()
@@ -317,12 +324,13 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
         changed.validate()
     except SettingError as error:
         raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
-    # Register even if the value stays the same: administrators do this to make a broker register.
+    # Register even if the permission stays the same: administrators set the same value again to make a broker
+    # register.
     if "brokerPermission" in values:
         state.topics.restate(now_ms=call.now_ms)
         state.effects.save_topics = True
         state.effects.register_all = True
-    if NAMESRV_KEYS & values.keys():  # even if the setting stays the same, its names are looked up anew
+    if NAMESRV_KEYS & values.keys():  # Even an unchanged value makes the broker resolve the names again.
         state.effects.nameservers = True
     if "logLevel" in values:
         apply_log_level(changed.log_level)
@@ -415,7 +423,7 @@ def _runtime_info(state: BrokerState, call: Call) -> Work:
 
 
 def ha_status(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve request 907: a master to which no slave is connected, because brokers here have none.
+    """Serve request 907: report a master without slaves, because this broker does not support replication.
 
     Source: DefaultHAService.getRuntimeInfo, RocketMQ 5.3.
     """

@@ -1,7 +1,7 @@
-"""Requests by which operators change a broker, and the words of their audit lines (pure).
+"""Requests by which operators change a broker, and the texts of their audit lines (no I/O, no clock).
 
-Clients' own requests are not among them: sends that create topics, pulls and heartbeats that create groups,
-commits of offsets.
+Requests that clients send for their own work write no audit line: sends that create topics, pulls and
+heartbeats that create groups, and commits of offsets.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ AUDITED: Final = frozenset(
     }
 )
 
-#: Bound of the entries of a list that one line names; the line also has the number of all entries.
+#: Largest number of list entries in one audit line. The line also states how many entries the list has.
 NAMED_MAX: Final = 8
-#: Codes of answers to a change that has taken effect here and may not survive a power cut.
+#: Response codes for a change that has taken effect in memory, but that a power cut may undo.
 _UNKNOWN: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLUSH_DISK_TIMEOUT})
 
 
 def result_of(answer: RemotingCommand) -> str:
-    """Return the outcome of a change in a word: applied, unknown, or refused with its code."""
+    """Return the outcome of a change in one word: applied, unknown, or refused with the response code."""
     if answer.code == ResponseCode.SUCCESS:
         return "applied"
     return "unknown" if answer.code in _UNKNOWN else f"refused({answer.code})"
 
 
 def topic_text(*, read: int, write: int, perm: int, order: bool, attributes: str) -> str:
-    """Return a topic's configuration in words."""
+    """Return a topic's configuration as a text of key=value words."""
     parts = [f"read={read} write={write} perm={perm}"]
     if order:
         parts.append("order=true")
@@ -54,7 +54,7 @@ def topic_text(*, read: int, write: int, perm: int, order: bool, attributes: str
 
 
 def group_text(config: SubscriptionGroupConfig) -> str:
-    """Return the fields in which a group's configuration differs from the default."""
+    """Return the fields of a group's configuration that differ from the default, as key=value words."""
     default = SubscriptionGroupConfig(group_name=config.group_name).to_json()
     differ = [(name, value) for name, value in config.to_json().items() if value != default[name]]
     words = [f"{name}={str(value).lower()}" for name, value in differ]
@@ -62,10 +62,10 @@ def group_text(config: SubscriptionGroupConfig) -> str:
 
 
 def offsets_text(offsets: Mapping[int, int]) -> str:
-    """Return the first offsets of a group, by queue."""
+    """Return the offsets of a group's first NAMED_MAX queues, as words of the form queue:offset."""
     return " ".join(f"{queue_id}:{offset}" for queue_id, offset in islice(offsets.items(), NAMED_MAX))
 
 
 def settings_text(values: Mapping[str, str]) -> str:
-    """Return settings in the form of their file."""
+    """Return settings as key=value words, the form of lines in the settings file."""
     return " ".join(f"{key}={text}" for key, text in sorted(values.items()))

@@ -1,4 +1,4 @@
-"""Requests about clients and groups: 34, 35, 38, 41, 42, 46, 200, 201, 203, 204, 207 (pure).
+"""Requests about clients and groups: 34, 35, 38, 41, 42, 46, 200, 201, 203, 204, 207 (no I/O, no clock).
 
 Source: ClientManageProcessor, ConsumerManageProcessor and AdminBrokerProcessor, RocketMQ 4.9 and 5.3.
 """
@@ -41,10 +41,11 @@ _UNIT_SUB: Final = 2
 
 
 def heartbeat(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve request 34: register the client, create its groups and their retry topics.
+    """Serve request 34: register the client, and create its groups and their retry topics.
 
     Raises:
-        Refusal: If a consumer group has an illegal name, or clients use all the room that they may.
+        Refusal: If a consumer group has an illegal name, or if the memory for all clients would exceed its
+            bound.
     """
     data = HeartbeatData.decode(call.request.body)
     for consumer in data.consumers:
@@ -65,7 +66,7 @@ def heartbeat(state: BrokerState, call: Call) -> RemotingCommand:
         try:
             group_config = state.group_config(consumer.group_name, now_ms=call.now_ms)
             state.require_room_for_topics(topic)
-        except Refusal:  # the log has the reason, and the group's next request gets it as its answer
+        except Refusal:  # the heartbeat succeeds nevertheless; the reason for the refusal is logged
             continue
         if group_config is not None and name_fault(topic, length_max=GROUP_TOPIC_LENGTH_MAX) is None:
             state.ensure_group_topic(
@@ -79,7 +80,10 @@ def heartbeat(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def notify_changed(state: BrokerState, groups: tuple[str, ...]) -> None:
-    """Have the members of changed groups notified to rebalance, if the group's configuration enables that."""
+    """Tell members of changed groups to rebalance.
+
+    Do nothing if a setting of the broker, or of the group, turns these notices off.
+    """
     if not state.config.notify_consumer_ids_changed_enable:
         return
     for group in groups:
@@ -115,7 +119,7 @@ def lock_queues(state: BrokerState, call: Call) -> RemotingCommand:
     """Serve request 41, LOCK_BATCH_MQ.
 
     Raises:
-        Refusal: If a queue has a broker name that no broker can have.
+        Refusal: If the request names a queue with a broker name that is too long.
     """
     asked = LockBatch.decode(call.request.body)
     longest = max((len(queue.broker_name) for queue in asked.queues), default=0)
@@ -136,7 +140,7 @@ def unlock_queues(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def check_client_config(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve request 46: check whether this broker can filter by a subscription.
+    """Serve request 46: check that this broker can filter by a subscription.
 
     Raises:
         Refusal: If this broker cannot filter by the subscription.
@@ -176,11 +180,11 @@ def producer_connections(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def update_group(state: BrokerState, call: Call) -> RemotingCommand | Later:
-    """Serve request 200: the answer waits until the group is on disk.
+    """Serve request 200: create or change a group. The answer waits until the group is on disk.
 
     Raises:
-        Refusal: If the group has an illegal name or a number outside its range, or there would be too many
-            groups.
+        Refusal: If the group has an illegal name or a number outside its range, or if there would be too
+            many groups.
     """
     config = SubscriptionGroupConfig.decode(call.request.body)
     note_groups(state, state.effects.about, [config])
@@ -197,9 +201,9 @@ def all_groups(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 def delete_group(state: BrokerState, call: Call) -> RemotingCommand | Later:
-    """Serve request 207: delete a group, and its offsets if requested.
+    """Serve request 207: delete a group, and also its offsets if the request asks for that.
 
-    The answer waits until they are removed from disk.
+    The answer waits until the disk no longer has the group, nor the offsets that the request deletes.
     """
     fields = DeleteGroupFields.parse(call.request.ext_fields)
     with_offsets = bool(fields.remove_offset or fields.clean_offset)
@@ -228,7 +232,7 @@ def checked_group(config: SubscriptionGroupConfig) -> None:
 def note_groups(
     state: BrokerState, about: dict[str, str], configs: Sequence[SubscriptionGroupConfig]
 ) -> None:
-    """Pass the former and the new configuration of some groups to the audit."""
+    """Add the old and the new configuration of changed groups, at most NAMED_MAX, to the audit line."""
     some = configs[:NAMED_MAX]
     if len(configs) != 1:
         about["count"] = str(len(configs))

@@ -1,4 +1,4 @@
-"""Requests that consumers answer, 223, 307 and 309: their targets and arguments (pure but for the store).
+"""Requests that a broker passes on to consumers: 223, 307 and 309. Only the store does I/O.
 
 Source: AdminBrokerProcessor.callConsumer, RocketMQ 4.9 and 5.3.
 """
@@ -17,19 +17,19 @@ from routekeeper.remoting.errors import RemoteProtocolError
 from routekeeper.remoting.fields import ConsumeMessageDirectlyFields, ConsumerRunningInfoFields
 from routekeeper.remoting.message import encode_message, parse_offset_message_id
 
-#: First client version that answers these requests. Source: MQVersion.V3_1_8_SNAPSHOT.
+#: First client version that can answer requests 307 and 309. Source: MQVersion.V3_1_8_SNAPSHOT.
 _VERSION_MIN: Final = 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forward:
-    """Sends a request to a client, and returns the client's answer to the sender.
+    """An instruction to send a request to a client, and to return the client's answer to the operator.
 
     Attributes:
         connection: The client's connection.
         request: The request to the client.
-        asked: The request that this serves.
-        client_id: Names the client if it gives no answer.
+        asked: The operator's request.
+        client_id: Client id for the error message, in case the client does not answer.
     """
 
     connection: int
@@ -40,12 +40,12 @@ class Forward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskAll:
-    """Sends the same request to several clients, and answers with all their answers.
+    """An instruction to send one request to several clients, and to combine their answers into one.
 
     Attributes:
-        clients: Client id to connection.
-        combine: Makes the answer to ``asked`` from the clients' answers, in any thread; clients without an
-            answer are left out.
+        clients: Connection of each client, by client id.
+        combine: Function that makes the answer to ``asked`` from a mapping of client ids to answers. The
+            mapping lacks clients that did not answer. The function may run in any thread.
     """
 
     clients: Mapping[str, int]
@@ -58,17 +58,17 @@ def running_info(state: BrokerState, call: Call) -> Forward:
     """Serve request 307, GET_CONSUMER_RUNNING_INFO.
 
     Raises:
-        Refusal: If the client is not connected or too old.
+        Refusal: If the client is not connected, or too old to answer.
     """
     fields = ConsumerRunningInfoFields.parse(call.request.ext_fields)
     return _forward(state, call, fields.consumer_group, fields.client_id, b"")
 
 
 def consume_directly(state: BrokerState, call: Call) -> Forward:
-    """Serve request 309: the message is sent along with the request.
+    """Serve request 309: let a client consume one message; the broker adds the message to the request.
 
     Raises:
-        Refusal: If there is no such message, or the client is not connected or too old.
+        Refusal: If the message does not exist, or if the client is not connected or too old to answer.
     """
     fields = ConsumeMessageDirectlyFields.parse(call.request.ext_fields)
     try:

@@ -1,6 +1,6 @@
-"""Requests of operators about groups: 222, 223, 303, 308, 314, 317, 343, 345, 352 (pure but for the store).
+"""Operators' requests about groups: 222, 223, 303, 308, 314, 317, 343, 345, 352. Only the store does I/O.
 
-A request about all queues of a topic is served in steps, so that other requests have their turn between them.
+A request about all queues of a topic is served in steps, so that other requests are served between the steps.
 Source: AdminBrokerProcessor and Broker2Client, RocketMQ 4.9 and 5.3.
 """
 
@@ -43,26 +43,29 @@ from routekeeper.remoting.fields import ResetOffsetFields
 from routekeeper.remoting.inspection import ConsumerStatus
 from routekeeper.remoting.names import GROUP_LENGTH_MAX
 
-#: First client version that understands 220 and 221. Source: MQVersion.V3_0_7_SNAPSHOT.
+#: First client version that understands requests 220 and 221. Source: MQVersion.V3_0_7_SNAPSHOT.
 _VERSION_MIN: Final = 28
-#: Number of queues that one step reads.
+#: Number of queues that one step of a long request reads.
 TURN: Final = 64
-#: Bounds of the members that request 222 tells their offsets in one step: their number, and the bytes after
-#: which no more are told.
+#: Bounds of one step of request 222, which sends notices to members: the number of notices, and their bytes.
+#: A step ends with the notice that reaches the bound of bytes.
 NOTICES_MAX: Final = 256
 NOTICES_BYTES: Final = 1 << 20
-#: Number of offsets that one step compares.
+#: Number of offsets that one step of request 308 compares.
 _COMPARED: Final = 2000
-#: Bound of the queues in one answer, of all groups together; a larger answer would not fit a frame.
+#: Largest number of queues in one answer, over all groups; a larger answer would not fit in a frame.
 QUEUES_MAX: Final = 50_000
 _INT64_MAX: Final = 2**63 - 1
 
 
 def reset_offset(state: BrokerState, call: Call) -> Stepwise:
-    """Serve request 222: reset offsets. Members get request 220; without members the broker sets them.
+    """Serve request 222: reset a group's offsets.
+
+    Members set the new offsets when they receive request 220. For a group without members, the broker sets
+    the offsets.
 
     Raises:
-        Refusal: If the topic or the group does not exist, or a member is too old for request 220.
+        Refusal: If the topic or the group does not exist, or if a member is too old for request 220.
     """
     fields = ResetGroupFields.parse(call.request.ext_fields)
     about = state.effects.about
@@ -100,7 +103,7 @@ def _reset(
 ) -> Work:
     chosen = range(queue_nums) if fields.queue_id < 0 else range(fields.queue_id, fields.queue_id + 1)
     offsets: dict[MessageQueue, int] = {}
-    by_time = fields.offset < 0 <= fields.timestamp  # a search reads about 20 times from files
+    by_time = fields.offset < 0 <= fields.timestamp  # a search by time reads files, about 20 times per queue
     for queue_id in chosen:
         if by_time or queue_id % TURN == TURN - 1:
             yield no_work
@@ -158,10 +161,12 @@ def _reset(
 
 
 def _at_time(state: BrokerState, topic: str, queue_id: int, timestamp: int) -> int:
-    """Return the first offset stored at or after an instant (Unix ms); the queue's end if there is none.
+    """Return the offset of the first message that was stored at or after an instant (Unix ms).
+
+    If there is no such message, return the offset after the queue's last message.
 
     Raises:
-        Mending: If an entry is damaged, and the search for its message goes on.
+        Mending: If an entry of the queue is damaged, and the search for its message has not finished.
     """
     wanted = state.store.offset_at_time(topic, queue_id, timestamp)
     low, high = state.store.bounds(topic, queue_id)
@@ -170,23 +175,23 @@ def _at_time(state: BrokerState, topic: str, queue_id: int, timestamp: int) -> i
 
 
 def _note_offsets(about: dict[str, str], before: Mapping[int, int], after: Mapping[int, int]) -> None:
-    """Pass the former and the new offsets of a group to the audit."""
+    """Add a group's offsets before and after a change to the audit line."""
     if before:
         about["old"] = offsets_text(before)
     about["new"] = offsets_text(after)
 
 
 def _for_c(offsets: dict[MessageQueue, int]) -> bytes:
-    """Return offsets as a list, because the C++ client cannot read objects as JSON keys."""
+    """Return offsets as a JSON list: the C++ client cannot read RocketMQ's JSON with objects as keys."""
     table = [queue.to_json() | {"offset": offset} for queue, offset in offsets.items()]
     return orjson.dumps({"offsetTable": table})
 
 
 def consumer_status(state: BrokerState, call: Call) -> AskAll:
-    """Serve request 223: the members' offsets in their queues, which each member reports (221).
+    """Serve request 223: ask each member for the offsets of its queues (request 221), and list all answers.
 
     Raises:
-        Refusal: If there is no member, or one is too old for request 221.
+        Refusal: If the group has no member, or if a member is too old for request 221.
     """
     fields = ConsumerStatusFields.parse(call.request.ext_fields)
     online = state.clients.consumer_group(fields.group)
@@ -214,7 +219,7 @@ def consumer_status(state: BrokerState, call: Call) -> AskAll:
 
 
 def _status_of_clients(asked: RemotingCommand, answers: Mapping[str, RemotingCommand]) -> RemotingCommand:
-    """Return the clients' answers, by client."""
+    """Return one answer that contains the offsets of each client, by client id."""
     parts = []
     for client_id, answer in answers.items():
         if answer.code == ResponseCode.SUCCESS:
@@ -225,7 +230,7 @@ def _status_of_clients(asked: RemotingCommand, answers: Mapping[str, RemotingCom
 
 
 def consume_time_span(state: BrokerState, call: Call) -> Stepwise:
-    """Serve request 303: times of a topic's first and last messages, and of a group's next message.
+    """Serve request 303: return the store times of each queue's first, last, and last consumed message.
 
     Raises:
         Refusal: If the topic is unknown.
@@ -270,16 +275,19 @@ def _time_span(state: BrokerState, call: Call, fields: TopicGroupFields, queue_n
 
 
 def _time_text(wall_ms: int) -> str:
-    """Return local time as ``2026-11-23#20:33:10:823``. Source: UtilAll.timeMillisToHumanString."""
+    """Return an instant (Unix ms) in local time, in the form ``2026-11-23#20:33:10:823``.
+
+    Source: UtilAll.timeMillisToHumanString.
+    """
     seconds, ms = divmod(wall_ms, 1000)
     try:
         return f"{datetime.fromtimestamp(seconds):%Y-%m-%d#%H:%M:%S}:{ms:03d}"
-    except (ValueError, OverflowError, OSError):  # the time is beyond the calendar
+    except (ValueError, OverflowError, OSError):  # datetime cannot represent this instant
         return str(wall_ms)
 
 
 def correction_offset(state: BrokerState, call: Call) -> Stepwise:
-    """Serve request 308: the offset to correct for each queue, see RocketMQ's methods.
+    """Serve request 308: return the corrected offset of each queue, computed as in RocketMQ.
 
     Source: AdminBrokerProcessor.queryCorrectionOffset, ConsumerOffsetManager.queryMinOffsetInAllGroup.
     """
@@ -312,10 +320,10 @@ def _corrected(state: BrokerState, call: Call, fields: CorrectionOffsetFields) -
 
 
 def clone_offset(state: BrokerState, call: Call) -> Later:
-    """Serve request 314: clone a group's offsets for another one; the answer waits until they are on disk.
+    """Serve request 314: copy a group's offsets to another group. The answer waits until the copy is on disk.
 
     Raises:
-        Refusal: If the new group has an illegal name, or there is no such topic.
+        Refusal: If the new group has an illegal name, or if the topic does not exist.
     """
     fields = CloneGroupFields.parse(call.request.ext_fields)
     about = state.effects.about
@@ -336,19 +344,19 @@ def clone_offset(state: BrokerState, call: Call) -> Later:
     if not fields.topic:
         about |= {"count": str(len(topics)), "topics": " ".join(topics[:NAMED_MAX])}
     online = state.clients.consumer_group(fields.src_group)
-    # Offsets are cloned one by one. If the room ends, those already cloned stay, and a repeated request
-    # clones the rest.
+    # Offsets are copied topic by topic. If the broker reaches its bound of stored offsets, the copies made so
+    # far stay. When the same request is repeated later, it copies the remaining topics.
     for topic in topics:
         if topic not in state.topics:
             continue
         if not fields.offline and online is not None and topic not in online.subscriptions:
-            continue  # the offset belongs to a former subscription
+            continue  # the group has old offsets of this topic, but no longer subscribes to the topic
         state.commit_offsets(topic, fields.dest_group, dict(state.offsets.queues(topic, fields.src_group)))
     return Later(reply=call.request.reply(), offsets_saved=True)
 
 
 def broker_consume_stats(state: BrokerState, call: Call) -> Stepwise:
-    """Serve request 317: the progress of each group in each of its topics."""
+    """Serve request 317: return the progress of each group in each of its topics."""
     fields = BrokerConsumeStatsFields.parse(call.request.ext_fields)
     work = _all_consume_stats(state, call, is_order=fields.is_order)
     return Stepwise(work, asked=call.request, queues=QUEUES_MAX)
@@ -377,7 +385,7 @@ def _all_consume_stats(state: BrokerState, call: Call, *, is_order: bool) -> Wor
         if listed:
             groups.append(b"{" + orjson.dumps(group) + b":[" + b",".join(listed) + b"]}")
         yield no_work
-    # only consumers know which messages were pulled and are not yet consumed
+    # totalInflightDiff is 0: only consumers know which messages they have pulled and not yet consumed.
     body = b'{"brokerAddr":%s,"consumeStatsList":[%s],"totalDiff":%d,"totalInflightDiff":0}' % (
         orjson.dumps(str(state.advertise)),
         b",".join(groups),
@@ -387,7 +395,7 @@ def _all_consume_stats(state: BrokerState, call: Call, *, is_order: bool) -> Wor
 
 
 def _topics_of(state: BrokerState, group: str) -> tuple[str, ...]:
-    """Return the topics for which a group has offsets and to which its members still subscribe."""
+    """Return the topics for which a group has offsets, except topics to which no member subscribes now."""
     online = state.clients.consumer_group(group)
     return tuple(
         topic for topic in state.offsets.topics_of(group) if online is None or topic in online.subscriptions
@@ -397,7 +405,7 @@ def _topics_of(state: BrokerState, group: str) -> tuple[str, ...]:
 def consume_offsets(
     state: BrokerState, group: str, topic: str, queue_nums: int
 ) -> Generator[Callable[[], Any], Any, dict[MessageQueue, ConsumeOffset]]:
-    """Return, in steps, a group's progress in each queue of a topic."""
+    """Return a group's progress in each queue of a topic. The generator yields the steps of the work."""
     found = {}
     for first in range(0, queue_nums, TURN):
         some = range(first, min(first + TURN, queue_nums))
@@ -409,7 +417,7 @@ def consume_offsets(
             found[state.queue(topic, queue_id)] = ConsumeOffset(
                 broker_offset=end,
                 consumer_offset=offset,
-                pull_offset=offset,  # only consumers know which messages were pulled and are not yet consumed
+                pull_offset=offset,  # Only consumers know their pull offset, so use the consumed offset.
                 last_timestamp=stored or 0,
             )
     return found

@@ -1,4 +1,4 @@
-"""Request codes and their handlers; other codes are answered "not supported". Pure but for the store."""
+"""Request codes and their handlers. The broker does not support other codes. Only the store does I/O."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.frame import FRAME_SIZE_MAX
 
-#: Results of a handler: an answer; an answer that waits for the disk or the nameservers; one that clients
-#: give; one that takes a while to make; or a pull to be held.
+#: Results of a handler:
+#: - an answer;
+#: - an answer that waits for the disk or the nameservers;
+#: - a request that the broker sends to one client, or to several clients;
+#: - an answer that is made in steps;
+#: - a pull request that waits for new messages.
 Outcome = RemotingCommand | Later | Forward | AskAll | Stepwise | Park
 Serve = Callable[[BrokerState, Call], Outcome]
 
@@ -96,10 +100,10 @@ HANDLERS: Final[Mapping[int, Serve]] = MappingProxyType(
 )
 
 
-#: Largest body of an answer in bytes; the rest of the frame is for its header.
+#: Largest body of an answer in bytes. It leaves 64 KiB of a frame for the header.
 _BODY_MAX: Final = FRAME_SIZE_MAX - 64 * 1024
-#: Requests whose answers may wait: for the disk, the nameservers or a client after the change has taken
-#: effect, or for the turns of other requests.
+#: Requests whose answers may have to wait: for the disk, for the nameservers, for a client, or for other
+#: requests, because the broker serves other requests between the steps of a long answer.
 MAY_WAIT: Final = frozenset(
     {
         RequestCode.QUERY_MESSAGE,
@@ -141,8 +145,7 @@ SENDS: Final = frozenset(
 )
 
 
-#: The group of requests, by code, in whose times a request counts: clients' frequent requests, and all
-#: others.
+#: For each request code, the group of requests under which ``/metrics`` counts the request's time.
 GROUPS: Final[Mapping[int, str]] = {
     **dict.fromkeys(HANDLERS, "admin"),
     **dict.fromkeys(SENDS, "send"),
@@ -167,10 +170,10 @@ GROUPS: Final[Mapping[int, str]] = {
 
 
 def serve(state: BrokerState, call: Call) -> Outcome:
-    """Serve a request whose code is in :data:`HANDLERS`; a :class:`Refusal` becomes the answer.
+    """Serve a request whose code is in :data:`HANDLERS`; a handler's :class:`Refusal` becomes the answer.
 
     Raises:
-        RemotingError: If its arguments or body cannot be read.
+        RemotingError: If the request's arguments or body cannot be read.
     """
     try:
         outcome = HANDLERS[call.request.code](state, call)

@@ -1,4 +1,4 @@
-"""Operators' requests about a broker's inner state: 306, 315, 316, 321, 328, 329 (pure but for the store).
+"""Operators' requests about a broker's internal state: 306, 315, 316, 321, 328, 329. Only the store does I/O.
 
 Source: AdminBrokerProcessor, RocketMQ 4.9 and 5.3.
 """
@@ -21,11 +21,11 @@ from routekeeper.remoting.admin_fields import BrokerStatsFields, QueryConsumeQue
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 
-#: Bound of the queue entries in one answer.
+#: Largest number of consume queue entries in one answer.
 ENTRIES_MAX: Final = 1024
-#: Bound of the producers in one answer; a larger answer would not fit a frame.
+#: Largest number of producers in one answer; a larger answer would not fit in a frame.
 PRODUCERS_MAX: Final = 50_000
-#: Number of producers that one step describes.
+#: Number of producers that one step of request 328 adds to the answer.
 _DESCRIBED: Final = 1000
 
 
@@ -33,7 +33,7 @@ def broker_stats(state: BrokerState, call: Call) -> RemotingCommand:
     """Serve request 315, VIEW_BROKER_STATS_DATA.
 
     Raises:
-        Refusal: If there is no statistic of that name and key.
+        Refusal: If there is no statistic with this name and key.
     """
     fields = BrokerStatsFields.parse(call.request.ext_fields)
     name, key = fields.stats_name, fields.stats_key
@@ -52,7 +52,7 @@ def _growth(growth: Growth) -> dict[str, Any]:
 
 
 def query_consume_queue(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve request 321: entries of a queue, and whether a group's subscription wants them.
+    """Serve request 321: list entries of a queue, and state if a group's subscription matches each entry.
 
     Raises:
         Refusal: If the queue does not exist, or the number of entries is out of range.
@@ -90,7 +90,7 @@ def all_producers(state: BrokerState, call: Call) -> Stepwise:
     """Serve request 328, GET_ALL_PRODUCER_INFO.
 
     Raises:
-        Refusal: If there are too many for one answer.
+        Refusal: If there are too many producers for one answer.
     """
     groups = state.clients.producer_groups()
     count = sum(map(len, groups.values()))
@@ -125,11 +125,11 @@ def _producers(call: Call, groups: Mapping[str, Sequence[tuple[Client, float]]])
 
 
 def clean_up(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve requests 306 and 329: files that are old enough are removed soon, at any hour."""
+    """Serve requests 306 and 329: delete expired files soon, also outside the hours of ``deleteWhen``."""
     state.effects.clean = True
     return call.request.reply()
 
 
 def clean_unused_topics(_state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve request 316: do nothing, because the queues of a topic are deleted together with it."""
+    """Serve request 316: do nothing, because this broker deletes a topic's queues together with the topic."""
     return call.request.reply()

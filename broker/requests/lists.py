@@ -1,6 +1,6 @@
-"""Requests 18 and 225: lists of topics and of groups, applied in steps and as a whole or not at all.
+"""Requests 18 and 225: lists of topics and of groups. If one entry is refused, the whole list is refused.
 
-Pure but for the store. Source: AdminBrokerProcessor, RocketMQ 5.3.
+Only the store does I/O. Source: AdminBrokerProcessor, RocketMQ 5.3.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from routekeeper.remoting.lenient import Limits, loads
 from routekeeper.remoting.route import DataVersion, TopicConfig
 
 T = TypeVar("T")
-#: Bound of the topics or groups of one request.
+#: Largest number of topics or groups in one request.
 LIST_MAX: Final = 10_000
-#: Topics or groups that are handled in one turn of the loop.
+#: Number of topics or groups that one step handles.
 TURN: Final = 100
-#: Bounds of a body in bytes: in RocketMQ's form, a group with a name of usual length has 450 bytes.
+#: Bounds of a request's body in bytes. A group with a name of usual length takes 450 bytes in the body.
 _LIMITS: Final = Limits(size=8 << 20, containers=64 << 10, dialect_size=64 << 10, dialect_keys=1 << 10)
 
 
 def create_topics(state: BrokerState, call: Call) -> Stepwise:
-    """Serve request 18: as request 17, for a list; nothing is changed if one topic is refused."""
+    """Serve request 18: create a list of topics. If one topic is refused, nothing is changed."""
     return Stepwise(_answered(call, _create_topics(state, call, state.effects.about)), asked=call.request)
 
 
 def create_groups(state: BrokerState, call: Call) -> Stepwise:
-    """Serve request 225: as request 200, for a list; nothing is changed if one group is refused."""
+    """Serve request 225: create a list of groups. If one group is refused, nothing is changed."""
     return Stepwise(_answered(call, _create_groups(state, call, state.effects.about)), asked=call.request)
 
 
 def _answered(call: Call, work: Work) -> Work:
-    """Do the work; if it is refused, answer with the refusal."""
+    """Do the work; if it raises an error, return an answer that reports this error."""
     try:
         return (yield from work)
     except Refusal as refusal:
@@ -78,7 +78,7 @@ def _create_topics(state: BrokerState, call: Call, about: dict[str, str]) -> Wor
             if state.topics.put(config, now_ms=call.now_ms):
                 state.topic_unsaved(config.topic_name)
                 changed.append((config, state.topics.data_version))
-    finally:  # run this even if the broker ends meanwhile, because changes in the table must be registered
+    finally:  # If the broker stops between two steps, register the changes that the topic table already has.
         state.topics_promised -= len(new)
         state.effects.changed_topics += changed
     return Later(reply=call.request.reply(), topics_saved=True, registered=bool(changed))
@@ -120,13 +120,13 @@ def _listed(
     read: Callable[[Any], T],
     note: Callable[[Sequence[T]], None],
 ) -> Generator[Callable[[], Any], Any, list[T]]:
-    """Read the list of a body: the body itself, or one member of it.
+    """Read the list in a body. The body is the list itself, or an object whose ``member`` is the list.
 
     Args:
-        note: Passes some entries to the audit.
+        note: Function that adds entries to the audit line.
 
     Raises:
-        Refusal: If there is no list, or the list is too long.
+        Refusal: If the body has no list, or the list is too long.
         RemoteProtocolError: If the list cannot be read.
     """
     document = (yield partial(loads, request.body, _LIMITS)) if request.body else {}

@@ -1,4 +1,4 @@
-"""Requests that read queues: pulls 11 and 361, offsets 14, 15, 29 to 32, 43 and 45 (pure but for the store).
+"""Requests that read queues: pulls 11 and 361, offsets 14, 15, 29 to 32, 43 and 45. Only the store does I/O.
 
 Source: PullMessageProcessor, ConsumerManageProcessor and AdminBrokerProcessor, RocketMQ 4.9 and 5.3.
 """
@@ -34,24 +34,26 @@ _COMMIT: Final = 1
 _SUSPEND: Final = 2
 _SUBSCRIPTION: Final = 4
 _GROUP: Final = "consumerGroup"
-#: Longest hold of a pull in ms; Java clients give up after 30 s.
+#: Longest time for which a pull is held, in ms. It must be below 30 s, the timeout of Java clients.
 SUSPEND_MAX_MS: Final = 25_000
-#: Longest tag expression in characters: as many as the properties of a message may have bytes.
+#: Longest tag expression, in characters. The same number is the limit in bytes for a message's properties.
 EXPRESSION_MAX: Final = 32_768
-#: Approximate memory in bytes of a held pull, and of each tag code in it.
+#: Approximate memory of a held pull, and of each tag code in a held pull, in bytes.
 _PULL_BYTES: Final = 600
 _CODE_BYTES: Final = 100
 
 
 class Pull(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A checked pull.
+    """A checked pull request.
 
     Attributes:
-        host: Host against whose share it counts while it is parked.
-        offset: Next queue offset to read; it moves past entries that do not match while the pull is parked.
-        codes: Wanted tag codes; None for all.
-        suspend_ms: How long it may be parked; 0 if it must be answered at once.
-        parked: It was parked before, so it skips entries that do not match.
+        host: The client's host. The memory of a held pull counts towards the quota of this host.
+        offset: Next queue offset to read. While the pull is held, the offset moves past entries that do not
+            match.
+        codes: Wanted tag codes; None for all messages.
+        suspend_ms: Longest time for which the pull may be held, in ms; 0 if it must be answered at once.
+        parked: True if the pull has been held before. If only entries arrive that do not match, such a pull
+            is held again, at the offset after these entries.
     """
 
     request: RemotingCommand
@@ -71,11 +73,11 @@ class Pull(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def size(self) -> int:
-        """Approximate memory of a parked pull, in bytes."""
+        """Approximate memory of the pull while it is held, in bytes."""
         return _PULL_BYTES + _CODE_BYTES * len(self.codes or ())
 
     def to_park(self) -> Pull:
-        """Return the pull without the parts of its request that the answer does not need."""
+        """Return the pull in the form in which it is held: with only those fields that its answer needs."""
         if self.parked:
             return self
         kept = {_GROUP: self.request.ext_fields.get(_GROUP, "")}
@@ -84,27 +86,27 @@ class Pull(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Park(msgspec.Struct, frozen=True):
-    """There is no message for the pull yet: hold it until its queue gets messages or its time is over."""
+    """An instruction to hold a pull until its queue gets messages, or until its longest hold time is over."""
 
     pull: Pull
 
 
 def pull_message(state: BrokerState, call: Call) -> RemotingCommand | Park:
-    """Serve requests 11 and 361 for the first time.
+    """Serve requests 11 and 361 when they arrive.
 
     Raises:
-        Refusal: If the group or topic may not be read.
+        Refusal: If the group may not consume, or the topic may not be read.
     """
     fields = PullMessageFields.parse(call.request.ext_fields)
     pull = _check(state, call, fields)
     if fields.sys_flag & _COMMIT and fields.commit_offset >= 0:
-        with suppress(Refusal):  # the pull's answer does not report this failure; request 15 will
+        with suppress(Refusal):  # only the answer to request 15 can report that a commit failed
             state.commit_offsets(fields.topic, fields.consumer_group, {fields.queue_id: fields.commit_offset})
     return look(state, pull)
 
 
 def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
-    """Search for messages that a pull wants; called again when messages arrive."""
+    """Search for messages that a pull wants. Called again whenever the queue of a held pull gets messages."""
     try:
         found = state.store.get(
             pull.topic,
@@ -114,25 +116,25 @@ def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
             bytes_max=pull.bytes_max,
             codes=pull.codes,
         )
-    except Mending:  # the consumer pulls from the same offset again, and so continues the search
+    except Mending:  # With this status, the consumer pulls the same offset again, and the search goes on.
         low, high = state.store.bounds(pull.topic, pull.queue_id)
         found = Batch(GetStatus.MESSAGE_WAS_REMOVING, pull.offset, low, high)
     code = _code(found.status, pull.offset)
     if pull.suspend_ms > 0 and code == ResponseCode.PULL_NOT_FOUND:
         return Park(pull.to_park())
     if pull.suspend_ms > 0 and pull.parked and found.status is GetStatus.NO_MATCHED_MESSAGE:
-        # No new message matches this pull: go on waiting at the offset after them.
+        # None of the new messages matches this pull: hold it at the offset after these messages.
         return Park(msgspec.structs.replace(pull, offset=found.next_begin))
     return _answer(state, pull, found, code)
 
 
 def time_over(state: BrokerState, pull: Pull) -> RemotingCommand:
-    """Answer a parked pull whose time is over."""
+    """Answer a held pull whose longest hold time is over."""
     final = msgspec.structs.replace(pull, suspend_ms=0)
     answer = look(state, final)
     assert isinstance(answer, RemotingCommand)
     if answer.code == ResponseCode.PULL_NOT_FOUND and pull.offset > pull.first_offset:
-        # Tell the consumer the next offset, so that it does not read the same unmatched entries again.
+        # Give the consumer the next offset; otherwise its next pull would read the same entries again.
         return msgspec.structs.replace(answer, code=ResponseCode.PULL_RETRY_IMMEDIATELY)
     return answer
 
@@ -198,7 +200,7 @@ def _check(state: BrokerState, call: Call, fields: PullMessageFields) -> Pull:
 def _registered_codes(
     state: BrokerState, group: str, topic: str, sub_version: int, *, broadcast_enable: bool
 ) -> frozenset[int] | None:
-    """Return the tag codes of a group's subscription, from its heartbeats."""
+    """Return the tag codes of a group's subscription, which the group's members state in heartbeats."""
     consumers = state.clients.consumer_group(group)
     if consumers is None:
         raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
@@ -215,10 +217,10 @@ def _registered_codes(
 
 
 def codes_of_subscription(subscription: SubscriptionData) -> frozenset[int] | None:
-    """Return the tag codes that a subscription wants; None for all.
+    """Return the tag codes that a subscription wants; None for all messages.
 
     Raises:
-        Refusal: If the subscription's expression is no tag expression.
+        Refusal: If the subscription's expression is not a tag expression.
     """
     if subscription.class_filter_mode or subscription.sub_string == "*":
         return None
@@ -280,12 +282,14 @@ def _answer(state: BrokerState, pull: Pull, found: Batch, code: int) -> Remoting
 
 
 def query_consumer_offset(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve request 14.
+    """Serve request 14, QUERY_CONSUMER_OFFSET.
 
-    A group without an offset starts a young queue at 0 under every policy, as in RocketMQ.
+    As in RocketMQ, a group without a stored offset starts at offset 0 if the queue is young, whatever
+    ConsumeFromWhere its consumers use. A queue is young if none of its messages was deleted, and if its first
+    message is near enough to the end of the commit log to count as being in memory.
 
     Raises:
-        Refusal: If no offset is stored and the queue is not young.
+        Refusal: If no offset is stored, and the queue is not young or the request forbids a start at 0.
     """
     fields = QueryConsumerOffsetFields.parse(call.request.ext_fields)
     offset = state.offsets.get(fields.topic, fields.consumer_group, fields.queue_id)
@@ -309,7 +313,8 @@ def update_consumer_offset(state: BrokerState, call: Call) -> RemotingCommand:
     """Serve request 15, UPDATE_CONSUMER_OFFSET.
 
     Raises:
-        Refusal: If group, topic or queue do not exist (5.3), or there would be too many offsets.
+        Refusal: If the group, topic or queue does not exist (as in RocketMQ 5.3), or if the broker would
+            store too many offsets.
     """
     fields = UpdateConsumerOffsetFields.parse(call.request.ext_fields)
     state.require_group(fields.consumer_group, now_ms=call.now_ms)

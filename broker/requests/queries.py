@@ -1,4 +1,4 @@
-"""Request 12: messages by key (pure but for the store).
+"""Request 12: messages by key. Only the store does I/O.
 
 Source: QueryMessageProcessor.queryMessage and DefaultMessageStore.queryMessage, RocketMQ 4.9 and 5.3.
 """
@@ -15,27 +15,26 @@ from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.fields import QueryMessageFields, QueryMessageResponseFields
 from routekeeper.remoting.message import StoredMessage, encode_message
 
-#: Bound of the messages in one answer. Source: maxMsgsNumBatch.
+#: Largest number of messages in one answer. Source: maxMsgsNumBatch.
 RESULTS_MAX: Final = FOUND_MAX
-#: Bound of the messages that a query by unique id returns. Source: defaultQueryMaxNum.
+#: Largest number of messages that a query by unique id returns. Source: defaultQueryMaxNum.
 _UNIQUE_RESULTS: Final = 32
-#: Size in bytes after which an answer gets no more messages. The first message is always included.
+#: Largest answer in bytes. If the first message alone is larger, the answer has only this message.
 _BYTES_MAX: Final = 4 << 20
-#: Bound of the entries that are looked at: those of deleted topics are no results.
+#: Largest number of index entries that one query reads. Entries of deleted topics count, but give no result.
 _READ_MAX: Final = 512
-#: Bounds of the messages that are read in one turn of the loop: their number, and their bytes after which no
-#: more are read.
+#: Bounds of one step: number of messages to read, and bytes of messages after which the step ends.
 _TURN: Final = 8
 _TURN_BYTES: Final = 1 << 20
-#: Bound of the slices that the index processes before a search: after a start it may be far behind.
+#: Largest number of log slices to index before a search. Many slices may be unindexed after a start.
 _CATCH_UP: Final = 64
 
 
 def query_message(state: BrokerState, call: Call) -> Stepwise:
-    """Serve request 12: the youngest messages with a key, in the order of the log.
+    """Serve request 12: return the youngest messages that have a key, in the order of the commit log.
 
     Raises:
-        Refusal: If no message is asked for.
+        Refusal: If the request asks for less than one message.
     """
     fields = QueryMessageFields.parse(call.request.ext_fields)
     count = _UNIQUE_RESULTS if fields.unique_key_query else fields.max_num
@@ -88,8 +87,8 @@ def _query(state: BrokerState, call: Call, fields: QueryMessageFields, count: in
 
 def _wanted(state: BrokerState, fields: QueryMessageFields, entry: IndexEntry) -> StoredMessage | None:
     if not state.store.counts(fields.topic, entry.offset):
-        return None  # it belongs to a deleted topic, so it need not be read
+        return None  # the topic was deleted, so do not read the message from the disk
     message = state.store.message_at(entry.offset)
     if message is None or message.topic != fields.topic or fields.key not in keys_of(message.properties):
-        return None  # the message is gone, or has another key with the same hash
+        return None  # the message was deleted, or has another key whose hash is the same
     return message

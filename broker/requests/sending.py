@@ -1,4 +1,4 @@
-"""Requests that store messages: 10, 310, 320 and 36 (pure but for the store).
+"""Requests that store messages: 10, 310, 320 and 36. Only the store does I/O.
 
 Source: SendMessageProcessor and AbstractSendMessageProcessor, RocketMQ 4.9 and 5.3.
 """
@@ -57,17 +57,18 @@ _UNIQUE_MARK: Final = f"{PROPERTY_UNIQ_KEY}{NAME_END}"
 _VERSION_3_4_9: Final = 121
 _MULTI_TAG: Final = "MULTI_TAG"
 _TIMER_PROPERTIES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
-#: Properties that redirect a message or cause its refusal; and CLUSTER, which the broker itself writes.
+#: Properties that change a message's topic, or cause its refusal, or are written by the broker (CLUSTER).
 _STEERING: Final = frozenset({PROPERTY_DELAY, PROPERTY_TRAN_MSG, PROPERTY_CLUSTER, *_TIMER_PROPERTIES})
 _SEND_V2: Final = int(RequestCode.SEND_MESSAGE_V2)
-#: Arguments of request 310 that a producer repeats in all messages to one queue. If one of them differs, the
-#: message is of another kind.
+#: Arguments of request 310 that are equal in all messages that one producer sends to one queue. Together, the
+#: values of these arguments are called the kind of a message.
 _KIND: Final = itemgetter(*"abcdefhjkm")
-#: Bounds of the remembered kinds, and of one kind's characters, because strangers choose both.
+#: Largest number of kinds of messages in the cache, and of characters in one kind. Producers choose the
+#: values that make up a kind, so both numbers need a bound.
 KNOWN_MAX: Final = 4096
 _KIND_LENGTH_MAX: Final = 1024
 _DIGITS_MAX: Final = 18
-#: Bound of the messages in one batch: to store this many blocks the loop for a tenth of a second.
+#: Largest number of messages in one batch. Storing this many messages blocks the event loop for 0.1 s.
 BATCH_MAX: Final = 10_000
 _ITEM_SIZE: Final = struct.Struct(">i")
 _DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
@@ -75,7 +76,7 @@ _DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 
 
 def send(state: BrokerState, call: Call) -> RemotingCommand | Later:
-    """Serve requests 10, 310 and 320."""
+    """Serve requests 10, 310 and 320: store one message or a batch."""
     request = call.request
     config = state.config
     region, trace = config.region_id, "true" if config.trace_on else "false"
@@ -107,11 +108,11 @@ def send(state: BrokerState, call: Call) -> RemotingCommand | Later:
 
 
 class _Sent(NamedTuple):
-    """Parts of a message to be stored; the last two are for the answer.
+    """The messages that a send stores, and the values that its answer needs.
 
     Attributes:
-        waits: The sender wants to wait for the disk.
-        topic: Topic of the message, now or after its delay.
+        waits: True if the sender wants to wait until the message is on disk.
+        topic: Topic of the message; for a delayed message, the topic after its delay.
     """
 
     drafts: list[Draft]
@@ -122,9 +123,11 @@ class _Sent(NamedTuple):
 
 
 def _send_known(state: BrokerState, call: Call) -> _Sent | None:
-    """Read a message of a kind that its producer has sent before; None if the message is not that simple.
+    """Read a message without most checks, if a message with the same arguments has passed the checks before.
 
-    For a message that it reads, the result equals that of :func:`_drafts`.
+    The cache has the arguments of such messages (the message's kind). Return None if the kind is not in the
+    cache, or if a property needs a check. The result equals the result of :func:`_drafts` for the same
+    message.
     """
     request = call.request
     ext = request.ext_fields
@@ -164,10 +167,10 @@ def _send_known(state: BrokerState, call: Call) -> _Sent | None:
 
 
 def _mark(properties: dict[str, str], settings: BrokerConfig) -> None:
-    """Add a message's region to its properties, and whether its consumers shall trace it.
+    """Add the region, the cluster and the trace mark to a message's properties.
 
-    5.x's consumer drops the trace of a message that has no region. Source:
-    AbstractSendMessageProcessor.buildMsgContext, RocketMQ 5.3.
+    The trace mark tells consumers to trace the message. The consumer of RocketMQ 5.x discards the trace of a
+    message that has no region. Source: AbstractSendMessageProcessor.buildMsgContext, RocketMQ 5.3.
     """
     properties["MSG_REGION"] = settings.region_id
     properties["TRACE_ON"] = "true" if settings.trace_on else "false"
@@ -175,16 +178,16 @@ def _mark(properties: dict[str, str], settings: BrokerConfig) -> None:
 
 
 def _kind_of(ext: Mapping[str, str]) -> tuple[str | None, ...]:
-    """Return all arguments of a send except its properties and its birth time.
+    """Return the kind of a send: all arguments except the message's properties and its birth time.
 
     Raises:
-        KeyError: If an argument is missing that our clients and Java's always send.
+        KeyError: If an argument is missing; our clients and Java's always send all of them.
     """
     return (*_KIND(ext), ext.get("l"), ext.get("n"))
 
 
 def _learn(state: BrokerState, call: Call, draft: Draft) -> None:
-    """Remember how to read a kind of message that is stored unchanged."""
+    """Add a send's kind to the cache. Call it only if the broker stores such messages without a change."""
     topic = state.topics.get(draft.topic)
     try:
         kind = _kind_of(call.request.ext_fields)
@@ -226,7 +229,9 @@ def _drafts(state: BrokerState, call: Call) -> _Sent:
 def _checked(
     state: BrokerState, call: Call, fields: SendMessageFields, properties: dict[str, str]
 ) -> tuple[list[Draft], int, str]:
-    """Return the messages to store, the queue id for the answer, and the topic. This changes ``properties``.
+    """Return the messages to store, the queue id for the answer, and the topic.
+
+    This function changes ``properties``.
 
     Raises:
         Refusal: If the message must not be stored.
@@ -278,7 +283,7 @@ def _checked(
 
 
 def _check(state: BrokerState, call: Call, fields: SendMessageFields) -> TopicConfig:
-    """Make RocketMQ's checks before storing, in its order; this may create the topic.
+    """Do RocketMQ's checks of a message in RocketMQ's order; create a missing topic if the settings allow it.
 
     Source: AbstractSendMessageProcessor.msgCheck.
     """
@@ -331,8 +336,9 @@ def _retry_or_dead(
 ) -> tuple[TopicConfig, int]:
     """Return topic and queue id for a message that was sent to a retry topic.
 
-    After too many tries it goes to the topic of dead letters. Consumers of an orderly group retry themselves:
-    they send only messages that they do not try again.
+    After too many tries, the message goes to the group's dead-letter topic. Consumers that hold queue locks
+    (orderly consumers) repeat tries themselves. They send a message only after their last try, so their
+    message becomes a dead letter at once.
     Source: AbstractSendMessageProcessor.handleRetryAndDLQ, RocketMQ 5.3.
     """
     group = fields.topic[len(RETRY_PREFIX) :]
@@ -359,14 +365,14 @@ def _batch_drafts(state: BrokerState, call: Call, base: Draft, properties: dict[
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
     if not items:
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "batch request holds no message")
-    # A 5.x producer gives the whole batch one unique id. Added to each message, it would hide the messages'
-    # own ids.
+    # A 5.x producer gives the whole batch one unique id. Do not add this id to a message that has a unique id
+    # of its own: the batch's id would hide the message's id.
     batch_key = properties.pop(PROPERTY_UNIQ_KEY, None)
     common = _spell(properties)
     with_key = join_properties(_spell({PROPERTY_UNIQ_KEY: batch_key}), common) if batch_key else common
     drafts = []
     for item in items:
-        # A property's value may contain this text, too.
+        # Decode the properties to be sure, because the name of the unique id may also occur in a value.
         own = _UNIQUE_MARK in item.properties and PROPERTY_UNIQ_KEY in decode_properties(item.properties)
         text = _bounded(join_properties(item.properties, common if own else with_key))
         drafts.append(
@@ -378,16 +384,16 @@ def _batch_drafts(state: BrokerState, call: Call, base: Draft, properties: dict[
 
 
 def _check_count(batch: bytes) -> None:
-    """Check that a batch has no more messages than may be stored in one turn of the loop.
+    """Check that a batch has at most BATCH_MAX messages.
 
     Raises:
-        Refusal: If the batch has more messages; counting stops at the bound.
+        Refusal: If the batch has more messages.
     """
     count = position = 0
     while position + _ITEM_SIZE.size <= len(batch):
         (size,) = _ITEM_SIZE.unpack_from(batch, position)
         if size <= 0:
-            return  # the batch is malformed; the decoder will report the error
+            return  # the batch is malformed, and the decoder reports that later
         position += size
         count += 1
         if count > BATCH_MAX:
@@ -398,10 +404,10 @@ def _check_count(batch: bytes) -> None:
 
 
 def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
-    """Serve request 36: store a message that a consumer could not handle, for a retry or as a dead letter.
+    """Serve request 36: store a message that a consumer could not process, as a retry or as a dead letter.
 
     Raises:
-        Refusal: If the message must not or cannot be stored.
+        Refusal: If the message must not be stored, or if the store cannot accept it.
     """
     fields = SendBackFields.parse(call.request.ext_fields)
     group_config = state.require_group(fields.group, now_ms=call.now_ms)
@@ -428,7 +434,7 @@ def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
     properties = decode_properties(message.properties)
     properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
     properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.offset_message_id)
-    # Remove properties from an earlier pass through the schedule topic: they must not affect this pass.
+    # Remove the properties of an earlier delay; otherwise they would change the new delay.
     for name in (PROPERTY_DELAY, PROPERTY_REAL_TOPIC, PROPERTY_REAL_QID):
         properties.pop(name, None)
     properties[PROPERTY_WAIT] = "false"
@@ -442,7 +448,7 @@ def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
         )
         properties.setdefault(_DLQ_ORIGIN_TOPIC, properties[PROPERTY_RETRY_TOPIC])
         properties.setdefault(_DLQ_ORIGIN_MESSAGE_ID, properties[PROPERTY_ORIGIN_MESSAGE_ID])
-    # A sender may state a negative number of tries; the message is then tried again at once.
+    # A producer may have set a negative number of tries, but a level must not be negative: 0 means no delay.
     level = 0 if dead else max(fields.delay_level or 3 + message.reconsume_times, 0)
     if level:
         properties[PROPERTY_DELAY] = str(level)
@@ -469,10 +475,10 @@ def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
 def delayed(
     state: BrokerState, draft: Draft, properties: dict[str, str], level: int, *, now_ms: int
 ) -> Draft:
-    """Return a draft for the schedule topic: the real topic and queue move into properties.
+    """Return the message as stored in the schedule topic, with its real topic and queue in properties.
 
     Raises:
-        Refusal: If there would be too many queues.
+        Refusal: If the real queue does not exist yet, and the broker may create no more queues.
     """
     state.require_room_for_queue(draft.topic, draft.queue_id, reserve=True)
     levels = state.config.delay_levels_ms
@@ -492,7 +498,7 @@ def delayed(
 
 
 def due_again(message_topic: str, properties: str) -> tuple[str, int] | None:
-    """Return (topic, queue id) to which a message of the schedule topic is delivered when it is due."""
+    """Return the real topic and queue id of a delayed message that is due; None if they cannot be read."""
     found = decode_properties(properties)
     topic, queue_id = found.get(PROPERTY_REAL_TOPIC), found.get(PROPERTY_REAL_QID, "")
     if topic is None or not queue_id.isdecimal() or topic == message_topic:
@@ -501,10 +507,10 @@ def due_again(message_topic: str, properties: str) -> tuple[str, int] | None:
 
 
 def _store(state: BrokerState, drafts: list[Draft], *, now_ms: int) -> list[Placed]:
-    """Store drafts of one queue.
+    """Store messages of one queue.
 
     Raises:
-        Refusal: If the store cannot accept them.
+        Refusal: If the store cannot accept the messages.
     """
     state.require_room_for_queue(drafts[0].topic, drafts[0].queue_id)
     try:
@@ -529,14 +535,14 @@ def _store(state: BrokerState, drafts: list[Draft], *, now_ms: int) -> list[Plac
 def _answer(
     state: BrokerState, reply: RemotingCommand, topic: str, *, waits: bool
 ) -> RemotingCommand | Later:
-    """Hold an answer back until the data that it acknowledges are on disk.
+    """Return the answer, or an instruction to send it only when the data that it acknowledges are on disk.
 
-    With SYNC_FLUSH the message must be on disk. The topic must always be, because a start drops messages of
-    unknown topics.
+    With SYNC_FLUSH, the message must be on disk before the answer. The topic must be on disk with every
+    setting: at its next start, the broker drops messages of topics that are not in its topic table.
 
     Args:
-        topic: Topic of the message, now or after its delay.
-        waits: False if the sender does not want to wait for the message (property ``WAIT=false``).
+        topic: Topic of the message; for a delayed message, the topic after its delay.
+        waits: False if the sender does not want to wait for the disk (property ``WAIT=false``).
     """
     synced = state.store.log.max_offset if state.config.sync_flush and waits else 0
     unsaved = bool(state.unsaved_topics) and topic in state.unsaved_topics

@@ -1,4 +1,4 @@
-"""Tag codes, by which the broker filters messages: hashes of tags (pure)."""
+"""Tag codes: hashes of tags, by which the broker filters messages (no I/O, no clock)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from routekeeper.remoting.message import NAME_END, PAIR_END, PROPERTY_TAGS, pars
 
 _MARK = f"{PROPERTY_TAGS}{NAME_END}"
 
-#: Longest tag and longest expression, in characters, that are remembered, because strangers choose both.
+#: Longest tag and longest expression to cache, in characters. Clients choose both, so memory needs a bound.
 _TAG_MAX: Final = 64
 _EXPRESSION_MAX: Final = 1024
 _remembered_hash = lru_cache(maxsize=4096)(tag_hash)
@@ -22,7 +22,10 @@ def cached_tag_hash(tag: str) -> int:
 
 
 def tags_of(properties: str) -> str:
-    """Return the TAGS property in the text of properties, empty if there is none; the last duplicate wins."""
+    """Return the value of TAGS in encoded properties; empty without TAGS.
+
+    If TAGS occurs several times, the last value counts.
+    """
     begin = properties.find(_MARK)
     if begin < 0:
         return ""
@@ -38,13 +41,13 @@ def tags_of(properties: str) -> str:
 
 
 def tags_code(properties: str) -> int:
-    """Return the code of a message: the hash of its tag, 0 without one."""
+    """Return the tag code of a message: the hash of its tag, or 0 without a tag."""
     tags = tags_of(properties)
     return cached_tag_hash(tags) if tags else 0
 
 
 def subscription_codes(expression: str) -> frozenset[int] | None:
-    """Return the codes that ``A || B`` wants; None for everything.
+    """Return the tag codes that an expression such as ``A || B`` wants; None for all messages.
 
     Raises:
         ValueError: If the expression names no tag.

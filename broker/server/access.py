@@ -1,4 +1,4 @@
-"""Accounts and networks of a broker: access files, which are read again, and requests that change them."""
+"""Access control of a broker by accounts and networks: access files and the requests that change them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from routekeeper.remoting.watched_files import WatchedFiles
 
 logger = logging.getLogger(__name__)
 
-#: Requests that change accounts, each with the code of its answer if it fails.
+#: Requests that change accounts, each with the response code for a change that failed.
 _FAILED: Final = {
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED,
     RequestCode.DELETE_ACL_CONFIG: ResponseCode.DELETE_ACL_CONFIG_FAILED,
     RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED,
 }
 CHANGES: Final = frozenset(_FAILED)
-#: All requests about accounts. A broker without accounts answers that it does not support them.
+#: All requests about accounts. A broker without accounts answers that it does not support these requests.
 ACCOUNT_REQUESTS: Final = CHANGES | {
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
     RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
@@ -48,12 +48,12 @@ ACCOUNT_REQUESTS: Final = CHANGES | {
 
 
 class BrokerAccess:
-    """The check of each request to a broker by networks and accounts, and the requests about accounts.
+    """Access control: checks every request by networks and accounts, and serves requests about accounts.
 
-    The constructor reads the access files, which blocks.
+    The constructor blocks, because it reads the access files.
 
     Attributes:
-        files: The access files; None if accounts are not checked.
+        files: The access files; None if the broker does not check accounts.
 
     Raises:
         SettingError: If the access files cannot be used.
@@ -78,7 +78,7 @@ class BrokerAccess:
 
     @property
     def is_needed(self) -> bool:
-        """Return whether any check is switched on."""
+        """True if the broker checks accounts or networks."""
         return self._accounts is not None or self._networks is not None
 
     @property
@@ -86,7 +86,7 @@ class BrokerAccess:
         return self._accounts is not None
 
     def denied(self, request: RemotingCommand, host: str) -> Denied | None:
-        """Return the refusal of a request; None if it may be served."""
+        """Return the refusal of a request; None if the broker may serve the request."""
         rule = broker_rule(request.code)
         if rule.admin:
             denied = outside_networks(request, host, self._networks)
@@ -100,7 +100,7 @@ class BrokerAccess:
         """Serve a request about accounts.
 
         Args:
-            broker_addr: Address under which this broker is registered.
+            broker_addr: Address under which this broker is registered with nameservers.
         """
         assert self._accounts is not None
         if request.code == RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG:
@@ -124,14 +124,15 @@ class BrokerAccess:
         return request.reply()
 
     async def _change(self, request: RemotingCommand) -> None:
-        """Write a file as a request asks, and put it in force.
+        """Change an access file as a request asks, and apply the changed file.
 
         Raises:
-            ChangeFailed: If the file is not written, or if it is written but another access file cannot be
-                used.
+            ChangeFailed: If the file cannot be written, or if another access file cannot be used. In the
+                second case the changed file is written, but not in force.
         """
         assert self.files is not None
-        # An operator may have edited the files since they were read. Those edits must not be lost.
+        # An operator may have edited the files since the last read. Read the files again first: otherwise
+        # these edits would be lost.
         outcome = await self.files.look()
         if outcome.startswith("refused"):
             raise changes.ChangeFailed(f"the access files cannot be used, nothing was changed: {outcome}")
@@ -155,7 +156,7 @@ class BrokerAccess:
             raise changes.ChangeFailed(f"{name} is written, and not in force: {outcome}")
 
     def _places(self) -> tuple[list[Path], list[Path]]:
-        """Return the access files and their folders, which change when a file is added or replaced."""
+        """Return the access files, and the files and folders to watch for changes."""
         if self._config.acl_file:
             return [self._default], [self._default]
         folders = acl_folders(self._default.parent / "acl")
@@ -173,8 +174,8 @@ class BrokerAccess:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Replace a file and keep its mode; blocks."""
-    path = path.resolve()  # a symbolic link stays a link: its target is replaced
+    """Replace a file and keep its mode. This call blocks."""
+    path = path.resolve()  # replace the target of a symbolic link, not the link
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
     except FileNotFoundError:
@@ -185,7 +186,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def watch_namesrv_keys(config: BrokerConfig) -> WatchedFiles[Keys] | None:
-    """Read the keys that sign requests to nameservers, and read them again when they change.
+    """Return the watched file of the keys that sign requests to nameservers; None without such a file.
 
     Raises:
         SettingError: If the keys cannot be used.

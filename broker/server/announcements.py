@@ -1,4 +1,4 @@
-"""Announcements of topics: a bounded number is under way; later changes are announced together."""
+"""Announcements of changed topics. A bounded number run at the same time; later changes are collected."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from routekeeper.broker.server.registrar import Announcer
 from routekeeper.broker.server.registration import Trigger
 from routekeeper.remoting.route import DataVersion, TopicConfig
 
-#: Bound of the announcements under way: one that waits for a silent nameserver must not delay the others.
+#: Largest number of announcements that run at the same time. More than one may run, because an announcement
+#: that waits for a silent nameserver must not delay the others.
 UNDER_WAY_MAX: Final = 16
-#: Bound of the changed topics that are announced one by one. If more changed, all topics are announced.
+#: Largest number of topics in an announcement of changed topics. If more topics have changed, the broker
+#: announces all its topics.
 SINGLE_MAX: Final = 100
 
 Changes = Sequence[tuple[TopicConfig, DataVersion]]
 
 
 class Announcements:
-    """Announces the changes that requests make.
+    """Announcements of the changes that requests make.
 
-    Each request that changes a topic or a permission may ask for an announcement, and anybody may send such
-    requests. While the bound of announcements is under way, further changes are collected for the next one.
+    Any client may send requests that change topics or permissions, and each change needs an announcement.
+    While UNDER_WAY_MAX announcements run, further changes are collected for the next announcement.
 
     Args:
-        spawn: Makes a task.
+        spawn: Function that starts a task.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class Announcements:
         self._asked: asyncio.Future[None] | None = None  # done when the collected changes are announced
 
     def announce(self, changes: Changes, *, of_all: bool = False) -> asyncio.Future[None]:
-        """Announce changed topics, or all topics; return a future that is done after the attempt."""
+        """Announce changed topics, or all topics; return a future that is done after that announcement."""
         self._changes += changes
         self._of_all |= of_all or len(self._changes) > SINGLE_MAX
         if self._of_all:

@@ -1,8 +1,8 @@
-"""Delivers delayed messages: from the schedule topic to their real topics when their time has come.
+"""Delivery of delayed messages: the broker moves a due message from the schedule topic to its real topic.
 
-Each delay level is one queue of the schedule topic, so its messages are due in their order in the queue.
-After a crash, messages are delivered again that were delivered after the last write of the offsets, as in
-RocketMQ.
+Each delay level is one queue of the schedule topic, so the messages of a queue become due in their order.
+After a crash, the broker delivers messages again if they were delivered after the last write of the delay
+offsets, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from routekeeper.remoting.message import StoredMessage
 
 logger = logging.getLogger(__name__)
 
-#: Bounds of the messages that are delivered in one turn of the loop: their number, and their bytes unless the
-#: first is larger. All are of one level; then other levels and other work on the loop have their turns.
+#: Bounds of one call of :func:`deliver_due`: number of messages, and their bytes (the first message may be
+#: larger). A call delivers messages of one level. Other tasks of the event loop run between two calls.
 TURN_MESSAGES: Final = 32
 TURN_BYTES: Final = 1 << 20
-#: Pause in seconds after the store refused a message.
+#: Pause in seconds after the store has refused a message.
 _RETRY_S: Final = 1.0
 
 
 def deliver_due(state: BrokerState, *, now_ms: int, limit: int = TURN_MESSAGES) -> float | None:
-    """Deliver due messages of one level, at most ``limit`` of them; the levels take turns.
+    """Deliver at most ``limit`` due messages of one level; the next call begins with the next level.
 
     Returns:
-        Seconds until the next message is due, 0.0 if that may be now; None if no message waits.
+        Seconds until the next message is due; 0.0 if a message may be due now; None if no message waits.
 
     Raises:
-        StoreUnavailable: If the store refused a message; earlier deliveries stay valid.
+        StoreUnavailable: If the store refused a message; deliveries before this message stay valid.
         OSError: If the disk failed at some level, and no other level has due messages.
     """
     wait_ms: int | None = None
@@ -59,7 +59,7 @@ def deliver_due(state: BrokerState, *, now_ms: int, limit: int = TURN_MESSAGES) 
             continue
         except Mending:
             if is_mending:
-                return 0.0  # one slice of the search in a turn
+                return 0.0  # search one log slice per call; a longer search would block the event loop
             is_mending = True
             continue
         if delivered:
@@ -74,13 +74,14 @@ def deliver_due(state: BrokerState, *, now_ms: int, limit: int = TURN_MESSAGES) 
 
 
 def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -> tuple[int | None, bool]:
-    """Deliver due messages of one level, within the bounds of a turn.
+    """Deliver due messages of one level, within the bounds of one call.
 
     Returns:
-        The ms until its next message is due, if known, and whether there was a due message.
+        Time in ms until the level's next message is due, or None if unknown; and True if the function
+        delivered or dropped a message.
 
     Raises:
-        OSError: If a message cannot be read; earlier deliveries stay valid.
+        OSError: If a message cannot be read; deliveries before this message stay valid.
     """
     queue_id, delay_ms = level - 1, state.config.delay_levels_ms[level - 1]
     low, high = state.store.bounds(SCHEDULE_TOPIC, queue_id)
@@ -95,7 +96,7 @@ def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -
             break
         for entry in entries:
             left_ms = entry.tags_code - now_ms
-            # A due time further away than the delay means that the clock was set back.
+            # If the remaining time is longer than the level's delay, the clock was set back: deliver now.
             if entry.size > 0 and 0 < left_ms <= delay_ms:
                 return left_ms, offset > begin
             size += entry.size
@@ -133,7 +134,7 @@ def _deliver(state: BrokerState, message: StoredMessage, *, now_ms: int) -> None
     try:
         placed = state.store.put(draft, now_ms=now_ms)
     except LocalProtocolError as error:
-        # The message was stored under other settings. Drop it: otherwise it would be tried again without end.
+        # The message is not valid under the present settings. Drop it: otherwise it would be retried forever.
         logger.error("delayed message dropped id=%s error=%s", message.offset_message_id, error)
         return
     state.stats.stored(topic, 1, state.store.log.max_offset - placed.physical_offset)
@@ -141,10 +142,11 @@ def _deliver(state: BrokerState, message: StoredMessage, *, now_ms: int) -> None
 
 
 class DelayService:
-    """Runs :func:`deliver_due` whenever a message is due.
+    """Task that calls :func:`deliver_due` whenever a message is due.
 
     Args:
-        delivered: Called after each turn, to perform the state's effects.
+        delivered: Callback after each call of :func:`deliver_due`. The callback performs the effects that the
+            deliveries have requested in the state, such as waking held pulls.
     """
 
     def __init__(self, state: BrokerState, *, delivered: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Work in steps on threads that wait for the disk."""
+"""Work that runs in steps on threads, because each step may wait for the disk."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 async def in_threads(steps: Generator[Callable[[], Any], Any, T], threads: DiskThreads) -> T:
-    """Run work whose yielded steps run in threads, one after the other; return its result."""
+    """Run each step that the generator yields in a thread, one step at a time; return the work's result."""
     loop = asyncio.get_running_loop()
     try:
         work = next(steps)
         while True:
             try:
-                # run it here: the way to a thread and back takes longer than most such steps
+                # Run no thread for this empty step: the switch to a thread takes longer than the step.
                 if work is no_work:
                     outcome = None
                     await asyncio.sleep(0)

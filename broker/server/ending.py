@@ -1,4 +1,7 @@
-"""End of the process: in order at a signal; at once at a later one, or after too long a time."""
+"""Signals that end the process: the first one begins an orderly shutdown, a second one ends it at once.
+
+A shutdown that takes too long is ended by force.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +21,29 @@ logger = logging.getLogger(__name__)
 
 #: Longest time in seconds from the signal to the end of the process, even if something hangs.
 END_S: Final = 30.0
-#: Exit code of a process that failed, or could not end in order. Source: EX_SOFTWARE, sysexits.h.
+#: Exit code of a process that failed, or had no orderly shutdown. Source: EX_SOFTWARE, sysexits.h.
 UNORDERLY: Final = 70
 
 
 def end_at_signals(stop: asyncio.Event, reload: Callable[[], None]) -> Ending:
-    """Set ``stop`` at a signal that ends servers, and end the process by force if it hangs.
+    """Set ``stop`` at a signal that ends servers. If the process hangs, end it by force after END_S seconds.
 
-    A thread waits for signals, because the loop notices none while it waits for the disk. Call this in the
-    loop's thread, before there are other threads.
+    A separate thread waits for signals, because the event loop notices no signal while it waits for the disk.
+    Call this function in the loop's thread before any other thread starts.
 
     Args:
-        reload: Called on the loop at a signal to read settings and files again.
+        reload: Callback that runs on the event loop at a signal to read settings and files again.
 
     Returns:
-        An object that has the exit code once ``stop`` is set.
+        An object that has the exit code as soon as ``stop`` is set.
     """
     end_at, reloading = server_signals()
     numbers = (*end_at, *reloading)
-    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # do this first: a signal in between would be lost
+    # Block the signals first: a signal that reaches the empty handler below would be lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     for number in numbers:
-        signal.signal(number, lambda *_: None)  # the thread would not get a signal that is ignored
+        # The parent process may have set SIG_IGN. sigwait would never return an ignored signal.
+        signal.signal(number, lambda *_: None)
     ending = Ending()
     waiting = threading.Thread(
         target=_wait,
@@ -59,7 +64,7 @@ def _wait(
     ending: Ending,
 ) -> None:
     while (number := signal.sigwait(numbers)) in reloading:
-        with contextlib.suppress(RuntimeError):  # the loop has ended already
+        with contextlib.suppress(RuntimeError):  # the event loop has ended already
             loop.call_soon_threadsafe(reload)
     ending.take(number, time.monotonic())
     late = threading.Timer(END_S, _exit, (UNORDERLY, f"not ended {END_S:g} s after the signal, exiting"))

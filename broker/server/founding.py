@@ -1,7 +1,7 @@
-"""Name of a broker and folder of its store: a store keeps the broker name that it got at its first start.
+"""Name of a broker and folder of its store. A store keeps the broker name that it got at its first start.
 
-The default name is the host's name, and a host's name may change: a new container has another one. So the
-default folder does not depend on the name, and the name in a store wins over the host's name.
+The default name is the host's name. The host's name may change: a new container has a new host name.
+Therefore the default folder does not depend on the name, and a store's name wins over the host's name.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from routekeeper.broker.errors import SettingError
 from routekeeper.broker.store.files import Disk, load_state, write_state
 from routekeeper.broker.tables.state_files import NAME, TOPICS
 
-#: Name of a broker whose host has none. Source: BrokerConfig.localHostName, RocketMQ 4.9 and 5.3.
+#: Name of a broker on a host without a usable name. Source: BrokerConfig.localHostName, RocketMQ 4.9 and 5.3.
 NO_HOST_NAME: Final = "DEFAULT_BROKER"
-#: The default folder of the store of a broker without a name.
+#: Default folder of the store of a broker whose settings have no name.
 UNNAMED: Final = "broker"
-#: Default name, and so default folder, in releases whose stores kept no names.
+#: Default name and default folder in earlier releases. Stores of these releases have no file with the name.
 FORMER: Final = "broker-a"
 
 
 def host_name(text: str) -> str:
-    """Return a broker name made from a host's name."""
+    """Return the host's name if it is an allowed broker name, otherwise the default name."""
     return text if is_broker_name(text) else NO_HOST_NAME
 
 
 def default_place(stores: Mapping[str, str], asked: str | None, *, root: Path) -> Path:
-    """Return the folder of the store of a broker whose settings name none.
+    """Return the default folder of a broker's store, for settings that do not name a folder.
 
     Args:
-        stores: Broker name by folder below ``root``.
-        asked: Name that the settings give the broker.
+        stores: Broker name of each existing store, by folder below ``root``.
+        asked: Broker name in the settings; None if the settings have no broker name.
 
     Raises:
-        SettingError: If several folders are possible, or if a new folder would lie beside the store of an
-            unnamed broker.
+        SettingError: If the settings have no name, and several stores are possible. Also if the settings have
+            a name and no store has it, but ``root`` has the store of a broker that was started without a
+            name.
     """
     if asked is not None:
         if stores.get(asked) == asked:
@@ -60,7 +61,7 @@ def default_place(stores: Mapping[str, str], asked: str | None, *, root: Path) -
 
 
 def stores_below(disk: Disk, root: Path) -> dict[str, str]:
-    """Return the names of brokers by the folders of their stores.
+    """Return the broker name of each store below a folder, by the store's folder name.
 
     Raises:
         OSError: If the disk fails.
@@ -72,18 +73,18 @@ def stores_below(disk: Disk, root: Path) -> dict[str, str]:
     for folder in sorted(disk.names(root)):
         name = kept_name(disk, root / folder)
         if name is None and is_broker_name(folder) and _is_store(disk, root / folder):
-            name = folder  # in the store of an earlier release, the folder has the broker's name
+            name = folder  # stores of earlier releases have no name file; the folder has the broker's name
         if name is not None:
             found[folder] = name
     return found
 
 
 def name_of_store(disk: Disk, directory: Path, *, asked: str | None, host: str) -> str:
-    """Return the name of the broker that owns or will own this store.
+    """Return the name of the broker that owns this store, or that will own it after its first start.
 
     Raises:
-        OSError: If the disk refuses.
-        SettingError: If the store belongs to a broker of another name, or its name cannot be read.
+        OSError: If the disk fails.
+        SettingError: If the store belongs to a broker of another name, or if the stored name cannot be read.
     """
     kept = kept_name(disk, directory)
     if kept is None and asked is None and _is_store(disk, directory):
@@ -94,11 +95,11 @@ def name_of_store(disk: Disk, directory: Path, *, asked: str | None, host: str) 
 
 
 def keep_name(disk: Disk, directory: Path, name: str) -> None:
-    """Write the broker's name into a store, durably. A store with a name already must have this one.
+    """Write the broker's name into a store, durably. If the store has a name, check that the names are equal.
 
     Raises:
-        OSError: If the disk refuses.
-        SettingError: If the store has another name, or its name cannot be read.
+        OSError: If the disk fails.
+        SettingError: If the store has another name, or if the stored name cannot be read.
     """
     kept = kept_name(disk, directory)
     if kept is None:
@@ -108,11 +109,11 @@ def keep_name(disk: Disk, directory: Path, name: str) -> None:
 
 
 def kept_name(disk: Disk, directory: Path) -> str | None:
-    """Return the broker name in a store; None if there is none.
+    """Return the broker name in a store; None if the store has no name.
 
     Raises:
-        OSError: If the disk refuses.
-        SettingError: If it cannot be read.
+        OSError: If the disk fails.
+        SettingError: If the name cannot be read.
     """
     path = directory / "config" / NAME
     if not disk.is_there(path):

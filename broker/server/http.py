@@ -1,4 +1,4 @@
-"""HTTP for monitoring programs: ``/metrics``, ``/healthz`` and ``/readyz``, read-only."""
+"""HTTP server for monitoring programs: ``/metrics``, ``/healthz`` and ``/readyz``, read-only."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from routekeeper.remoting.http.listener import HttpConnections, protocol_log
 from routekeeper.remoting.tls_settings import PLAIN, PortTls
 from routekeeper.remoting.transport.port_context import watched_http
 
-#: Bound of connections: only a few monitoring programs need them.
+#: Largest number of connections. Only a few monitoring programs need connections.
 CONNECTIONS_MAX: Final = 64
-#: Time in seconds for requests in flight when the broker ends.
+#: Time in seconds that requests in flight have to finish when the broker stops.
 _DRAIN_S: Final = 1.0
 
 
 class HttpServer:
-    """Serves one port.
+    """HTTP server of one port.
 
     Args:
-        metrics: Makes the text of ``/metrics``.
-        refusing: Returns why the disk does not store messages or tables now; None if it does.
-        given_up: Returns begin and end of each missing part of the log.
-        tls: TLS of this port; the constructor reads its files.
+        metrics: Function that returns the text of ``/metrics``.
+        refusing: Function that returns the reason why the broker cannot store messages or tables on the disk
+            now; None if it can.
+        given_up: Function that returns begin and end offset of each part of the commit log that is lost.
+        tls: TLS settings of this port; the constructor reads the files that they name.
 
     Attributes:
-        tls_files: Files of TLS; None if the port has no TLS.
+        tls_files: TLS files of this port; None if the port has no TLS.
 
     Raises:
-        TlsSettingError: If those cannot be used.
+        TlsSettingError: If the TLS files cannot be used.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class HttpServer:
         self._gathering = asyncio.Lock()
 
     async def start(self, host: str, port: int) -> str:
-        """Bind and serve; return the bound ``host:port``.
+        """Bind the address and begin to serve; return the bound ``host:port``.
 
         Raises:
             OSError: If the address cannot be bound.
@@ -80,7 +81,7 @@ class HttpServer:
         return join_address(bound, bound_port)
 
     async def close(self) -> None:
-        """Stop accepting and close; requests in flight get a moment to end."""
+        """Stop accepting connections, and close; requests in flight have a second to finish."""
         if self.tls_files is not None:
             self.tls_files.close()
         await self._connections.close()
@@ -110,7 +111,7 @@ class HttpServer:
         return response
 
     async def _serve_metrics(self, request: web.Request) -> web.Response:
-        async with self._gathering:  # make one text at a time, however many clients ask
+        async with self._gathering:  # gather one text at a time: many clients must not multiply this work
             body = await self._metrics()
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 

@@ -1,7 +1,7 @@
-"""Lag of consumer groups, in messages and in time; pure.
+"""Lag of consumer groups, in messages and in time.
 
-A broker may have thousands of groups. ``/metrics`` names the groups with the greatest lag, and sums up all
-groups. The store time of oldest messages is read for a bounded number of queues.
+A broker may have thousands of groups. ``/metrics`` lists only the groups with the greatest lag, and the sum
+of all groups. It reads the store time of the oldest unconsumed message for a bounded number of queues.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Final, NamedTuple
 from routekeeper.broker.store.messages import MessageStore
 
 PAIRS_MAX: Final = 100
-"""Bound of the pairs of a topic and a group that are named."""
+"""Largest number of pairs of a topic and a group that ``/metrics`` lists."""
 QUEUES_MAX: Final = 1_000
-"""Bound of the queues of these pairs whose oldest message is read."""
+"""Largest number of queues whose oldest unconsumed message is read, for all listed pairs together."""
 KEPT_S: Final = 10.0
-"""Seconds after which the oldest messages are read again."""
+"""Seconds after which ``/metrics`` reads the store times of the oldest unconsumed messages again."""
 
 
 class Behind(NamedTuple):
-    """A group with unconsumed messages in a topic.
+    """The lag of a group in a topic.
 
     Attributes:
-        queues: Queues with messages for it, each with the offset of the next one.
+        queues: Queue id and offset of the group's next message, for each queue with unconsumed messages.
     """
 
     messages: int
@@ -34,7 +34,7 @@ class Behind(NamedTuple):
 
 
 def most_behind(groups: Iterable[Behind]) -> list[Behind]:
-    """Return the pairs to show, the greatest lag first."""
+    """Return the topic and group pairs that ``/metrics`` lists, the greatest lag first."""
     return heapq.nlargest(PAIRS_MAX, groups)
 
 
@@ -56,10 +56,10 @@ def behind_in(
 def oldest_messages(
     store: MessageStore, groups: Iterable[Behind]
 ) -> Callable[[], dict[tuple[str, str], int]]:
-    """Return a function for any thread: the store time (Unix ms) of the oldest message for each of these.
+    """Return a function that reads the store times (Unix ms) of groups' oldest unconsumed messages.
 
-    A pair whose messages cannot be read is left out. So are all pairs after the first :data:`QUEUES_MAX`
-    queues.
+    The function may run in any thread. It returns one time for each pair of a topic and a group. A pair is
+    missing if its messages cannot be read, or if earlier pairs have :data:`QUEUES_MAX` queues together.
     """
     looks, room = [], QUEUES_MAX
     for behind in groups:

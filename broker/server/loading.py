@@ -1,4 +1,4 @@
-"""Loads the state of one broker from its directory."""
+"""Loading of one broker's state from its directory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from routekeeper.remoting.state_file import Trust
 
 logger = logging.getLogger(__name__)
 
-#: Share of the machine's memory that the newest part of the log is assumed to fill.
+#: Assumed share of the machine's memory that caches the newest part of the commit log.
 _HOT_SHARE: Final = 0.4
 
 
@@ -62,23 +62,25 @@ def load_broker(
     now_ms: int,
     changed_settings: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[BrokerState, StateFiles]:
-    """Return the state of a broker, and the files that store it.
+    """Return the state of a broker, and the files that store this state.
 
-    If a power cut removed the end of the log, this corrects all references to it. The corrections are on disk
-    before anything new is stored there.
+    If a power cut removed the end of the commit log, correct all references to that part. The corrections
+    are on disk before the broker stores new messages at the same offsets.
 
     Args:
-        boot: Name of the machine's present boot; empty if unknown.
-        changed_settings: See :func:`read_changed_settings`; they are in ``config`` already.
+        boot: Id of the machine's current boot; empty if unknown.
+        changed_settings: Settings that request 25 changed, see :func:`read_changed_settings`; ``config``
+            contains them already.
 
     Raises:
         SettingError: If the store belongs to a broker of another name.
-        StoreDamaged, ValueError: If the content of the disk cannot be used, or an operator has to decide.
+        StoreDamaged, ValueError: If the content of the disk cannot be used, or if an operator has to choose
+            how to go on.
         OSError: If the disk fails.
     """
     tables = directory / "config"
     make_directories(disk, tables)
-    disk.sync_directory(tables)  # an earlier process may have left names that are not durable yet
+    disk.sync_directory(tables)  # make file names durable that an earlier process may not have synced
     keep_name(disk, directory, config.broker_name)
     topics = TopicConfigs(
         StartTopics(
@@ -93,7 +95,7 @@ def load_broker(
         )
     )
     groups, offsets = GroupConfigs(), ConsumerOffsets()
-    # A table without a checksum gets one only after it was compared with the log.
+    # If the topic table has no checksum, add none yet: first compare the table with the commit log.
     trust = load_state(disk, tables / TOPICS, topics.load, adopt=False).trust
     topics.begin(now_ms=now_ms)
     topics_found = read_journals(disk, tables / TOPICS, topics)
@@ -147,7 +149,7 @@ def load_broker(
         (files.settings, Trust.CHECKED),
     ):
         if found in (Trust.CHECKED, Trust.ABSENT):
-            file.is_as_loaded()  # other tables are written anew, and damaged files are set aside
+            file.is_as_loaded()  # The broker writes all other files again, and sets damaged files aside.
     try:
         _follow_log(state, files, now_ms=now_ms)
     except BaseException:
@@ -157,7 +159,7 @@ def load_broker(
 
 
 def read_changed_settings(disk: Disk, directory: Path) -> dict[str, str]:
-    """Return the settings that request 25 changed while a broker ran over this directory.
+    """Return the settings that request 25 changed while a broker used this directory.
 
     Raises:
         ValueError: If the file cannot be read as settings.
@@ -176,7 +178,7 @@ def _parse_delays(text: str) -> dict[int, int]:
 def _compare(
     topics: TopicConfigs, trust: Trust, checkpoint: Checkpoint | None, path: Path, *, lacks_changes: bool
 ) -> None:
-    """Search the log for topics, unless the table is the newest one that the store knows."""
+    """Treat messages of unknown topics as valid, unless the topic table is known to be the newest version."""
     counter = 0 if checkpoint is None else checkpoint.topics_counter
     had = topics.data_version.counter
     is_older = topics.is_older_than(counter)
@@ -187,14 +189,14 @@ def _compare(
 
 
 def _follow_log(state: BrokerState, files: StateFiles, *, now_ms: int) -> None:
-    """Correct all references to a part of the log that a power cut removed."""
+    """Correct references to the part of the commit log that a power cut removed, and save the tables."""
     store, topics = state.store, state.topics
     counts = dict(store.queue_counts)
     if topics.unknown_from is not None:
         _count_delayed(state, topics.unknown_from, counts)
     corrected = topics.follow_log(lambda: store.log.max_offset, counts, now_ms=now_ms)
     try:
-        # Do this before anything new is stored: records that were skipped in the log must not count later.
+        # Save before new messages are stored: records that this start skips must stay invalid later.
         save_now(files.topics)
     except OSError as error:
         if corrected:
@@ -205,17 +207,24 @@ def _follow_log(state: BrokerState, files: StateFiles, *, now_ms: int) -> None:
     )
     try:
         save_now(files.groups)
-    except OSError as error:  # its journal still exists
+    except OSError as error:  # not fatal, because the table's journal still has all changes
         logger.error("file not written path=%s error=%s", files.groups.name, error)
     save_now(files.offsets)
-    state.offsets.snapshot()  # encode all offsets now, before any client is served
+    state.offsets.snapshot()  # encode all offsets now; while the broker serves, this would delay requests
     for level, offset in state.delay_offsets.items():
         state.delay_offsets[level] = min(offset, store.bounds(SCHEDULE_TOPIC, level - 1)[1])
     save_now(files.delays)
 
 
 def _count_delayed(state: BrokerState, begin: int, counts: dict[str, int]) -> None:
-    """Also count topics that have only delayed messages so far, from a log offset on."""
+    """Raise queue counts so that they include the real queues of delayed messages.
+
+    Without this, a topic whose messages are all still delayed would be missing from ``counts``.
+
+    Args:
+        begin: Log offset; only delayed messages from this offset on count.
+        counts: Number of queues that each topic needs.
+    """
     store = state.store
     for queue_id in range(len(state.config.delay_levels_ms)):
         low, high = store.bounds(SCHEDULE_TOPIC, queue_id)
@@ -228,17 +237,21 @@ def _count_delayed(state: BrokerState, begin: int, counts: dict[str, int]) -> No
 
 
 def _message(store: MessageStore, queue_id: int, offset: int) -> StoredMessage | None:
-    """Return a delayed message; a damaged entry is searched to the end, because no client is served yet."""
+    """Return a delayed message.
+
+    If the message's queue entry is damaged, search the log until the message is found or lost. The search may
+    block, because no client is connected while the broker starts.
+    """
     while True:
         with suppress(Mending):
             return store.message_in_queue(SCHEDULE_TOPIC, queue_id, offset)
 
 
 def save_now(file: StateFile) -> None:
-    """Write a file now, if its table has changed.
+    """Write a file in this thread, if its table has changed.
 
     Raises:
-        OSError, StoreUnavailable: If it could not be written.
+        OSError, StoreUnavailable: If the file could not be written.
     """
     run_here(file.save(whole=True))
     if file.failure is not None:
@@ -246,7 +259,7 @@ def save_now(file: StateFile) -> None:
 
 
 def run_here(steps: Steps) -> None:
-    """Run work in this thread, blocking: only for the start and the end of the process."""
+    """Run the steps in this thread. The call blocks: use it only at the start and the end of the process."""
     generator: Generator[Any, Any, None] = steps
     try:
         work = next(generator)

@@ -1,8 +1,9 @@
 """Metrics of a broker (``/metrics``), under the names and labels of RocketMQ's own exporter.
 
-Pure but for the store. Rates are means of the last minute, as in the exporter. Metrics are missing that the
-exporter gets from clients, and those of things that this broker lacks: latencies of puts, pools of threads.
-Strangers choose topics and groups, so a family has a bounded number of them: those with the greatest values.
+Only the store does I/O. Rates are means over the last minute, as in the exporter. Two kinds of the exporter's
+metrics are missing: metrics that the exporter gets from clients, and metrics that this broker does not have
+(such as put latencies and sizes of thread pools). Clients can create any number of topics and groups.
+Therefore a family of metrics lists only the topics and groups with the greatest values.
 
 Source: RMQMetricsCollector and MetricsCollectTask, rocketmq-exporter.
 """
@@ -38,14 +39,15 @@ from routekeeper.remoting.output import lines_dropped, lines_left_out
 from routekeeper.remoting.transport.limits import ServerStats
 from routekeeper.remoting.transport.server_hooks import ServerHooks, hook_figures
 
-#: Kinds of connections: consumers (including those that also produce), producers, other clients that sent a
-#: request, and clients that sent none.
+#: Kinds of connections: of a consumer (which may also produce), of a producer, of a client that has sent
+#: only other requests, and of a client that has sent no request.
 CONNECTION_KINDS: Final = ("consumer", "producer", "client", "other")
-#: Bound of the series in a family whose labels strangers choose.
+#: Largest number of series in a family of metrics whose labels clients choose.
 SERIES_MAX: Final = 1_000
-#: Number of queues that one step reads.
+#: Number of queues that one step of :func:`gather` reads. Other tasks can run between two steps.
 _TURN: Final = 500
-#: Statistic to the name of its rate, whose key is a topic, or a topic and a group.
+#: Names of metrics by statistic. The key of these statistics is a topic. In the next table, the key of each
+#: statistic is a topic and a group.
 _TOPIC_RATES: Final = {
     TOPIC_PUT_NUMS: "rocketmq_producer_tps",
     TOPIC_PUT_SIZE: "rocketmq_producer_message_size",
@@ -57,7 +59,7 @@ _GROUP_RATES: Final = {
 }
 _BROKER_RATES: Final = {BROKER_PUT_NUMS: "rocketmq_broker_tps", BROKER_GET_NUMS: "rocketmq_broker_qps"}
 _RUNTIME: Final = "rocketmq_brokeruntime_"
-#: Bound of a group's members whose addresses and ids are named, because strangers choose them.
+#: Largest number of group members that a label lists. Clients choose their ids, so the label needs a bound.
 _NAMED_MAX: Final = 16
 _HELP: Final = {
     "rocketmq_broker_tps": "Messages stored per second.",
@@ -80,10 +82,10 @@ _HELP: Final = {
 
 
 class Samples(Collector):
-    """Families of samples, each described once.
+    """Families of metrics with their samples; each family has one help text.
 
     Attributes:
-        runtime: Labels of the broker's own figures.
+        runtime: Labels of the metrics of the broker itself.
         behind: Groups with the greatest lag.
         histograms: Metrics of type histogram.
     """
@@ -96,12 +98,12 @@ class Samples(Collector):
         self._many: dict[str, list[tuple[float, int, Mapping[str, str]]]] = {}
 
     def add_one_of_many(self, name: str, value: float, labels: Mapping[str, str]) -> None:
-        """Add a sample whose labels strangers choose, see :meth:`choose`."""
+        """Add a sample whose labels clients choose. :meth:`choose` later keeps the sample or drops it."""
         samples = self._many.setdefault(name, [])
         samples.append((value, -len(samples), labels))
 
     def choose(self) -> Iterable[None]:
-        """Choose the greatest samples of each large family, in steps, so that other work has its turn."""
+        """Keep only the greatest samples of each large family. Other tasks can run after each family."""
         for name, samples in self._many.items():
             for value, _, labels in heapq.nlargest(SERIES_MAX, samples):
                 self.add(name, value, labels)
@@ -112,7 +114,7 @@ class Samples(Collector):
         self._many.clear()
 
     def add(self, name: str, value: float, labels: Mapping[str, str], *, help_: str = "") -> None:
-        """Add a sample; a name that ends in ``_total`` means a counter."""
+        """Add a sample to a counter if the name ends in ``_total``, otherwise to a gauge."""
         family = self._families.get(name)
         if family is None:
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
@@ -124,7 +126,7 @@ class Samples(Collector):
 
 
 def gather(state: BrokerState) -> Generator[None, None, Samples]:
-    """Return all samples, in steps, so that other work has its turn."""
+    """Return all samples. The generator yields between steps, so that other tasks can run."""
     broker = {"cluster": state.config.cluster_name, "broker": state.config.broker_name}
     samples = Samples(
         {
@@ -253,9 +255,9 @@ _LAG_SECONDS: Final = "Age of the oldest message that a group has not consumed; 
 def _add_lag(
     samples: Samples, state: BrokerState, topic: str, group: str, queues: Mapping[int, int]
 ) -> Behind | None:
-    """Add the lag of a group, and return it.
+    """Add the lag of a group in a topic, and return this lag.
 
-    Broadcasting groups have none here: their members keep the offsets.
+    Return None for a broadcasting group: the broker does not know the lag, because members keep the offsets.
     """
     online = state.clients.consumer_group(group)
     if online is not None and online.is_broadcasting:
@@ -270,7 +272,7 @@ def _add_lag(
         "group": group,
         "topic": topic,
         "countOfOnlineConsumers": str(0 if online is None else len(online.client_ids())),
-        "msgModel": "1",  # clustering, by its position in Java's enum
+        "msgModel": "1",  # clustering: 1 is the ordinal number of this value in Java's enum
     }
     samples.add_one_of_many(name, float(lag.messages), labels)
     return lag
@@ -290,16 +292,16 @@ def encode(
     expirations: Mapping[str, float] = MappingProxyType({}),
     hooks: ServerHooks,
 ) -> bytes:
-    """Return everything in Prometheus' text format 0.0.4; in any thread.
+    """Return all metrics in Prometheus' text format 0.0.4. The function may run in any thread.
 
     Args:
-        disk: Size and free bytes of the log's file system; zeros if unknown.
-        requests: Number of requests by code.
+        disk: Size and free bytes of the file system that has the commit log; zeros if unknown.
+        requests: Number of requests by request code.
         connections: Number of open connections by kind.
-        lines_suppressed: Number of log lines about peers that were not written.
-        stats: Figures of requests, answers and the loop.
-        oldest: Store time (Unix ms) of the oldest message for a group, by topic and group.
-        expirations: Seconds until the certificate of a port ends, by port.
+        lines_suppressed: Number of lines about peers that were not written to the program's log.
+        stats: Statistics of requests, answers and the event loop.
+        oldest: Store time (Unix ms) of the oldest unconsumed message, by topic and group.
+        expirations: Seconds until the certificate of a port expires, by port.
     """
     if stats is not None:
         _add_wire(samples, stats)
@@ -339,12 +341,12 @@ def encode(
             samples.add(f"{_RUNTIME}{name}", value, samples.runtime, help_=help_)
     registry = CollectorRegistry()
     registry.register(samples)
-    ProcessCollector(registry=registry)  # systems without /proc get no such metrics
+    ProcessCollector(registry=registry)  # needs /proc; systems without /proc get no process metrics
     return generate_latest(registry)
 
 
 def _add_wire(samples: Samples, stats: ServerStats) -> None:
-    """Add the times of requests by their answers, and the lateness of the loop."""
+    """Add the response times of requests, the counts of answers, and the lateness of the event loop."""
     help_ = "Time from a request's arrival to its answer, without pulls that wait for messages."
     by_group = [({"group": group}, times) for group, times in sorted(stats.times.items())]
     samples.histograms.append(histograms("mqbroker_request_seconds", help_, by_group))

@@ -1,4 +1,4 @@
-"""Nameservers of a broker from its settings, including look-ups of names and an address server."""
+"""Nameservers of a broker, from its settings, from look-ups of host names, or from an address server."""
 
 from __future__ import annotations
 
@@ -13,28 +13,32 @@ from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.transport.lookups import look_up
 
 if TYPE_CHECKING:
-    from routekeeper.remoting.http.asking import AddressServer  # only brokers with an address server load it
+    from routekeeper.remoting.http.asking import AddressServer  # loaded only if an address server is used
 
 logger = logging.getLogger(__name__)
 
-#: Longest wait for a look-up in seconds. The system's resolver may take a minute; it goes on in its own
-#: thread.
+#: Longest wait for a look-up in seconds. The system's resolver may take a minute; the look-up then continues
+#: in its own thread.
 LOOK_UP_S: Final = 3.0
-#: First pause, and the pause after a failed look-up, in seconds. Source: BrokerController.initialize,
-#: RocketMQ 5.3.
+#: Upper bound, in seconds, of the pause after the first look-up and after a failed look-up. Source:
+#: BrokerController.initialize, RocketMQ 5.3.
 RETRY_S: Final = 10.0
-#: Bound of the addresses that one name gives.
+#: Largest number of addresses to use from the look-up of one host name.
 ADDRESSES_MAX: Final = 16
 
 
 class NameserverNames:
-    """Keeps the list of a broker's nameservers up to date.
+    """The list of a broker's nameservers, kept up to date.
 
-    It has the addresses of ``namesrvAddr``; with ``fetchNameSrvAddrByDnsLookup`` the present addresses of the
-    names in it. RocketMQ's brokers look up one name; here the list may have several names, and addresses
-    among them. Without ``namesrvAddr``, an address server lists the nameservers
-    (``fetchNamesrvAddrByAddressServer``). If a look-up fails, or the address server lists none, the known
-    addresses stay.
+    The list comes from the settings:
+
+    - ``namesrvAddr`` lists addresses. With ``fetchNameSrvAddrByDnsLookup``, host names in this setting are
+      replaced by their current addresses. RocketMQ's brokers look up one name; here the setting may have
+      several names, and also addresses.
+    - Without ``namesrvAddr``, an address server lists the nameservers if ``fetchNamesrvAddrByAddressServer``
+      is set.
+
+    If a look-up fails, or if the address server lists no nameserver, the known addresses stay.
     """
 
     def __init__(self) -> None:
@@ -45,7 +49,7 @@ class NameserverNames:
         self._listed: tuple[str, ...] = ()
 
     async def nameservers(self, config: BrokerConfig) -> tuple[str, ...]:
-        """Return the present nameservers of a broker, in order."""
+        """Return the current nameservers of a broker, in order."""
         if config.asks_address_server:
             return await self._ask(config.address_server_url)
         if config.look_up_namesrv:
@@ -72,7 +76,7 @@ class NameserverNames:
         return self._listed
 
     async def look_up(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the addresses, with ports and in order, of some ``name:port``."""
+        """Resolve a list of ``name:port``; return addresses with their ports, in the order of the list."""
         names = tuple(names)
         found = await asyncio.gather(*map(self._look_up, names))
         self._known = dict(zip(names, found, strict=True))
@@ -80,7 +84,7 @@ class NameserverNames:
         return tuple(dict.fromkeys(addr for addrs in found for addr in addrs))
 
     def pause_s(self, config: BrokerConfig) -> float | None:
-        """Return the seconds until the next look-up or request; None if there is none."""
+        """Return the seconds until the next look-up or request; None if the settings need neither."""
         if config.asks_address_server:
             period_s = config.fetch_period_ms / 1000
         elif config.look_up_namesrv:
@@ -104,7 +108,7 @@ class NameserverNames:
 
 
 async def numeric_addresses(name: str) -> frozenset[str]:
-    """Return the addresses of a ``name:port``, or the text itself if it cannot be looked up."""
+    """Resolve a ``name:port`` into addresses with this port; if the look-up fails, return the text itself."""
     try:
         return frozenset(await _addresses(name))
     except (OSError, ValueError, TimeoutError):

@@ -1,4 +1,4 @@
-"""TLS of a broker's own connections to nameservers."""
+"""TLS for a broker's connections to nameservers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTls:
-    """Files of TLS for connections that this broker makes; empty for none.
+    """TLS files for connections that this broker opens; an empty path means no file.
 
     Attributes:
-        checks: Nameservers must present a certificate for their host, signed by ``ca`` or by one of the
-            system's authorities.
+        checks: True if a nameserver must present a certificate for its host, signed by ``ca`` or by one of
+            the system's authorities.
     """
 
     ca: str
@@ -36,16 +36,19 @@ class OwnTls:
 
 
 def own_tls(config: BrokerConfig, file: TlsFile, *, enforcing: bool) -> OwnTls | None:
-    """Return TLS of this broker's own connections, None without TLS; settings win over the file (pure).
+    """Return the TLS files for connections that this broker opens; None without TLS. The files are not read.
 
-    RocketMQ checks no certificate by default. But an operator who names an authority expects a check.
+    Settings win over the file of ``--tls-config``.
+    RocketMQ checks no certificate of a server by default. This broker checks certificates by default if an
+    authority is configured, because an operator who configures an authority expects a check.
 
     Args:
         file: Content of the file of ``--tls-config``.
-        enforcing: This broker's own port demands TLS. As in RocketMQ, its connections then use TLS, too.
+        enforcing: True if this broker's own port demands TLS. Its connections to nameservers then also use
+            TLS by default, as in RocketMQ.
 
     Raises:
-        TlsSettingError: If settings do not fit together.
+        TlsSettingError: If the settings contradict each other.
     """
     enabled = config.tls_enable == "true" if config.tls_enable else file.enable
     if not (enforcing if enabled is None else enabled):
@@ -55,7 +58,7 @@ def own_tls(config: BrokerConfig, file: TlsFile, *, enforcing: bool) -> OwnTls |
     ca = config.tls_client_ca or config.tls_ca or file.client_ca
     cert, key = config.tls_client_cert, config.tls_client_key
     password = config.tls_client_key_password
-    if not cert:  # certificate and key come from the same source
+    if not cert:  # take the key from the file as well: certificate and key must belong together
         cert, key, password = file.client_cert, file.client_key, file.client_key_password
     if key and not cert:
         raise TlsSettingError("tls.client.keyPath needs tls.client.certPath")
@@ -68,10 +71,11 @@ def own_tls(config: BrokerConfig, file: TlsFile, *, enforcing: bool) -> OwnTls |
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """TLS from files that were read.
+    """A TLS context, made from files that were read.
 
     Attributes:
-        ends_at: Time (Unix s) at which the certificate expires, or the last authority if that is earlier.
+        ends_at: Time (Unix s) at which the own certificate expires, or at which the last authority expires;
+            the earlier of the two times.
     """
 
     own: OwnTls
@@ -80,12 +84,12 @@ class _Loaded:
 
 
 class NamesrvTls(CertificateFiles[_Loaded]):
-    """The files of TLS to nameservers.
+    """The TLS files for connections to nameservers.
 
-    New connections use the files as last read; the constructor reads them.
+    The constructor reads the files. New connections use the content that was read last.
 
     Attributes:
-        tls: TLS of the client that registers.
+        tls: TLS for the client that registers the broker.
     """
 
     def __init__(self, first: OwnTls, settle: Callable[[], OwnTls | None], *, config: str) -> None:
@@ -122,17 +126,17 @@ class NamesrvTls(CertificateFiles[_Loaded]):
 
 
 def _ends(file: str) -> list[float]:
-    """Return the time at which the certificates in a file expire; infinity without one."""
+    """Return the times at which the certificates in a file expire; infinity without a file."""
     if not file:
         return [math.inf]
     return ends_of(read_regular(file, size_max=CERTIFICATES_SIZE_MAX).decode("latin-1"))
 
 
 def namesrv_tls(config: BrokerConfig) -> NamesrvTls | None:
-    """Return TLS to nameservers, None without TLS. Blocking.
+    """Return TLS for connections to nameservers; None without TLS. This call blocks while it reads files.
 
     Raises:
-        SettingError: If settings do not fit together, or a file cannot be used.
+        SettingError: If the settings contradict each other, or if a file cannot be used.
     """
 
     def settle() -> OwnTls | None:

@@ -75,29 +75,32 @@ audit_logger = logging.getLogger("routekeeper.broker.audit")
 
 T = TypeVar("T")
 
-#: Longest wait in seconds for a client's answer to a forwarded request. Source: callConsumer, RocketMQ 4.9.
+#: Longest time in seconds to wait for a client's answer to a request that the broker passes on to the client.
+#: Source: callConsumer, RocketMQ 4.9.
 CLIENT_WAIT_S: Final = 10.0
-#: Bound of the queries by key under way; each reads files in a thread.
+#: Largest number of requests that are answered in steps at the same time. Their steps read files in threads.
 STEPWISE_MAX: Final = 32
-#: Bound of the clients that are asked for their state at once, by all requests together. A message that is
-#: sent along stays in memory until the client answers, so each 64 KiB of it count as a client.
+#: Largest number of clients that the broker asks at the same time, for all operators' requests together. A
+#: message that the broker sends to a client stays in memory until the client answers. Therefore a message
+#: counts as one client more for each 64 KiB.
 ASKED_MAX: Final = 1024
 _ASKED_BYTES: Final = 64 * 1024
-#: Bound of the bytes of all clients' answers to one request; one client alone may fill a frame of 16 MiB.
+#: Largest sum of bytes of all clients' answers to one request. If one client answers alone, its answer may be
+#: larger, up to a whole frame of 16 MiB.
 GATHERED_BYTES: Final = 8 << 20
-#: Bound of the queues that all but one of these requests list: each takes half a kilobyte until the answer is
-#: sent.
+#: Largest number of queues in all requests that are answered in steps at the same time. A single request may
+#: exceed this number if no other one runs. Each queue takes half a kilobyte until the answer is sent.
 LISTED_QUEUES_MAX: Final = 200_000
 #: Number of threads that read files for requests.
 _READERS: Final = 4
-#: Bound of the groups that one log line names.
+#: Largest number of groups that one log line names.
 _GROUPS_NAMED: Final = 8
-#: Longest wait in seconds of an operator's request for the registration of a changed topic.
+#: Longest time in seconds for which an operator's request waits until a changed topic is registered.
 _REGISTER_WAIT_S: Final = 3.0
 
 
 async def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
-    """Return (address to register, the same with the host as an IP for message ids).
+    """Return the address to register, and the same address with an IP address as host, for message ids.
 
     Raises:
         SettingError: If the host cannot be resolved.
@@ -111,7 +114,7 @@ async def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
     except ValueError:
         try:
             ip = (await lookups.addresses_of(host, timeout_s=lookups.LISTEN_WITHIN_S))[0]
-        except (OSError, ValueError) as error:  # UnicodeError: a host that no resolver accepts
+        except (OSError, ValueError) as error:  # a ValueError comes from a host that no resolver accepts
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise SettingError(f"brokerIP1={host}: cannot be resolved: {reason}") from None
     text = f"[{host}]" if ":" in host else host
@@ -119,7 +122,7 @@ async def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
 
 
 def _first_address() -> str:
-    """Return the address from which this machine would reach others (nothing is sent)."""
+    """Return the address that this machine uses towards other machines. The function sends no packet."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -129,7 +132,7 @@ def _first_address() -> str:
 
 
 def _only_cause(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """Return the exception of a task group if there is only one, so that callers can decide by its type."""
+    """Return the only exception in a group, so that callers can check its type; None if there are several."""
     leaves: list[BaseException] = []
     open_groups: list[BaseExceptionGroup[BaseException]] = [group]
     while open_groups:
@@ -142,7 +145,7 @@ def _only_cause(group: BaseExceptionGroup[BaseException]) -> BaseException | Non
 
 
 def _unsynced(reply: RemotingCommand) -> RemotingCommand:
-    """Return the answer for a stored message that may not survive a power cut."""
+    """Return the answer for a message that is stored, but that a power cut may still remove."""
     return RemotingCommand(
         code=ResponseCode.FLUSH_DISK_TIMEOUT,
         opaque=reply.opaque,
@@ -157,13 +160,13 @@ def _private(path: str, flags: int) -> int:
 
 
 def _today() -> int:
-    """Return a number that changes with the local day."""
+    """Return a number for the current local day; every day has a different number."""
     today = time.localtime()
     return today.tm_year * 1000 + today.tm_yday
 
 
 def _boot_id() -> str:
-    """Return the name of the machine's present boot; empty if unknown."""
+    """Return the id of the machine's current boot; empty if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -171,18 +174,19 @@ def _boot_id() -> str:
 
 
 class BrokerServer:
-    """One broker. Use: ``await BrokerServer(config, store).run(stop, ready)``.
+    """One broker. Use: ``await BrokerServer(config, directory).run(stop, ready)``.
 
     Args:
-        directory: Store of this broker; locked while it runs.
-        announcer: Makes the object that registers this broker at nameservers.
-        changed_settings: Settings in ``config`` that request 25 changed before the last start.
-        fixed_keys: Settings that the announcer reads at its start only.
+        directory: Folder of the store; locked while the broker runs.
+        announcer: Factory of the object that registers this broker with nameservers.
+        changed_settings: Settings in ``config`` that request 25 changed before this start.
+        fixed_keys: Settings that the announcer reads only when it starts.
 
     Attributes:
-        http_listen: Address of HTTP, set once requests are served; None if HTTP is off.
-        reloads: Files that are read again while this process runs; set once requests are served.
-        tls_files: Files of TLS for clients; None if that port has no TLS.
+        http_listen: Address of the HTTP server; None before the broker serves requests, and if HTTP is off.
+        reloads: Files that are read again while this process runs; complete as soon as the broker serves
+            requests.
+        tls_files: TLS files of the port for clients; None if that port has no TLS.
     """
 
     def __init__(
@@ -217,8 +221,8 @@ class BrokerServer:
         self.tls_files: PortFiles | None = None
         self._hosts: dict[int, Host] = {}
         self._audit: AuditLog
-        # Refusals have a log of their own: else strangers could use up the bounded number of lines about
-        # changes.
+        # Refusals have a separate audit log. An audit log has a bounded number of lines in 10 s, and any
+        # client can cause refusals: in a common audit log they would displace the lines about changes.
         self._refusals: AuditLog
         self._access: BrokerAccess
         self._broker_addr = ""
@@ -226,25 +230,25 @@ class BrokerServer:
         self._listed = 0
         self._asked = 0
         self._readers = DiskThreads("reader", count=_READERS)
-        #: For each port with a certificate (wire, http): returns the seconds until the certificate expires.
+        #: Functions that return the seconds until a certificate expires, by use (wire, http, nameservers).
         self.expirations: dict[str, Callable[[], float]] = {}
         self._oldest: dict[tuple[str, str], int] = {}  # see :func:`.lag.oldest_messages`
         self._oldest_at = -math.inf
 
     async def run(self, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
-        """Serve until ``stop`` is set; ``ready`` gets the bound address once requests are served.
+        """Serve until ``stop`` is set; call ``ready`` with the bound address when serving begins.
 
         Raises:
             SettingError: If a setting cannot be used on this machine.
-            StoreUnusable, StoreDamaged: If the content of the disk cannot be used, or the disk fails at
-                start.
+            StoreUnusable, StoreDamaged: If the content of the disk cannot be used, or if the disk fails at
+                the start.
         """
         try:
             self._take_locks()
             self._namesrv_tls = namesrv_tls(self._config)
             if self._namesrv_tls is not None:
                 self.reloads.append(self._namesrv_tls.files)
-                # without this, no certificate would be presented, and none checked
+                # Infinite means: there is no own certificate and no authority, so nothing can expire.
                 if self._namesrv_tls.left_s < math.inf:
                     self.expirations["nameservers"] = partial(getattr, self._namesrv_tls, "left_s")
             await self._serve(stop, ready)
@@ -280,7 +284,7 @@ class BrokerServer:
                 raise SettingError(f"--rpc-hook {error}") from error
             self._hooks = ServerHooks(hooks, time.perf_counter)
             handlers = self._hooks.wrap(handlers)
-            if self._access.is_needed:  # before the hooks, so that strangers cannot use up the hooks' time
+            if self._access.is_needed:  # check access first: refused requests must not reach the hooks
                 handlers = {code: partial(self._checked, handler) for code, handler in handlers.items()}
             self._server = RemotingServer(
                 handlers=handlers,
@@ -291,7 +295,7 @@ class BrokerServer:
                 groups=GROUPS,
                 tls=self.tls_files.value if self.tls_files is not None else None,
             )
-            # Bind first, because messages contain the address. Clients are served once the store is ready.
+            # Bind before loading, because message ids contain the port. Accept clients only after loading.
             listen = await self._bind(self._server.bind(self._config.bind_host, self._config.listen_port))
             bound_port = split_address(listen)[1]
             broker_addr, store_host = await advertised(self._config, bound_port)
@@ -348,7 +352,8 @@ class BrokerServer:
                 self.tls_files.close()
             services[0].cancel()
             await self._registrar.unregister()
-            # Do not do this earlier: a client whose pull is answered without messages pulls again at once.
+            # Answer held pulls only just before the connections end: a client whose pull gets an empty answer
+            # sends its next pull at once.
             await self._server.close(before_end=self._pulls.end)
             for task in services:
                 task.cancel()
@@ -365,11 +370,11 @@ class BrokerServer:
 
     @property
     def changed_settings(self) -> dict[str, str]:
-        """Settings that request 25 has changed, by key; available once requests are served."""
+        """Settings that request 25 has changed, by key; available as soon as the broker serves requests."""
         return dict(self._state.changed_settings)
 
     def take_settings(self, changes: Mapping[str, str]) -> None:
-        """Put the settings of a file that was read again in force; look nameservers up again."""
+        """Apply changed settings from a file that was read again; then update the list of nameservers."""
         state = self._state
         if changes:
             state.config, _ = apply_properties(state.config, changes)
@@ -386,7 +391,7 @@ class BrokerServer:
         try:
             return await work
         except OSError as error:
-            # asyncio's own error text repeats the address; for an unknown host name, errno is missing.
+            # asyncio's error text repeats the address: use the text of errno. An unknown host has no errno.
             known = error.errno in errno.errorcode
             reason = os.strerror(error.errno) if known and error.errno else error.strerror or error
             listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -394,7 +399,7 @@ class BrokerServer:
 
     def _watch_tls(self) -> PortFiles | None:
         def take(context: PortContext) -> None:
-            self._server.tls.current = context  # existing connections go on
+            self._server.tls.current = context  # only new connections use this context
 
         try:
             files = watched_port(self._config.tls, take)
@@ -411,7 +416,7 @@ class BrokerServer:
     async def _serve_http(self) -> None:
         if self._config.http == "off":
             return
-        # import it only here, because aiohttp takes as long to load as everything else
+        # Import aiohttp only if HTTP is on: loading aiohttp takes as long as loading all other modules.
         from routekeeper.broker.server.http import HttpServer
 
         try:
@@ -509,7 +514,7 @@ class BrokerServer:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None:
         if request.code in MAY_WAIT and connection.unanswered >= self._server.limits.unanswered_max:
-            # Refuse before serving: else the message would be stored, and its sender would get an error.
+            # Refuse the send before it is served: a message that is stored must not get an error as answer.
             self._count_refused(request.code, Refused.OVERLOAD)
             return request.reply(
                 ResponseCode.SYSTEM_BUSY,
@@ -549,7 +554,7 @@ class BrokerServer:
     def _checked(
         self, handler: Handler, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None:
-        """Serve a request if accounts and networks allow it."""
+        """Call the handler if accounts and networks allow this request; otherwise refuse the request."""
         denied = self._access.denied(request, connection.host)
         if denied is None:
             return handler(connection, request)
@@ -568,7 +573,7 @@ class BrokerServer:
     def _handle_audited(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """Serve a request by which an operator changes something, and log its outcome."""
+        """Serve a request by which an operator changes something; write the outcome to the audit log."""
         about = self._state.effects.about = {}
         try:
             answer = self._handle(connection, request)
@@ -607,8 +612,11 @@ class BrokerServer:
             self._state.stats.refused[reason] += 1
 
     def _answer_synced(self, connection: Connection, request: RemotingCommand, later: Later) -> DeferredReply:
-        """Answer once the log is synced. It makes no task, because with SYNC_FLUSH every send needs this."""
-        # Only what the answer needs: a disk may hang while thousands of sends wait.
+        """Answer as soon as the commit log is synced.
+
+        Use a callback, because a task costs more, and with SYNC_FLUSH every send comes here.
+        """
+        # Keep only the request fields that the answer needs: thousands of sends may wait for a hung disk.
         asked = RemotingCommand(
             code=request.code, opaque=request.opaque, flag=request.flag, codec=request.codec, ext_fields={}
         )
@@ -622,10 +630,10 @@ class BrokerServer:
     async def _asking(
         self, asked: RemotingCommand, count: int, work: Coroutine[Any, Any, RemotingCommand]
     ) -> RemotingCommand:
-        """Forward a request to clients, unless the bound of such clients is reached.
+        """Run work that asks clients, unless the broker is already asking too many clients.
 
         Args:
-            count: Number of clients.
+            count: Number of clients that the work asks. One client with a large message counts as several.
         """
         if self._asked and self._asked + count > ASKED_MAX:
             work.close()
@@ -661,9 +669,9 @@ class BrokerServer:
         )
 
     async def _ask_all(self, ask: AskAll) -> RemotingCommand:
-        """Send requests to several clients at once.
+        """Send a request to several clients at the same time, and combine the clients' answers.
 
-        Omit clients that do not answer in time, and those whose answers come when there is no room any more.
+        Leave out clients that do not answer in time, and answers that would exceed GATHERED_BYTES together.
         """
         room = GATHERED_BYTES
 
@@ -677,13 +685,13 @@ class BrokerServer:
             except RemotingError:
                 return None
             if len(found.body) > room and room < GATHERED_BYTES:
-                return None  # the first one is never left out: nothing at all would count as success
+                return None  # too large; the first answer always stays, as an empty result would look valid
             room -= len(found.body)
             return found
 
         answers = await asyncio.gather(*map(answer, ask.clients.values()))
         given = {name: found for name, found in zip(ask.clients, answers, strict=True) if found is not None}
-        # in a thread, because to decode some MiB of JSON takes long
+        # Combine in a thread, because decoding several MiB of JSON takes long.
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, ask.combine, ask.asked, given)
 
@@ -711,7 +719,7 @@ class BrokerServer:
         )
 
     def _with_notices(self, work: Work) -> Work:
-        """Return work in the same steps; clients get its notices after each step, and not all at the end."""
+        """Run the steps of some work. Send its notices to clients after each step, not only at the end."""
         try:
             step = next(work)
             while True:
@@ -743,7 +751,7 @@ class BrokerServer:
         return reply
 
     async def _saved(self, code: int, later: Later) -> RemotingCommand | None:
-        """Wait until the tables that an answer needs are on disk; return an error if that fails."""
+        """Wait until the tables that an answer needs are on disk; return an error answer if a write fails."""
         reply = later.reply
         for file, wanted in (
             (self._files.topics, later.topics_saved),
@@ -769,7 +777,7 @@ class BrokerServer:
         return None
 
     def _apply_effects(self) -> asyncio.Future[None] | None:
-        """Perform the effects that handlers asked for; return the announcement's future, if there is one."""
+        """Perform the effects that handlers requested; return the future of an announcement, if one began."""
         effects = self._state.effects
         if effects.arrived:
             self._pulls.arrived(effects.arrived)
@@ -814,7 +822,7 @@ class BrokerServer:
             self._hooks.after_response(connection.peer, pull.request, answer)
             connection.send(answer)
 
-    # Upkeep --------------------------------------------------------------------------------------
+    # Periodic tasks ------------------------------------------------------------------------------
 
     async def _look_after_clients(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Notifies the members of changed groups to rebalance (request 40)."""
+"""Rebalance notices (request 40) to the members of changed groups."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.fields import ConsumerGroupFields
 
-#: Bound of the members that are notified in one turn of the loop, because thousands of clients may leave
-#: thousands of groups at once.
+#: Largest number of members that are notified in one iteration of the event loop. Thousands of clients may
+#: leave thousands of groups at the same time, and the notices to all members would block the loop.
 NOTICES_MAX: Final = 256
 
 
 class RebalanceNotices:
-    """Changed groups whose members are still to be notified.
+    """Queue of changed groups whose members must still be notified.
 
-    If a group changes several times before its turn comes, its members are notified once. Otherwise the cost
-    would grow with members times changes.
+    If a group changes several times before its notices are sent, each member gets one notice. Otherwise each
+    change would cause a notice to each member.
 
     Args:
-        members: Returns the connections of a group's members.
-        send: Sends a request over a connection, if the connection is still open.
+        members: Function that returns the connections of a group's members.
+        send: Function that sends a request over a connection, if the connection is still open.
     """
 
     def __init__(
@@ -32,13 +32,13 @@ class RebalanceNotices:
     ) -> None:
         self._members = members
         self._send = send
-        self._groups: dict[str, None] = {}  # in the order in which they changed
-        self._untold: deque[int] = deque()  # connections that still have to get the request
+        self._groups: dict[str, None] = {}  # changed groups, in the order of their changes
+        self._untold: deque[int] = deque()  # connections of the current group's members still to be notified
         self._request: RemotingCommand | None = None
         self._is_due = False
 
     def tell(self, groups: Iterable[str]) -> None:
-        """Notify the members of groups: the first ones now, the others in later turns of the loop."""
+        """Notify members of groups: NOTICES_MAX members now, the others in later iterations of the loop."""
         self._groups |= dict.fromkeys(groups)
         if not self._is_due:
             self._go_on()

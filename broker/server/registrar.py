@@ -1,4 +1,4 @@
-"""Registers this broker at every nameserver, as ``registration`` decides."""
+"""Registration of this broker with every nameserver; module ``registration`` computes times and content."""
 
 from __future__ import annotations
 
@@ -41,23 +41,26 @@ from routekeeper.remoting.route import DataVersion, TopicConfig, TopicRouteData,
 from routekeeper.remoting.transport.aio import RemotingClient
 
 if TYPE_CHECKING:
-    from routekeeper.remoting.transport.tls import Tls  # only brokers with an address server load it
+    from routekeeper.remoting.transport.tls import Tls  # only type annotations need this class
 
 logger = logging.getLogger(__name__)
 
-#: Longest time in seconds of an unregistration at each nameserver. Source: BrokerOuterAPI.unregisterBroker.
+#: Longest time for an unregistration at each nameserver, in seconds. Source: BrokerOuterAPI.unregisterBroker.
 UNREGISTER_TIMEOUT_S = 3.0
-#: Bound of the registrations and unregistrations under way because of changes of the list. At the bound, a
-#: further change waits.
+#: Largest number of running registrations and unregistrations that changes of the nameserver list have
+#: started. When this number is exceeded, the next change of the list waits.
 CHANGES_MAX: Final = 128
-#: Size in bytes above which bodies are compressed, because they would not fit a frame of 16 MiB.
+#: Size in bytes above which a body is compressed, so that it fits in a frame of 16 MiB.
 PLAIN_BODY_MAX: Final = 15 * 1024 * 1024
-#: More topics than this are encoded in a thread, so that requests do not wait.
+#: Number of topics above which a registration is encoded in a thread, so that it does not delay requests.
 _INLINE_TOPICS_MAX: Final = 500
 
 
 def encode_fitting(content: RegisterBody, *, compressed: bool) -> tuple[bytes, bool]:
-    """Return the body of a registration, and whether it is compressed: by request, or because of its size."""
+    """Return the body of a registration, and True if the body is compressed.
+
+    The body is compressed if the caller asks for that, or if a plain body would not fit in a frame.
+    """
     body = encode_register_body(content, compressed=compressed, version=VERSION)
     if compressed or len(body) <= PLAIN_BODY_MAX:
         return body, compressed
@@ -65,24 +68,24 @@ def encode_fitting(content: RegisterBody, *, compressed: bool) -> tuple[bytes, b
 
 
 def asked_lease_ms(timer_divisor: float) -> int | None:
-    """Return the lease to request: the default, unless all timers are divided."""
+    """Return the lease to request, in ms; None for the default lease, if ``timer_divisor`` is 1."""
     return None if timer_divisor == 1 else round(LEASE_MS / timer_divisor)
 
 
 class Announcer(Protocol):
-    """Announces this broker to servers that list brokers; :class:`Registrar` does so for nameservers."""
+    """An object that announces this broker to servers that list brokers, as :class:`Registrar` does."""
 
     async def run(self) -> None:
-        """Announce at start, and again and again, until cancelled."""
+        """Announce the broker at the start and then periodically, until the task is cancelled."""
 
     async def register_all(self, trigger: Trigger) -> None:
         """Announce all topics."""
 
     async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
-        """Announce topics that were created or changed, each with the data version of its change."""
+        """Announce topics that were created or changed, each with the data version of that change."""
 
     def nameservers_changed(self) -> None:
-        """React to a change of the settings that name the servers."""
+        """Handle a change of the settings that list the servers."""
 
     async def unregister(self) -> None:
         """Unregister this broker."""
@@ -91,7 +94,7 @@ class Announcer(Protocol):
 
 
 class AnnouncerFactory(Protocol):
-    """Makes the announcer of a broker; the arguments are those of :class:`Registrar`."""
+    """Factory of a broker's announcer; the arguments are those of :class:`Registrar`."""
 
     def __call__(
         self,
@@ -106,7 +109,7 @@ class AnnouncerFactory(Protocol):
 
 
 class _Signing:
-    """A hook that signs every request, if the broker's settings say so."""
+    """A hook that signs every request if the broker has keys for nameservers."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -115,20 +118,20 @@ class _Signing:
         return self._state.sign(request)
 
     def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Do nothing, because answers are not signed."""
+        """Do nothing, because only requests are signed."""
 
 
 class Registrar:
-    """Registers one broker with all its nameservers, each independently of the others.
+    """Tasks that register one broker with all its nameservers; no nameserver delays another one.
 
-    A lost connection triggers nothing: the next registration opens a new one. When the settings that name the
-    nameservers change, the registrar at once registers with new ones, and unregisters from those that are not
-    in the list any more.
+    A lost connection has no effect: the next registration opens a new connection. When the settings that list
+    the nameservers change, the registrar registers at once with new nameservers, and unregisters from
+    nameservers that are no longer in the list.
 
     Args:
-        broker_addr, ha_addr: Addresses for clients and slaves.
-        changed: Called when an answer changed the topic table.
-        tls: TLS of connections to nameservers.
+        broker_addr, ha_addr: Addresses of this broker for clients and for slaves.
+        changed: Callback after the topic table has changed because of a nameserver's answer.
+        tls: TLS for connections to nameservers.
     """
 
     def __init__(
@@ -154,11 +157,14 @@ class Registrar:
         self._addresses: tuple[str, ...] = ()
         self._former: dict[
             str, asyncio.Task[None]
-        ] = {}  # by address: tasks that unregister from former nameservers
+        ] = {}  # for each former nameserver: the task that unregisters the broker there
         self._changed_list = asyncio.Event()
 
     async def run(self) -> None:
-        """Register at start, then on the schedule and when nameservers change, until cancelled."""
+        """Register at the start, then periodically, and whenever the list of nameservers changes.
+
+        This method runs until its task is cancelled.
+        """
         config = self._state.config
         if config.asks_address_server:
             logger.info("nameservers are asked of an address server url=%s", config.address_server_url)
@@ -174,14 +180,14 @@ class Registrar:
             while True:
                 await asyncio.sleep(schedule.until_due(loop.time()))
                 schedule.fired(loop.time())
-                # A nameserver that does not answer must not delay the others' next registration.
+                # Do not wait: a nameserver that does not answer must not delay the next registration.
                 rounds.create_task(self.register_all(Trigger.PERIOD))
 
     def nameservers_changed(self) -> None:
         self._changed_list.set()
 
     async def _follow_nameservers(self, rounds: asyncio.TaskGroup) -> None:
-        """Update the list from the settings, and from the present addresses of names."""
+        """Keep the list of nameservers up to date: read the settings again, and look up host names again."""
         under_way: set[asyncio.Task[None]] = set()
         while True:
             config = self._state.config
@@ -201,7 +207,7 @@ class Registrar:
             under_way = {task for task in under_way if not task.done()}
             while (
                 len(under_way) + len(self._former) > CHANGES_MAX
-            ):  # bound the work, because any client may change the list again and again
+            ):  # any client may change the list repeatedly, so the number of running tasks needs a bound
                 await asyncio.wait([*under_way, *self._former.values()], return_when=asyncio.FIRST_COMPLETED)
                 under_way = {task for task in under_way if not task.done()}
             with contextlib.suppress(TimeoutError):
@@ -214,11 +220,11 @@ class Registrar:
             del self._former[addr]
 
     async def _leave(self, addr: str, others: tuple[str, ...], registering: asyncio.Task[None]) -> None:
-        """Unregister from a nameserver, and close the connection to it.
+        """Unregister from a former nameserver, and close the connection to it.
 
-        If others in the list may share its table, only close the connection: an unregistration would remove
-        this broker from their answers, too, until it registers again. Such nameservers are members of the
-        same raft group, or the same nameserver under another name.
+        Unregister only if the former nameserver surely shares its table with no nameserver in the list.
+        Otherwise the broker would be missing in the shared table until its next registration. The members of
+        one raft group share a table. Two addresses also share a table if they are names of one nameserver.
         """
         try:
             async with asyncio.timeout(UNREGISTER_TIMEOUT_S):
@@ -233,7 +239,7 @@ class Registrar:
         self._client.disconnect(addr)
 
     async def _has_own_table(self, addr: str, others: tuple[str, ...]) -> bool:
-        """Return whether a nameserver is known to share its table with none of the others."""
+        """Return True if a nameserver surely shares its table with no other nameserver in the list."""
         if not others:
             return True
         own, *found = await asyncio.gather(*map(numeric_addresses, (addr, *others)))
@@ -248,7 +254,10 @@ class Registrar:
         return answer.code == ResponseCode.SUCCESS and settings.get("mode") != "raft"
 
     async def register_all(self, trigger: Trigger) -> None:
-        """Send all topics to every nameserver, if they need them."""
+        """Send all topics to every nameserver.
+
+        Skip a periodic registration if no nameserver needs the topics, unless ``forceRegister`` is set.
+        """
         state = self._state
         if asks_first(trigger, force_register=state.config.force_register):
             own = state.topics.data_version
@@ -258,7 +267,8 @@ class Registrar:
         targets = self._addresses
         if trigger is Trigger.PERIOD:
             targets = tuple(addr for addr in targets if addr not in self._busy)
-        # Do not look for a twin at the start: the nameserver may still list this broker's former process.
+        # At the start, do not look for another broker with this name and id: a nameserver may still list the
+        # earlier process of this broker.
         await self._register_whole(targets, looks=trigger is Trigger.PERIOD)
 
     async def _register_whole(self, targets: tuple[str, ...], *, looks: bool = False) -> None:
@@ -266,12 +276,12 @@ class Registrar:
         await self._register(targets, tuple(topics), topics.data_version, looks=looks)
 
     async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
-        """Send each of these topics alone, with its version, to every nameserver (5.x's increment)."""
+        """Send each changed topic alone, with its data version, to all nameservers (as in RocketMQ 5.x)."""
         for config, version in changes:
             await self._register(self._addresses, (config,), version)
 
     async def unregister(self) -> None:
-        """Unregister from every nameserver; register nothing any more."""
+        """Unregister from every nameserver, and prevent all further registrations."""
         self._leaving = True
         await asyncio.gather(*map(self._unregister_at, dict.fromkeys((*self._addresses, *self._former))))
 
@@ -328,13 +338,14 @@ class Registrar:
             heartbeat_timeout_ms=asked_lease_ms(config.timer_divisor),
         )
         request = RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext(), body)
-        # Send the queries first: over the same connection, each reads the state before the registration.
+        # Send the queries about another broker first: after the registration they would find this broker.
         work = [self._look_for_twin(addr) for addr in targets] if looks else []
         await asyncio.gather(*work, *(self._register_at(addr, request) for addr in targets))
 
     async def _register_at(self, addr: str, request: RemotingCommand) -> None:
         timeout_s = self._state.config.register_timeout_ms / 1000
-        if (leaving := self._former.get(addr)) is not None:  # its unregistration would undo this registration
+        # Wait for the end of a running unregistration: otherwise it could remove the new registration.
+        if (leaving := self._former.get(addr)) is not None:
             await asyncio.wait([leaving])
         if addr not in self._addresses:
             return
@@ -346,7 +357,7 @@ class Registrar:
             self._failed(addr, str(error))
             return
         finally:
-            # report this nameserver's answer now: the next period must not wait for the others
+            # Mark this nameserver as free now: its next registration must not wait for other nameservers.
             self._busy.discard(addr)
         if answer.code != ResponseCode.SUCCESS:
             self._failed(addr, f"code={answer.code} remark={answer.remark}")
@@ -359,9 +370,9 @@ class Registrar:
             self._changed()
 
     async def _look_for_twin(self, addr: str) -> None:
-        """Warn if a nameserver lists another address under this broker's name and id, once for each address.
+        """Warn if a nameserver lists another broker's address under this broker's name and id.
 
-        The next registration of each broker replaces the other broker's address.
+        Registrations of the two brokers replace each other's address. Warn once for each such address.
         """
         config = self._state.config
         fields = GetRouteFields(topic=config.broker_name)
@@ -370,7 +381,7 @@ class Registrar:
             answer = await self._client.invoke(addr, request, timeout_s=config.register_timeout_ms / 1000)
             route = decode_route(answer.body) if answer.code == ResponseCode.SUCCESS else TopicRouteData()
         except RemotingError:
-            return  # the registration that follows reports the error
+            return  # no warning here: the registration that runs at the same time logs the same error
         holder = place_holder(
             route, cluster=config.cluster_name, name=config.broker_name, id_=config.broker_id
         )
@@ -389,7 +400,7 @@ class Registrar:
             )
 
     def _failed(self, addr: str, reason: str) -> None:
-        """Log the first of several failures; the others would repeat it every period."""
+        """Log the first of several failures as a warning and the next ones only at debug level."""
         level = logging.DEBUG if addr in self._failing else logging.WARNING
         self._failing.add(addr)
         logger.log(level, "registration failed nameserver=%s reason=%s", addr, reason)

@@ -1,7 +1,7 @@
-"""Times, targets and content of a broker's registrations (pure).
+"""Times, targets and content of a broker's registrations (no I/O, no clock).
 
-The schedule is RocketMQ's: a broker registers at start, then periodically. When a topic is created or
-changed, it registers that topic at once. At shutdown it unregisters. A lost connection triggers nothing.
+The schedule is RocketMQ's: a broker registers at its start, then periodically. It registers a topic as soon
+as the topic is created or changed. At shutdown the broker unregisters. A lost connection has no effect.
 
 Source: BrokerController.start, registerBrokerAll, registerIncrementBrokerData and needRegister, RocketMQ 5.3.
 """
@@ -21,7 +21,7 @@ _READ_WRITE: Final = PERM_READ | PERM_WRITE
 
 
 class Trigger(Enum):
-    """Why a registration is due."""
+    """The reason for a registration."""
 
     START = "start"
     PERIOD = "period"
@@ -34,9 +34,9 @@ class VersionAnswer:
     """One nameserver's answer to request 322.
 
     Attributes:
-        failed: The nameserver did not answer, or answered with an error.
-        changed: The field of this name in the header.
-        stored: The data version in the body; None if there is none.
+        failed: True if the nameserver did not answer, or answered with an error.
+        changed: The field ``changed`` in the header of the answer.
+        stored: The data version in the body of the answer; None if the answer has no body.
     """
 
     failed: bool = False
@@ -45,7 +45,7 @@ class VersionAnswer:
 
 
 class RegistrationSchedule:
-    """Computes when the next periodic registration is due. Times are loop times in seconds."""
+    """Schedule of periodic registrations. All times are in seconds of the event loop's clock."""
 
     def __init__(self, *, delay_s: float, period_s: float) -> None:
         self._delay_s = delay_s
@@ -53,18 +53,18 @@ class RegistrationSchedule:
         self._due: float | None = None
 
     def started(self, now: float) -> None:
-        """Note that the registration at start was sent; a periodic one follows after the short delay."""
+        """Note that the first registration was sent. The next one follows after the short delay."""
         self._due = now + self._delay_s
 
     def until_due(self, now: float) -> float:
-        """Return the seconds to wait; 0 if it is due."""
+        """Return the seconds until the next periodic registration; 0 if it is due."""
         assert self._due is not None
         return max(0.0, self._due - now)
 
     def fired(self, now: float) -> None:
-        """Note that a periodic registration begins.
+        """Note that a periodic registration begins, and compute when the next one is due.
 
-        The rate is fixed, but late registrations cause no burst.
+        Registrations are due at a fixed rate. After a delay of several periods, only one registration runs.
         """
         assert self._due is not None
         self._due += self._period_s
@@ -73,19 +73,22 @@ class RegistrationSchedule:
 
 
 def asks_first(trigger: Trigger, *, force_register: bool) -> bool:
-    """Return whether to send request 322 before a registration: only if it is periodic and not forced."""
+    """Return True if the broker must ask nameservers for their version (request 322) before it registers.
+
+    Only periodic registrations ask, and only if the settings do not force registrations.
+    """
     return trigger is Trigger.PERIOD and not force_register
 
 
 def is_needed(answers: Sequence[VersionAnswer], own: DataVersion) -> bool:
-    """Return whether a nameserver needs the topics: it failed, says "changed", or has another version."""
+    """Return True if any nameserver failed, answered "changed", or has another version of the topics."""
     return any(answer.failed or answer.changed or answer.stored not in (None, own) for answer in answers)
 
 
 def registration_body(
     topics: Iterable[TopicConfig], version: DataVersion, *, broker_permission: int
 ) -> RegisterBody:
-    """Make the body of a registration; the broker's own permission limits that of its topics (5.x)."""
+    """Return the body of a registration. The broker's permission limits the topics' permissions (5.x)."""
     configs = tuple(topics)
     if broker_permission != _READ_WRITE:
         configs = tuple(replace(config, perm=config.perm & broker_permission) for config in configs)
@@ -93,7 +96,7 @@ def registration_body(
 
 
 def place_holder(route: TopicRouteData, *, cluster: str, name: str, id_: int) -> str | None:
-    """Return the address that a route lists under a broker's name and id; None if it lists none."""
+    """Return the address that a route lists under a broker's name and id; None if it lists no address."""
     for broker in route.broker_datas:
         if (broker.cluster, broker.broker_name) == (cluster, name):
             return broker.broker_addrs.get(id_)
@@ -101,7 +104,7 @@ def place_holder(route: TopicRouteData, *, cluster: str, name: str, id_: int) ->
 
 
 def differences(former: Sequence[str], wanted: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the addresses of new nameservers, and of those that are not in the list any more."""
+    """Return the addresses of new nameservers, and of nameservers that are no longer in the list."""
     return tuple(addr for addr in wanted if addr not in former), tuple(
         addr for addr in former if addr not in wanted
     )

@@ -1,7 +1,7 @@
-"""Schedule of the broker's work with the disk besides storing messages: each kind has a task of its own.
+"""Schedule of the broker's disk work, except storing messages; each kind of work has its own task.
 
-``store`` and ``state_files`` define the work. Here its blocking steps run in threads, one for each kind of
-work. So work that waits for a hung disk delays no other kind.
+``store`` and ``state_files`` define the work. This module runs its blocking steps in threads, one thread for
+each kind of work. Therefore work that waits for a hung disk does not delay work of other kinds.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ logger = logging.getLogger(__name__)
 
 #: Longest time in seconds between two checkpoints.
 _CHECKPOINT_S: Final = 2.0
-#: Interval in s between searches for old log files. Source: cleanResourceInterval, RocketMQ 4.9.
+#: Interval in seconds between searches for old log files. Source: cleanResourceInterval, RocketMQ 4.9.
 _CLEAN_S: Final = 10.0
-#: Interval in s between updates of the index from the log.
+#: Interval in seconds at which the message index is updated from the commit log.
 _INDEX_S: Final = 1.0
-#: Interval in s at which a failing disk is tried again, and its state is logged.
+#: Interval in seconds at which a failed disk is tried again, and a change of the disk's state is logged.
 _WATCH_S: Final = 1.0
-#: Pause in seconds after the disk failed.
+#: Pause in seconds after the disk has failed, before the same work is tried again.
 _RETRY_S: Final = 1.0
-#: At the end of the process, the disk gets this time in seconds for work under way and the tables, and the
-#: same time again for the store. Acknowledged data are durable already; the rest is only what a killed
-#: process would lose, too.
+#: Time in seconds that the disk has, at the end of the process, for running work and the tables. After that,
+#: the store has the same time. If the time runs out, the process loses only data that a killed process would
+#: also lose: data that the broker has acknowledged are durable already.
 CLOSE_S: Final = 5.0
 
 
 class _Waiting:
-    """A caller that waits for a sync. It gets one report: the outcome, or that the sync takes too long.
+    """A caller that waits for a sync. The caller gets one report: the outcome of the sync, or a timeout.
 
     Attributes:
-        done: Callback for the report; None once it was called.
-        deadline: Loop time.
+        done: Callback that receives the report; None after the report.
+        deadline: Time of the timeout, in seconds of the event loop's clock.
     """
 
     __slots__ = ("deadline", "done")
@@ -64,7 +64,7 @@ class _Waiting:
 
 
 class Upkeep:
-    """Keeps one broker's state on disk."""
+    """Tasks that keep one broker's state on disk."""
 
     def __init__(self, state: BrokerState, files: StateFiles) -> None:
         self._state = state
@@ -73,7 +73,7 @@ class Upkeep:
         self._flush_wanted = asyncio.Event()
         self._clean_wanted = False
         self._file_wanted = {file.name: asyncio.Event() for file in files}
-        for file in (files.topics, files.groups):  # write them now: at the start the disk may have failed
+        for file in (files.topics, files.groups):  # write now: a write while loading may have failed
             self._file_wanted[file.name].set()
         self._file_threads = {file.name: DiskThreads(file.name) for file in files}
         self._unsynced: deque[_Waiting] = deque()
@@ -85,7 +85,7 @@ class Upkeep:
         self._sync_began: float | None = None
 
     def tasks(self) -> tuple[Coroutine[Any, Any, None], ...]:
-        """Return the tasks that run as long as the broker."""
+        """Return the tasks that run until the broker stops."""
         config = self._state.config
         return (
             self._keep_file(self._files.topics, every_s=None),
@@ -101,7 +101,7 @@ class Upkeep:
 
     @property
     def refusing(self) -> str | None:
-        """Why the disk does not store messages or tables now; None if it does."""
+        """Reason why the broker cannot store messages or tables on the disk now; None if it can."""
         if (reason := self._state.store.refusing) is not None:
             return f"no messages are taken: {reason}"
         for name, failure in self._unwritten.items():
@@ -113,7 +113,7 @@ class Upkeep:
 
     @property
     def disk_state(self) -> DiskState:
-        """The state of the disk for metrics; :attr:`refusing` has it in words."""
+        """State of the disk for metrics; :attr:`refusing` gives the reason in words."""
         if self._state.store.refusing is not None:
             return DiskState.REFUSING
         if self._unwritten:
@@ -126,18 +126,18 @@ class Upkeep:
         return began is not None and time.monotonic() - began > longest_s
 
     def save(self, file: StateFile) -> None:
-        """Have a file written soon."""
+        """Request that a file is written soon."""
         self._file_wanted[file.name].set()
 
     def clean(self) -> None:
-        """Have old files removed soon."""
+        """Request that expired files are removed soon."""
         self._clean_wanted = True
 
     async def saved(self, file: StateFile) -> None:
-        """Wait until the present content of a table is on disk.
+        """Wait until the current content of a table is on disk.
 
         Raises:
-            OSError, StoreUnavailable: If it could not be written.
+            OSError, StoreUnavailable: If the table could not be written.
         """
         done, waiter = _waiter()
         file.when_saved(done)
@@ -156,7 +156,7 @@ class Upkeep:
         await waiter
 
     def when_synced(self, log_offset: int, done: Done) -> None:
-        """Call ``done`` when the log is synced up to an offset, or with the error of :meth:`synced`."""
+        """Call ``done`` when the log is synced up to an offset, or with an error listed in :meth:`synced`."""
         loop = asyncio.get_running_loop()
         timeout_s = self._state.config.sync_flush_timeout_ms / 1000
         waiting = _Waiting(done, loop.time() + timeout_s)
@@ -170,25 +170,25 @@ class Upkeep:
             self._give_up = loop.call_later(timeout_s, self._time_over)
 
     def _time_over(self) -> None:
-        """Report a timeout to callers that have waited too long for a sync."""
+        """Report a timeout to callers whose deadline for a sync has passed."""
         loop, unsynced = asyncio.get_running_loop(), self._unsynced
         while unsynced and (unsynced[0].done is None or unsynced[0].deadline <= loop.time()):
             unsynced.popleft().end(TimeoutError())
         self._give_up = loop.call_at(unsynced[0].deadline, self._time_over) if unsynced else None
 
     async def close(self) -> None:
-        """Write everything, at the end of the process, when no task runs any more.
+        """Write all tables and the store at the end of the process, after all tasks have ended.
 
-        It does not wait for a hung disk.
+        A hung disk does not block this method.
         """
-        # Each thread runs work in order, so work whose task was cancelled ends first.
+        # A cancelled task may have left work in its thread. Each thread finishes that work first.
         await asyncio.gather(
             self._end("log", _nothing(), self._log_thread),
             self._end("index", _nothing(), self._index_thread),
             *(self._end(file.name, _saved(file), self._file_threads[file.name]) for file in self._files),
         )
-        # The disk may be slow but not hung. Skip files of the remaining queues before the disk counts as
-        # hung.
+        # A disk that is slow but not hung may need too long for all queue files. The store therefore skips
+        # the remaining queue files a little before its time runs out; otherwise the disk would count as hung.
         closing = close_store(self._state.store, longest_s=0.8 * CLOSE_S)
         await self._end("store", closing, self._store_thread)
         for thread in (
@@ -205,7 +205,7 @@ class Upkeep:
                 await in_threads(steps, thread)
         except TimeoutError:
             logger.error("the disk has not answered for %g s: ending without it what=%s", CLOSE_S, what)
-        except Exception as error:  # go on, because the other tables must be written, too
+        except Exception as error:  # go on, because the other tables must be written nevertheless
             logger.error("not written at shutdown what=%s error=%s", what, error)
 
     # Tasks ---------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class Upkeep:
             wanted.set()
 
     async def _flush_log(self) -> None:
-        """Sync the log: at once if callers wait (one sync for all of them), else every interval."""
+        """Sync the commit log: at once for callers that wait (one sync for all), else at each interval."""
         failing = False
         while True:
             if not self._flush.is_wanted:
@@ -253,7 +253,7 @@ class Upkeep:
                 await asyncio.sleep(_RETRY_S)
 
     async def _watch_disk(self) -> None:
-        """Try a failing disk again. Log once when the disk begins to fail and once when it works again."""
+        """Try a failed disk again; log once that the disk has failed, and once that it works again."""
         log, counts = self._state.store.log, self._state.stats.refused
         is_ready, began, refused_before = True, 0.0, 0
         while True:
@@ -263,7 +263,7 @@ class Upkeep:
                 is_ready, began = False, time.monotonic()
             elif is_ready:
                 refused_before = refused
-            if not self._is_hung:  # a write would hang, too
+            if not self._is_hung:  # on a hung disk, this write would block
                 log.try_again()
             if not is_ready and self.refusing is None:
                 lasted_s, count = time.monotonic() - began, refused - refused_before
@@ -272,7 +272,7 @@ class Upkeep:
             await asyncio.sleep(_WATCH_S)
 
     async def _keep_store(self) -> None:
-        """Write checkpoints and remove old files, never both at once."""
+        """Write checkpoints and remove old files; one thread does both, one after the other."""
         store = self._state.store
         pause_s = _CHECKPOINT_S
         cleaned = time.monotonic()
@@ -280,7 +280,7 @@ class Upkeep:
             await asyncio.sleep(pause_s)
             started = time.monotonic()
             await in_threads(store.checkpoint(), self._store_thread)
-            # To sync thousands of queues takes long: pause, so that the disk can do other work.
+            # The sync of thousands of queues takes long. Pause longer, so that the disk can do other work.
             pause_s = max(_CHECKPOINT_S, 5 * (time.monotonic() - started))
             if self._clean_wanted or time.monotonic() - cleaned >= _CLEAN_S:
                 asked, self._clean_wanted = self._clean_wanted, False
@@ -314,7 +314,7 @@ class Upkeep:
             logger.warning("files removed before their time, the disk is full used=%.3f", used)
 
     async def _keep_index(self) -> None:
-        """Update the index from the log, again and again."""
+        """Update the index from the log at each interval."""
         failing = False
         while True:
             await asyncio.sleep(_INDEX_S)
@@ -337,7 +337,7 @@ def _saved(file: StateFile) -> Steps:
     """Write the whole table to its file.
 
     Raises:
-        OSError, StoreUnavailable: If it could not be written.
+        OSError, StoreUnavailable: If the table could not be written.
     """
     yield from file.save(whole=True)
     if file.failure is not None:
@@ -345,7 +345,7 @@ def _saved(file: StateFile) -> Steps:
 
 
 def close_store(store: MessageStore, *, longest_s: float) -> Steps:
-    """Write a last checkpoint and close the store; begin no step with files of queues after ``longest_s``.
+    """Write a last checkpoint and close the store; after ``longest_s``, skip the remaining queue files.
 
     Raises:
         OSError, StoreUnavailable: If the disk failed.

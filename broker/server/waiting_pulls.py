@@ -1,4 +1,4 @@
-"""Holds the pulls that wait for messages: wakes them when messages arrive, ends them at their deadline."""
+"""Pulls that the broker holds until messages arrive in their queue, or until their deadline."""
 
 from __future__ import annotations
 
@@ -20,21 +20,28 @@ from routekeeper.remoting.command import RemotingCommand
 logger = logging.getLogger(__name__)
 
 LOOKS_MAX: Final = 256
-"""Bound of the pulls that are tried again in one turn of the loop: one message can wake a hundred thousand
-pulls, and as many can have the same deadline.
+"""Largest number of held pulls that the broker tries again in one iteration of the event loop.
+
+One message can wake a hundred thousand pulls, and a hundred thousand pulls can have the same deadline.
 """
 ANSWERED_BYTES: Final = 1 << 20
-"""Bytes of messages after which no more pulls are tried in such a turn: each may get a message of 4 MiB."""
+"""Bytes of messages in answers after which one iteration of the event loop tries no further pulls.
+
+The bound is needed because each pull may get a message of 4 MiB.
+"""
 _LAST_BYTES: Final = 64 << 20
-"""The same at the end of the process; further pulls end with their connections."""
+"""Bytes of messages in answers after which the broker answers no further pulls when it stops.
+
+The other clients get no answer; they only see that their connections close.
+"""
 
 
 class WaitingPulls:
-    """The parked pulls of one broker.
+    """The waiting pulls of one broker.
 
     Args:
-        delay: Woken by messages of the schedule topic.
-        send: Sends the answer to a pull over its connection, if the connection is still open.
+        delay: Delivery of delayed messages; to be woken when the schedule topic gets messages.
+        send: Function that sends the answer to a pull over the pull's connection, if still open.
     """
 
     def __init__(
@@ -49,13 +56,14 @@ class WaitingPulls:
         self._send = send
         self._parked: ParkedPulls[Pull] = ParkedPulls()
         self._expiry: asyncio.Handle | None = None
-        self._expiry_at = math.inf  # stored here, because some handles of uvloop do not have their instant
-        # By queue: number of the last waiting pull that is to be tried again.
+        self._expiry_at = math.inf  # time at which the timer fires; not every uvloop handle can return it
+        # For each queue with new messages: number of the last pull that was held before the messages arrived.
+        # Only pulls up to this number must be searched again.
         self._arrived: dict[tuple[str, int], int] = {}
         self._waking = False
 
     def park(self, pull: Pull, *, deadline: float) -> bool:
-        """Hold a pull until a deadline (loop time); return False if a bound is reached."""
+        """Hold a pull until a deadline (loop time); return False if too many pulls are held already."""
         if not self._parked.park(
             pull,
             owner=pull.connection,
@@ -71,13 +79,14 @@ class WaitingPulls:
         return True
 
     def drop(self, connection: int) -> None:
-        """Forget the pulls of a closed connection."""
+        """Remove the pulls of a closed connection."""
         self._parked.drop(connection)
 
     def arrived(self, queues: set[tuple[str, int]]) -> None:
-        """Try the pulls of queues that got messages again.
+        """Search again for the messages that held pulls want, in queues that got messages.
 
-        This happens after the present batch of requests, so that a pull gets all new messages at once.
+        The search runs after the current batch of requests, so that one answer to a pull has all messages
+        that this batch has stored.
         """
         self._arrived |= dict.fromkeys(queues, self._parked.parked)
         if not self._waking:
@@ -85,7 +94,7 @@ class WaitingPulls:
             asyncio.get_running_loop().call_soon(self._wake)
 
     def end(self) -> None:
-        """Answer all pulls as at their deadline, because this broker stops."""
+        """Answer all pulls as if their deadline had passed, because this broker stops."""
         self._expire_until(math.inf, most=sys.maxsize, room=_LAST_BYTES)
 
     def _arm(self) -> None:
@@ -111,7 +120,7 @@ class WaitingPulls:
             room -= len(answer.body)
             if most <= 0 or room <= 0:
                 break
-        self._arm()  # for the next turn if more pulls are due
+        self._arm()  # if more pulls are due already, the new timer fires in the next loop iteration
 
     def _wake(self) -> None:
         left, room = LOOKS_MAX, ANSWERED_BYTES
@@ -133,7 +142,7 @@ class WaitingPulls:
                 room -= len(found.body)
                 if room <= 0:
                     break
-            if left <= 0 or room <= 0:  # there may be more pulls
+            if left <= 0 or room <= 0:  # The search ended at a bound: this queue may have further pulls.
                 self._arrived[queue] = up_to
         self._waking = bool(self._arrived)
         if self._waking:

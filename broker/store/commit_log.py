@@ -1,9 +1,10 @@
-"""The commit log: records back to back in files named by their start offset.
+"""The commit log: records back to back in files that are named by their start offset.
 
-A file never grows above its size. If a record does not fit into the rest of a file, a padding record covers
-the rest (8 bytes: size of the rest, :data:`BLANK_MAGIC`). So only the last file may end without one.
-Appending is one write at the known end: when :meth:`CommitLog.append` returns, the record is in the page
-cache and survives a killed process. Only :meth:`CommitLog.flush` makes it survive a power cut.
+A file never grows above its size. If a record does not fit into the remaining part of a file, a padding
+record covers that part (8 bytes: size of the part, :data:`BLANK_MAGIC`). So only the last file may have no
+padding at its end. Appending is one write at the known end of the log. After :meth:`CommitLog.append`, a
+record is in the page cache and survives a killed process. Only :meth:`CommitLog.flush` makes the record
+survive a power cut.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ BLANK_MAGIC: Final = -875286124
 _PAD: Final = struct.Struct(">ii")
 _NAME_DIGITS: Final = 20
 _REWRITE_BYTES: Final = 1 << 20
-#: Bounds of one read for several near records: its size in bytes, and that size in relation to the records'
-#: own.
+#: Bounds of one read that covers several records and the bytes between them: size of the read in bytes, and
+#: this size divided by the total size of these records.
 _SPAN_MAX: Final = 512 << 10
 _SPAN_TIMES: Final = 10
 
@@ -52,21 +53,21 @@ def segment_name(offset: int) -> str:
 
 
 class CommitLog:
-    """Append-only bytes addressed by physical offset.
+    """Append-only bytes, addressed by physical offset.
 
-    Only one thread may call it, except for :meth:`flush`, :meth:`first_kept`, :meth:`remove_dropped` and
+    Only one thread may call the methods, except :meth:`flush`, :meth:`first_kept`, :meth:`remove_dropped` and
     :meth:`read_anywhere`.
 
     Args:
-        keep_from: Files that end at or below this offset should have been removed earlier; they are removed
-            now.
+        keep_from: Offset of the first record to keep. The constructor removes files that end at or below
+            this offset, because an earlier process should have removed them.
 
     Attributes:
-        directory: Folder of its files.
-        flushed_offset: Everything below survives a power cut.
-        broken: Why the log cannot be written any more; None if it can.
-        refused: Why the disk did not store a record; None once it stores a record of that size, see
-            :meth:`try_again`.
+        directory: Folder of the log's files.
+        flushed_offset: Offset below which all bytes survive a power cut.
+        broken: Reason why nobody can write to the log any more; None if the log works.
+        refused: Reason why the disk did not store a record. None as soon as the disk has stored a record of
+            the same size, see :meth:`try_again`.
     """
 
     def __init__(self, directory: Path, *, file_size: int, disk: Disk = DISK, keep_from: int = 0) -> None:
@@ -79,9 +80,9 @@ class CommitLog:
         self.refused: str | None = None
         self._refused_size = 0  # size of the largest refused record
         self._scratch = bytearray(_SPAN_MAX)
-        self._flushing = threading.Lock()  # allows one sync at a time, and keeps descriptors open meanwhile
-        self._reading = threading.Lock()  # keeps descriptors open while other threads read
-        self._names_made = 1  # names that an earlier process made may not be durable
+        self._flushing = threading.Lock()  # allows one sync at a time; `close` waits until the sync has ended
+        self._reading = threading.Lock()  # no file is closed while another thread reads it
+        self._names_made = 1  # 1, not 0: the first flush also syncs file names that an earlier process made
         self._names_synced = 0
         make_directories(disk, directory)
         self._open_segments(keep_from)
@@ -96,7 +97,7 @@ class CommitLog:
         return self._segments[-1].end if self._segments else 0
 
     def reserve(self, size: int) -> int:
-        """Return the offset for a record of ``size`` bytes; pad the file and begin a new one if necessary.
+        """Return the offset for a record of ``size`` bytes; if necessary, pad the file and begin a new one.
 
         Raises:
             StoreUnavailable: If the disk is full or the log is broken.
@@ -117,20 +118,20 @@ class CommitLog:
         return last.end
 
     def append(self, data: bytes) -> None:
-        """Write the reserved bytes: all or none.
+        """Write the bytes for which :meth:`reserve` was called: all of them or none.
 
         Raises:
-            StoreUnavailable: If the disk is full or the log is broken; no part of ``data`` stays.
+            StoreUnavailable: If the disk is full or the log is broken. No part of ``data`` stays in the log.
         """
         last = self._segments[-1]
         self._write(last, data, len(data))
         last.written += len(data)
 
     def try_again(self) -> None:
-        """Test whether the disk has room again: write a record as large as refused ones, then cut it off.
+        """Test if the disk accepts writes again: write bytes of the largest refused size, then cut them off.
 
-        Only a write can test that: a file system's figure of free space does not include quotas and limits on
-        files.
+        Only a write can test this: the free space that a file system reports does not consider quotas and
+        limits on files.
         """
         if self.refused is None or self.broken is not None:
             return
@@ -149,7 +150,7 @@ class CommitLog:
         self.refused, self._refused_size = None, 0
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """Return ``size`` bytes, or None if they are not all within one file of the log."""
+        """Return ``size`` bytes, or None if one file of the log does not hold all of them."""
         segment = self._find(offset)
         if segment is None or offset + size > segment.end:
             return None
@@ -157,7 +158,7 @@ class CommitLog:
         return data if len(data) == size else None
 
     def read_anywhere(self, offset: int, size: int) -> bytes | None:
-        """Same as :meth:`read`, for any thread."""
+        """Do the same as :meth:`read`, but in any thread."""
         with self._reading:
             for segment in reversed(tuple(self._segments)):
                 if segment.start <= offset:
@@ -168,7 +169,7 @@ class CommitLog:
         return None
 
     def read_all(self, places: Sequence[tuple[int, int]]) -> bytes:
-        """Return the bytes at these places (offset, size), ascending; missing places are left out."""
+        """Return the records at these ascending (offset, size) pairs; omit records that the log lacks."""
         if len(places) > 1:
             first, (last, last_size) = places[0][0], places[-1]
             span = last + last_size - first
@@ -179,7 +180,7 @@ class CommitLog:
                 and last + last_size <= segment.end
                 and span <= min(_SPAN_MAX, wanted * _SPAN_TIMES)
             ):
-                # One read of all, including the bytes between them, takes less time than a read for each.
+                # One read that includes the bytes between the records is faster than one read per record.
                 whole = memoryview(self._scratch)[:span]
                 if self._disk.read_into(segment.fd, whole, first - segment.start) == span:
                     return b"".join(
@@ -189,11 +190,11 @@ class CommitLog:
         return b"".join([data for data in found if data is not None])
 
     def flush(self) -> int:
-        """Sync the written records; return the offset below which everything is durable now.
+        """Sync the written records; return the offset below which all bytes are durable.
 
         Raises:
-            StoreUnavailable: If a sync failed. The log then accepts no more records, because after a failed
-                sync it is unknown which pages reached the disk.
+            StoreUnavailable: If a sync failed. The log then accepts no more records: after a failed sync,
+                nobody knows which pages have reached the disk.
         """
         with self._flushing:
             if self.broken is not None:
@@ -201,7 +202,7 @@ class CommitLog:
             done = self.flushed_offset
             segments = tuple(self._segments)
             target = segments[-1].end if segments else 0
-            made = self._names_made  # read these after the target, so that they include all its files
+            made = self._names_made  # read after `target`: then `made` counts every file below `target`
             for segment in segments:
                 if segment.start + segment.capacity > done and segment.start < target:
                     self._sync(segment)
@@ -209,7 +210,7 @@ class CommitLog:
                 try:
                     self._disk.sync_directory(self.directory)
                 except OSError as error:
-                    # nothing was synced and nothing is lost, so a later call can try again
+                    # The directory was not opened, so no sync of it has failed: a later call can try again.
                     if error.errno in NO_DESCRIPTORS:
                         raise StoreUnavailable(
                             f"cannot open {self.directory.name}: {error.strerror}"
@@ -231,10 +232,10 @@ class CommitLog:
     # Removing old files --------------------------------------------------------------------------
 
     def first_kept(self, before: float, count_max: int) -> int:
-        """Return where the log would begin without its oldest files last written before an instant (Unix s).
+        """Return the offset at which the log would begin if its oldest files were removed.
 
-        It leaves out at most ``count_max`` files; it always keeps the newest file, and files that are not
-        synced.
+        A file counts as old if its last write was before ``before`` (Unix s). At most ``count_max`` files
+        count as old. The newest file, and files that are not synced, never count as old.
         """
         kept = self.min_offset
         for segment in tuple(self._segments)[:-1][:count_max]:
@@ -245,17 +246,17 @@ class CommitLog:
         return kept
 
     def drop_before(self, offset: int) -> int:
-        """Forget the files below ``offset`` and return their number; they stay on the disk."""
+        """Remove the files below ``offset`` from the log, but not from the disk; return their number."""
         count = sum(segment.start < offset for segment in self._segments)
         self._dropped += self._segments[:count]
         del self._segments[:count]
         return count
 
     def remove_dropped(self) -> None:
-        """Remove the forgotten files from disk, the oldest first.
+        """Remove from disk the files that :meth:`drop_before` has removed from the log, the oldest first.
 
         Raises:
-            OSError: If a file cannot be removed; the next call tries this file and the later ones again.
+            OSError: If a file cannot be removed. The next call tries this file and the later files again.
         """
         while self._dropped:
             oldest = self._dropped[0]
@@ -264,7 +265,7 @@ class CommitLog:
             with self._reading:
                 self._disk.close(oldest.fd)
 
-    # For recovery --------------------------------------------------------------------------------
+    # Methods for recovery ------------------------------------------------------------------------
 
     @property
     def last_start(self) -> int:
@@ -272,16 +273,17 @@ class CommitLog:
 
     @property
     def padded_to(self) -> int | None:
-        """Return the beginning of the next file if the last one seems to end with padding.
+        """Start of the next file if the last file seems to end with padding, else None.
 
-        User data at the end may look the same.
+        The property may be wrong, because the last bytes of a message may look like padding.
         """
         return self._padding_end(self._segments[-1]) if self._segments else None
 
     def holes(self) -> tuple[tuple[int, int], ...]:
-        """Return the gaps between files: each from the end of one file to the beginning of the next.
+        """Return the gaps between files: from the end of one file to the beginning of the next file.
 
-        The padding at a file's end says where the next file begins, unless the file has its full size.
+        If a file ends with padding, the gap begins only at the offset that the padding states for the next
+        file.
         """
         found = []
         for segment, following in pairwise(self._segments):
@@ -295,9 +297,9 @@ class CommitLog:
         return tuple(found)
 
     def contents(self, offset: int) -> Iterator[tuple[int, int | None, Content]]:
-        """Yield (start, start of the next file, content) of each file that ends above ``offset``.
+        """Yield (start, start of the next file or None, content) of each file that ends above ``offset``.
 
-        A content is valid until the next step of the iteration.
+        A content is valid only until the next step of the iteration.
         """
         for segment in tuple(self._segments):
             if segment.start + segment.capacity > offset and segment in self._segments:
@@ -308,8 +310,8 @@ class CommitLog:
     def truncate(self, offset: int) -> None:
         """Cut the log at ``offset``; remove files that begin at or after it, but keep at least one file.
 
-        Call :meth:`flush` before anything is written: otherwise a power cut could bring cut bytes back behind
-        new records.
+        Call :meth:`flush` before the next write. Otherwise, after a power cut, the bytes that were cut could
+        be back in the log, behind the new records.
         """
         while len(self._segments) > 1 and self._segments[-1].start >= offset:
             segment = self._segments.pop()
@@ -317,7 +319,7 @@ class CommitLog:
             self._disk.remove(segment.path)
         last = self._segments[-1]
         if last.start + last.capacity == offset:
-            # the file ended with its padding, and the cut bytes were in the next file
+            # Only later files had bytes to cut: this file is complete, and ends with its padding.
             last.written = last.capacity
         else:
             last.capacity = max(self._file_size, offset - last.start + _PAD.size)
@@ -326,7 +328,7 @@ class CommitLog:
         self.flushed_offset = min(self.flushed_offset, offset)
 
     def seal(self, start: int, end: int) -> None:
-        """Note that the file that starts at ``start`` ends at ``end``: no record is added to it any more."""
+        """Note that the file that starts at ``start`` ends at ``end``, so that it gets no more records."""
         segment = self._find(start)
         assert segment is not None
         segment.written = segment.capacity = end - start
@@ -334,8 +336,8 @@ class CommitLog:
     def rewrite(self, offset: int) -> None:
         """Write the bytes above ``offset`` again, so that :meth:`flush` syncs them.
 
-        After a failed sync in an earlier process, the kernel may count pages as written that are not on the
-        disk.
+        Without this, pages could be missing on the disk: if an earlier process had a failed sync, the kernel
+        may treat the pages as written.
         """
         for segment in self._segments:
             position = max(offset - segment.start, 0)
@@ -345,10 +347,10 @@ class CommitLog:
                 write_whole(self._disk, segment.fd, data, position)
                 position += len(data)
 
-    # Parts ---------------------------------------------------------------------------------------
+    # Helper methods ------------------------------------------------------------------------------
 
     def _padding_end(self, segment: _Segment) -> int | None:
-        """Return where the next file begins, from the padding of this one; None if it has no padding."""
+        """Return the start of the next file as this file's padding states it; None without padding."""
         tail = self._disk.read(segment.fd, _PAD.size, max(segment.written - _PAD.size, 0))
         if len(tail) < _PAD.size:
             return None
@@ -378,14 +380,14 @@ class CommitLog:
             self._segments.append(_Segment(start, capacity, path, fd, size))
 
     def _begin_segment(self, start: int, size: int) -> None:
-        """Begin a file for a record of ``size`` bytes."""
+        """Begin a new file for a record of ``size`` bytes."""
         path = self.directory / segment_name(start)
         try:
             fd = self._disk.open(path, create=True)
         except OSError as error:
             raise self._refuse(size, f"cannot begin log file {path.name}: {error.strerror}", error) from error
         self._segments.append(_Segment(start, self._file_size, path, fd))
-        # the next flush makes the name durable, before any record in the file counts as durable
+        # A record in this file counts as durable only after a flush has also made the file's name durable.
         self._names_made += 1
 
     def _sync(self, segment: _Segment) -> None:
@@ -396,7 +398,7 @@ class CommitLog:
             raise StoreUnavailable(self.broken) from error
 
     def _write(self, segment: _Segment, data: bytes, record_size: int) -> None:
-        """Write bytes at a file's end, as part of storing a record of ``record_size`` bytes."""
+        """Write bytes at a file's end, in order to store a record of ``record_size`` bytes."""
         if self.broken is not None:
             raise StoreUnavailable(self.broken)
         position, size = segment.written, len(data)
@@ -414,7 +416,7 @@ class CommitLog:
 
     def _cannot_cut(self, segment: _Segment, end: int, error: OSError) -> None:
         self.broken = f"cannot cut a partial record in {segment.path.name}: {error.strerror}"
-        segment.written = end  # the file may come back after a power cut, so the next one begins behind it
+        segment.written = end  # The partial record may stay in the file: no record may use its offsets.
 
     def _refuse(self, size: int, reason: str, error: OSError) -> StoreUnavailable:
         self.refused = reason

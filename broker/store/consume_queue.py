@@ -1,13 +1,13 @@
-"""Consume queues: per queue, fixed entries that point into the commit log.
+"""Consume queues: for each queue, entries of fixed size that point into the commit log.
 
 Entry, big-endian, 20 bytes::
 
     log_offset  i64
-    size        i32   of the record; 0: the record is lost, and log_offset is the next record's
-    tags_code   i64   hash of the tag; in SCHEDULE_TOPIC_XXXX the instant of delivery in Unix ms
+    size        i32   of the record; 0: the record is lost, and log_offset is that of the next record
+    tags_code   i64   hash of the tag; in SCHEDULE_TOPIC_XXXX the delivery time in Unix ms
 
-All entries can be rebuilt from the log, so they are written late and in bulk. Until then they are read from
-memory. Source: ConsumeQueue of RocketMQ 4.9.
+All entries can be rebuilt from the log, so the broker writes entries late and many at a time. Until an entry
+is written, the broker reads it from memory. Source: ConsumeQueue of RocketMQ 4.9.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from routekeeper.broker.store.files import DISK, Disk, make_directories, write_w
 ENTRY_SIZE: Final = 20
 ENTRY: Final = struct.Struct(">qiq")
 _NAME_DIGITS: Final = 20
-#: Number of a queue's last entries that stay in memory after they were written: consumers usually read these.
+#: Number of a queue's newest entries that stay in memory after their write: most consumers read these.
 _KEPT_ENTRIES: Final = 256
 
 
-#: Number of entries that recovery reads at once.
+#: Number of entries that recovery reads in one call.
 _BLOCK_ENTRIES: Final = 4096
 
 
 class Entry(NamedTuple):
-    """One decoded entry."""
+    """One decoded entry of a queue."""
 
     log_offset: int
     size: int
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unwritten:
-    """Entries of one queue that are not in its files yet."""
+    """Entries of one queue that are not in the queue's files yet."""
 
     directory: Path
     file_size: int
@@ -51,11 +51,11 @@ class Unwritten:
 
 
 class ConsumeQueue:
-    """Index of one queue of one topic.
+    """Entries of one queue of one topic.
 
     Attributes:
-        min_index: First index that can be read.
-        max_index: Index of the next entry to be appended.
+        min_index: Index of the first readable entry.
+        max_index: Index of the next entry to append.
     """
 
     __slots__ = (
@@ -77,18 +77,18 @@ class ConsumeQueue:
         self._weight = zlib.crc32(f"{directory.parent.name}/{directory.name}".encode()) | 1
         self.min_index = 0
         self.max_index = 0
-        self._stored = 0  # entries below this index are in the files
-        self._tail = bytearray()  # entries from _tail_index to max_index
+        self._stored = 0  # index below which entries are in the files
+        self._tail = bytearray()  # entries from _tail_index to max_index, in memory
         self._tail_index = 0
 
     @classmethod
     def recover(
         cls, directory: Path, *, file_size: int, log_min: int, log_end: int, disk: Disk = DISK
     ) -> ConsumeQueue | None:
-        """Open the files of a queue and cut entries whose records are not in [log_min, log_end).
+        """Open the files of a queue, and cut entries whose records are not in [log_min, log_end).
 
         Returns:
-            None if the files have another file size, or a file is missing or cut: then they must be rebuilt.
+            The queue; None if it must be rebuilt, because a file has another size, is missing or was cut.
         """
         queue = cls(directory, file_size=file_size, disk=disk)
         files = queue._files()
@@ -98,17 +98,16 @@ class ConsumeQueue:
         if files != list(range(first, last + 1, queue._file_size)) or first % queue._file_size:
             return None
         if any(queue._size_of(start) < queue._file_size for start in files[:-1]):
-            return None  # a file was complete before the next one began
+            return None  # somebody cut this file: the broker completes a file before it begins the next file
         low = first // ENTRY_SIZE
         queue.max_index = (last + min(queue._size_of(last), queue._file_size)) // ENTRY_SIZE
         queue.min_index = low
         queue._stored = queue._tail_index = queue.max_index
-        # Entries that were not synced may have any content: holes, or entries whose records the log no longer
-        # has.
+        # Entries that were not synced may have any content: zeros, or log offsets that the log no longer has.
         queue.max_index = queue._end_of_synced(low, log_end)
         queue._stored = queue._tail_index = queue.max_index
-        if log_min:  # otherwise the queue begins with the log, so bytes that are no entry mean damage
-            # The beginning of the first file may be a hole, too; only entries follow it.
+        if log_min:  # in a log that begins at 0, zeros at a queue's beginning mean damage
+            # The first file may begin with a part that was never written. All entries are after that part.
             queue.min_index = queue._end_of_hole(low)
         queue._cut_files(files)
         if log_min:
@@ -117,17 +116,21 @@ class ConsumeQueue:
 
     @property
     def weighed_length(self) -> int:
-        """The queue's length times a weight of its own, so that two wrong lengths do not cancel in a sum."""
+        """The queue's length times a number that is computed from its name.
+
+        The checkpoint has the sum over all queues. Without the numbers, two wrong lengths could have the
+        right sum.
+        """
         return self.max_index * self._weight
 
     @property
     def last_log_offset(self) -> int:
-        """Return the log offset of the last record, even a lost one; 2**63 if the queue has no record."""
+        """Log offset of the last record, even if that record is lost; 2**63 if the queue has no record."""
         entry = self._entry_at(self.max_index - 1) if self.max_index else None
         return 2**63 if entry is None else entry.log_offset
 
     def begin_at(self, index: int) -> None:
-        """Start an empty queue at ``index``, because the log's first files are gone."""
+        """Start an empty queue at ``index``, because old files of the log were removed."""
         assert self.max_index == self.min_index == self._stored
         self.min_index = self.max_index = self._stored = self._tail_index = index
         self._tail.clear()
@@ -137,11 +140,11 @@ class ConsumeQueue:
         self.max_index += 1
 
     def holds(self, index: int) -> bool:
-        """Return whether the entries from ``index`` on are in memory."""
+        """Return True if the entries from ``index`` on are in memory."""
         return index >= self._tail_index
 
     def read_bytes(self, index: int, count: int) -> bytes | bytearray:
-        """Return up to ``count`` entries from ``index`` on, encoded; fewer where a file or the queue ends."""
+        """Return up to ``count`` encoded entries from ``index`` on; fewer if the file or the queue ends."""
         count = min(count, self.max_index - index)
         if count <= 0 or index < self.min_index:
             return b""
@@ -151,7 +154,7 @@ class ConsumeQueue:
         return self._read_file(index, min(count, self._tail_index - index))
 
     def read(self, index: int, count: int) -> list[Entry]:
-        """Return up to ``count`` entries from ``index`` on; fewer at the end or where a file begins."""
+        """Return up to ``count`` decoded entries from ``index`` on; fewer if the file or the queue ends."""
         return list(map(Entry._make, ENTRY.iter_unpack(self.read_bytes(index, count))))
 
     def get(self, index: int) -> Entry | None:
@@ -159,7 +162,7 @@ class ConsumeQueue:
         return found[0] if found else None
 
     def unwritten(self) -> Unwritten | None:
-        """Return the entries that are not in the files yet; :meth:`written` notes that they are."""
+        """Return the entries that are not in the files yet. After writing them, call :meth:`written`."""
         if self._stored == self.max_index:
             return None
         start = (self._stored - self._tail_index) * ENTRY_SIZE
@@ -173,7 +176,7 @@ class ConsumeQueue:
             self._tail_index += surplus
 
     def overwrite(self, index: int, entries: Sequence[Entry]) -> bool:
-        """Repair damaged entries of the files; return whether the disk took them."""
+        """Write repaired entries over damaged entries in the files; return False if a write failed."""
         per_file = self._file_size // ENTRY_SIZE
         while entries:
             some = entries[: per_file - index % per_file]
@@ -192,25 +195,27 @@ class ConsumeQueue:
             entries = entries[len(some) :]
         return True
 
-    # A log that begins later ---------------------------------------------------------------------
+    # Removal of the oldest entries ---------------------------------------------------------------
 
     def first_in_files(self, log_min: int) -> int:
-        """Return the first index whose record the log still has, according to the files; in any thread.
+        """Return the first index whose record is still in the log, among entries that are not in memory.
 
-        Entries that are only in memory begin at the largest index that this can return.
+        Any thread may call this method. If the log has none of these records, the result is the index at
+        which the entries in memory begin.
         """
         low, high = self.min_index, self._tail_index
         return low if low >= high else self._first(low, high, log_min)
 
     def raise_min(self, index: int, log_min: int) -> None:
-        """Forget entries below ``index``, and later ones whose records the log no longer has."""
+        """Drop entries below ``index``, and further entries whose records are no longer in the log."""
         index = max(index, self.min_index)
         self.min_index = self._first(index, self.max_index, log_min)
 
     def remove_old_files(self) -> None:
-        """Remove files that hold only entries below ``min_index``, the oldest first; in any thread.
+        """Remove files in which all entries are below ``min_index``, the oldest first.
 
-        The last file stays, because its size gives the queue's length.
+        Any thread may call this method. The last file stays, because its name and size give the queue's
+        length.
 
         Raises:
             OSError: If a file cannot be removed.
@@ -220,13 +225,13 @@ class ConsumeQueue:
                 break
             self._disk.remove(self._path(start))
 
-    # Parts ---------------------------------------------------------------------------------------
+    # Helper methods ------------------------------------------------------------------------------
 
     def _first(self, low: int, high: int, log_min: int) -> int:
-        """Return the first index in [low, high) whose record lies at ``log_min`` or behind; else ``high``.
+        """Return the first index in [low, high) whose record is at ``log_min`` or later, or else ``high``.
 
-        Damaged entries can mislead the bisection. So the result is valid only if the entry before it points
-        below ``log_min``.
+        Damaged entries can mislead the bisection. Therefore a result counts only if the entry before it
+        points below ``log_min``; otherwise the search goes on below that entry.
         """
         while low < high:
             begin, end = low, high
@@ -244,7 +249,10 @@ class ConsumeQueue:
         return low
 
     def _end_of_hole(self, low: int) -> int:
-        """Return the index of the first written entry, from ``low`` on; else the end of the queue."""
+        """Return the first index from ``low`` on whose entry was written.
+
+        If no entry was written, return the index of the queue's end.
+        """
         while low < self.max_index:
             data = self._read_file(low, min(_BLOCK_ENTRIES, self.max_index - low))
             empty = (len(data) - len(data.lstrip(b"\0"))) // ENTRY_SIZE
@@ -254,7 +262,7 @@ class ConsumeQueue:
         return low
 
     def _end_of_synced(self, low: int, log_end: int) -> int:
-        """Return the index after the last entry that points below ``log_end``; else ``low``."""
+        """Return the index after the last entry that points below ``log_end``; ``low`` if there is none."""
         end = self.max_index
         while end > low:
             per_file = self._file_size // ENTRY_SIZE
@@ -298,7 +306,7 @@ class ConsumeQueue:
             self._disk.close(fd)
 
     def _cut_files(self, files: list[int]) -> None:
-        """Remove entries above ``max_index`` from the file: else they would come back as the file grows."""
+        """Cut the entries from ``max_index`` on: otherwise these old entries would follow new entries."""
         end = self.max_index * ENTRY_SIZE
         removed = False
         for start in reversed(files):
@@ -324,15 +332,15 @@ class ConsumeQueue:
             return []
 
 
-#: An entry as read from a part of a file that was never written.
+#: Entry that a read returns for a part of a file that was never written.
 _HOLE: Final = Entry(0, 0, 0)
 
 
 def write_entries(disk: Disk, work: Unwritten) -> None:
-    """Write entries to their files, durably and with the files' names. Repeating this does no harm.
+    """Write entries to their files, durably (also the files' names). The call may be repeated.
 
     Raises:
-        OSError: If they cannot be written; missing entries stay in :meth:`ConsumeQueue.unwritten`.
+        OSError: If the entries cannot be written. :meth:`ConsumeQueue.unwritten` still returns them.
     """
     position, data = work.index * ENTRY_SIZE, memoryview(work.data)
     while data:
@@ -359,6 +367,6 @@ def _make(disk: Disk, path: Path) -> int:
         disk.sync_directory(path.parent)
     except OSError:
         disk.close(fd)
-        disk.remove(path)  # otherwise the next call would assume that its name is durable
+        disk.remove(path)  # otherwise the next call would find the file and assume that its name is durable
         raise
     return fd

@@ -1,9 +1,9 @@
-"""All of the broker's access to files. Tests replace it by a disk that loses everything that is not synced.
+"""The broker's file operations. Tests replace them by a disk that loses all data that are not synced.
 
-Written bytes survive the end of the process. Only synced bytes survive a power cut, and a name (of a file
-that was made, renamed or removed) survives only once its directory is synced. Small files are replaced whole:
-a new file is written, synced, and renamed. Files with the broker's tables have a checksum and the previous
-version beside them.
+Written bytes survive the end of the process. Only synced bytes survive a power cut. After a file was created,
+renamed or removed, the change survives a power cut only if the directory was synced. A small file is
+replaced as a whole: a new file is written, synced and renamed. Files with the broker's tables also have a
+checksum, and a backup of the previous version.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from routekeeper.remoting.state_file import Loaded
 
 T = TypeVar("T")
 
-#: Errors of too many open files, of this process or of the machine: they say nothing about the disk.
+#: Errors of too many open files, in this process or on the machine. The disk has not failed then.
 NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
-#: Content of a file, valid within its context.
+#: Content of a file. It is valid only inside the ``with`` block of :meth:`Disk.content`.
 Content = bytes | mmap.mmap
 
 
 class Disk:
-    """Operations that the broker needs of a file system. Each raises OSError if it fails."""
+    """File system operations that the broker needs. Each operation raises OSError if it fails."""
 
     def names(self, directory: Path) -> list[str]:
         return os.listdir(directory)
@@ -45,7 +45,7 @@ class Disk:
         path.rmdir()
 
     def sync_directory(self, path: Path) -> None:
-        """Make the names in a directory durable."""
+        """Make the creation, renaming and removal of files in a directory durable."""
         fd = os.open(path, os.O_RDONLY)
         try:
             os.fsync(fd)
@@ -56,8 +56,8 @@ class Disk:
         """Open a file for reading and writing.
 
         Args:
-            create: Make the file; an error if it exists.
-            empty: Make the file, or cut it to size 0.
+            create: Create the file; an existing file is an error.
+            empty: Create the file, or cut an existing file to size 0.
         """
         flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
         return open_regular(path, flags | (os.O_CREAT | os.O_TRUNC if empty else 0), 0o600)
@@ -69,14 +69,14 @@ class Disk:
         return os.fstat(fd).st_size
 
     def modified(self, fd: int) -> float:
-        """Return when the file was last written, in Unix seconds."""
+        """Return the time of the file's last write, in Unix seconds."""
         return os.fstat(fd).st_mtime
 
     def read(self, fd: int, size: int, at: int) -> bytes:
         return os.pread(fd, size, at)
 
     def read_into(self, fd: int, buffer: memoryview, at: int) -> int:
-        """Fill ``buffer``; return the number of bytes read."""
+        """Read bytes into ``buffer`` until it is full or the file ends; return the number of bytes read."""
         return os.preadv(fd, [buffer], at)
 
     @contextlib.contextmanager
@@ -99,7 +99,7 @@ class Disk:
         os.fsync(fd)
 
     def sync_data(self, fd: int) -> None:
-        """Make content and size durable."""
+        """Make the file's content and size durable."""
         os.fdatasync(fd)
 
     def link(self, path: Path, new: Path) -> None:
@@ -112,7 +112,7 @@ class Disk:
         path.unlink()
 
     def space(self, path: Path) -> tuple[int, int]:
-        """Return (size, free) in bytes of the part of a file system that we may use; zeros if unknown."""
+        """Return (size, free) of a file system in bytes; zeros if unknown. Root's reserve does not count."""
         try:
             found = os.statvfs(path)
         except OSError:
@@ -125,7 +125,7 @@ DISK: Final = Disk()
 
 
 def make_directories(disk: Disk, path: Path) -> None:
-    """Make a directory and the missing directories above it, all with durable names."""
+    """Create a directory and its missing parent directories, durably."""
     missing = []
     while not disk.is_there(path):
         missing.append(path)
@@ -137,7 +137,7 @@ def make_directories(disk: Disk, path: Path) -> None:
             disk.sync_directory(directory.parent)
         except OSError:
             with contextlib.suppress(OSError):
-                disk.remove_directory(directory)  # else the next call would take its name for durable
+                disk.remove_directory(directory)  # otherwise the next call would assume a durable name
             raise
 
 
@@ -156,7 +156,7 @@ def remove_tree(disk: Disk, path: Path) -> None:
 
 
 def write_whole(disk: Disk, fd: int, data: bytes | memoryview, at: int) -> None:
-    """Write all of ``data``, in as many calls as needed."""
+    """Write all of ``data`` at a position of a file, in as many calls as needed."""
     rest = memoryview(data)
     while rest:
         written = disk.write(fd, rest, at)
@@ -167,13 +167,13 @@ def write_whole(disk: Disk, fd: int, data: bytes | memoryview, at: int) -> None:
 
 
 def write_atomic(disk: Disk, path: Path, data: bytes) -> None:
-    """Replace the content of ``path`` by ``data``, which has its own checksum.
+    """Replace the content of ``path`` by ``data``. Use it for data that contain their own checksum.
 
-    After a crash, the file has the old or the new content.
+    After a crash, the file has either the old or the new content.
 
     Raises:
-        OSError: If the file cannot be written. The old content remains, unless only the last step failed,
-            which makes the new name durable.
+        OSError: If the file cannot be written. Then the file still has the old content. Exception: if only
+            the last step (the sync of the directory) failed, the file has the new content, but not durably.
     """
     make_directories(disk, path.parent)
     scratch = path.with_name(path.name + ".tmp")
@@ -193,7 +193,7 @@ def write_atomic(disk: Disk, path: Path, data: bytes) -> None:
 
 
 def read_whole(disk: Disk, path: Path) -> bytes:
-    """Return all of a small file."""
+    """Return the whole content of a small file."""
     fd = disk.open(path)
     try:
         return disk.read(fd, disk.size(fd), 0)
@@ -202,7 +202,7 @@ def read_whole(disk: Disk, path: Path) -> bytes:
 
 
 class StateStorage:
-    """The disk interface for small state files."""
+    """Adapter that gives ``state_file`` access to small files on a :class:`Disk`."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -220,7 +220,7 @@ class StateStorage:
         return read_whole(self._disk, path)
 
     def write_new(self, path: Path, data: bytes) -> None:
-        self.discard(path)  # the file may have a second name
+        self.discard(path)  # never write into the old file: its backup may be a second name of the same file
         fd = self._disk.open(path, create=True)
         try:
             write_whole(self._disk, fd, data, 0)
@@ -234,10 +234,10 @@ class StateStorage:
 
 
 def load_state(disk: Disk, path: Path, parse: Callable[[str], T], *, adopt: bool = True) -> Loaded[T]:
-    """Return the content of a state file.
+    """Return the parsed content of a state file.
 
     Raises:
-        StateFileError: If an operator has to decide, or neither file nor backup can be used.
+        StateFileError: If neither the file nor its backup can be used, or if an operator has to decide.
         OSError: If the disk fails.
     """
     return state_file.load(StateStorage(disk), path, lambda content: parse(content.decode()), adopt=adopt)
@@ -247,7 +247,7 @@ def write_state(disk: Disk, path: Path, data: bytes, *, backup_too: bool = False
     """Replace a state file, its checksum and its backup.
 
     Raises:
-        OSError: If it cannot be written; see :func:`routekeeper.remoting.state_file.replace`.
+        OSError: If the file cannot be written; see :func:`routekeeper.remoting.state_file.replace`.
     """
     make_directories(disk, path.parent)
     state_file.replace(StateStorage(disk), path, data, backup_too=backup_too)

@@ -1,4 +1,4 @@
-"""Reads a log file: finds intact records and their ends (pure)."""
+"""Scan of a log file: finds intact records and their ends (no I/O, no clock)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _HEAD: Final = struct.Struct(">ii")
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MAGIC_V1, MAGIC_V2))
-#: Number of bytes before a record's magic.
+#: Position of a record's magic in the record, in bytes.
 _MAGIC_AT: Final = 4
 
 
-#: Formats of a record up to its body, by the address families of its hosts: size, magic, crc, queue id, queue
-#: and log offset, store time, body size.
+#: Layouts of a record from its beginning to its body. Fields: size, magic, crc, queue id, queue offset, log
+#: offset, store time, body size. The key has the flags for IPv6 hosts.
 _LAYOUTS: Final = {
     (SYS_BORN_HOST_V6 if born == 20 else 0) | (SYS_STORE_HOST_V6 if store == 20 else 0): struct.Struct(
         f">iiii4xqq4x8x{born}xq{store}x4x8xi"
@@ -42,15 +42,15 @@ _HOSTS_V6: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 _SYS_FLAG_AT: Final = 36
 
 
-#: Largest record in bytes: its message came in one frame, and its properties may have grown.
+#: Largest record in bytes: a message that came in one frame, and properties that the broker may have added.
 RECORD_MAX: Final = FRAME_SIZE_MAX + 64 * 1024
-#: Number of bytes that identify a record at its beginning: size, magic and log offset.
+#: Number of bytes at a record's beginning that contain its size, magic and log offset.
 HEAD_SIZE: Final = 36
 _PLACED: Final = struct.Struct(">ii20xq")
 
 
 class Record(NamedTuple):
-    """The fields of a message in the log that recovery needs, named as in ``StoredMessage``."""
+    """The fields of a message in the commit log that recovery needs, named as in ``StoredMessage``."""
 
     topic: str
     queue_id: int
@@ -61,14 +61,14 @@ class Record(NamedTuple):
 
 
 class Padding(NamedTuple):
-    """A file's padding record: where it begins, and where the next file begins."""
+    """A file's padding record: the log offset at which it begins, and the offset of the next file."""
 
     offset: int
     end: int
 
 
 class Damage(NamedTuple):
-    """The position at which bytes that are no record, or the end of the data, begin."""
+    """The end of the intact records: log offset at which damaged bytes begin, or at which the data end."""
 
     offset: int
 
@@ -77,7 +77,8 @@ def read_record(data: Content, position: int, *, base: int) -> tuple[StoredMessa
     """Decode and verify the record at ``position`` of a file that starts at log offset ``base``.
 
     Returns:
-        The message and the position after it; None if no intact record of this offset begins here.
+        The message and the position after its record; None if no intact record with this log offset begins
+        at ``position``.
     """
     try:
         message, end = decode_message(cast(bytes, data), position)
@@ -91,8 +92,8 @@ def read_record(data: Content, position: int, *, base: int) -> tuple[StoredMessa
 def size_of_record(head: bytes | None, log_offset: int) -> int:
     """Return the size of the record at a log offset, from its first bytes; 0 if no record begins there.
 
-    Senders choose bodies, and any client chooses the offset. So a length inside a body must not be accepted
-    as a record's.
+    Senders choose the bytes of message bodies, and any client may query any offset. Therefore this function
+    must not accept bytes inside a body as the beginning of a record.
     """
     if head is None or len(head) < HEAD_SIZE:
         return 0
@@ -102,7 +103,7 @@ def size_of_record(head: bytes | None, log_offset: int) -> int:
 
 
 def is_record_of(data: bytes, *, topic: str, queue_id: int, queue_offset: int, log_offset: int) -> bool:
-    """Return whether bytes are the record of this message of a queue; the body is not checked."""
+    """Return True if the bytes are the record of a given message of a queue. The body is not checked."""
     try:
         (sys_flag,) = _INT32.unpack_from(data, _SYS_FLAG_AT)
         layout = _LAYOUTS[sys_flag & _HOSTS_V6]
@@ -121,16 +122,16 @@ def is_record_of(data: bytes, *, topic: str, queue_id: int, queue_offset: int, l
     return data[at : at + length] == topic.encode()
 
 
-#: Number of bytes of a record before its body, for addresses of any length.
+#: Largest number of bytes of a record before its body, over all address families.
 _BEFORE_BODY: Final = max(layout.size for layout in _LAYOUTS.values())
-#: Largest size in bytes of records that are read whole at once, because two reads would take longer.
+#: Records up to this size in bytes are read whole. For larger records, two small reads take less time.
 _AT_ONCE: Final = 4096
-#: Number of bytes of the length of a topic's name, by magic.
+#: Number of bytes of the field that has the length of the topic's name, by magic.
 _TOPIC_LENGTHS: Final = {MAGIC_V1: 1, MAGIC_V2: 2}
 
 
 class _Head(NamedTuple):
-    """A record's fields before its body, and the number of bytes before its body."""
+    """Fields of a record before its body; ``before_body`` is their total size in bytes."""
 
     before_body: int
     size: int
@@ -162,13 +163,13 @@ def stored_at(
     log_offset: int,
     size: int,
 ) -> int | None:
-    """Return the store time (Unix ms) of a record; None if the log has another record, or none, there.
+    """Return the store time (Unix ms) of a record; None if the log does not have this record at the offset.
 
-    A large body is not read: it may have 4 MiB.
+    The body of a large record is not read, because it may have 4 MiB.
 
     Args:
-        read: Returns bytes of the log, from an offset on and of a size.
-        size: The record's size as in its queue's entry.
+        read: Function that returns bytes of the log: from an offset on, of a given size.
+        size: Size of the record according to its queue entry.
     """
     data = read(log_offset, min(size, _AT_ONCE)) or b""
     head = _head_of(data)
@@ -189,10 +190,10 @@ def stored_at(
 
 
 def first_stored_at(read: Callable[[int, int], bytes | None], log_offset: int) -> int | None:
-    """Return the store time (Unix ms) of the record at a log offset, of any topic; None if there is none.
+    """Return the store time (Unix ms) of the record of any topic at a log offset; None if there is no record.
 
     Args:
-        read: Returns bytes of the log, from an offset on and of a size.
+        read: Function that returns bytes of the log: from an offset on, of a given size.
     """
     size = size_of_record(read(log_offset, HEAD_SIZE), log_offset)
     head = _head_of(read(log_offset, min(_BEFORE_BODY, size))) if size else None
@@ -200,7 +201,7 @@ def first_stored_at(read: Callable[[int, int], bytes | None], log_offset: int) -
 
 
 def read_indexed(data: Content, position: int, *, base: int) -> tuple[Record, int] | None:
-    """Verify a record as :func:`read_record` does; return only the fields that recovery needs."""
+    """Verify a record as :func:`read_record` does, but return only the fields that recovery needs."""
     try:
         (sys_flag,) = _INT32.unpack_from(data, position + _SYS_FLAG_AT)
         layout = _LAYOUTS[sys_flag & _HOSTS_V6]
@@ -232,9 +233,9 @@ def read_indexed(data: Content, position: int, *, base: int) -> tuple[Record, in
 
 
 def scan(data: Content, start: int, *, base: int) -> Iterator[tuple[Record, int] | Padding | Damage]:
-    """Yield each record from position ``start`` on with its size.
+    """Yield the records from position ``start`` on, each with its size in bytes.
 
-    Ends after the file's :class:`Padding`, or at the first :class:`Damage`.
+    The last item is the file's :class:`Padding`, or the first :class:`Damage`.
     """
     position = start
     size_of_all = len(data)
@@ -255,13 +256,16 @@ def scan(data: Content, start: int, *, base: int) -> Iterator[tuple[Record, int]
 
 
 def positions(data: Content, start: int, *, end: int | None = None) -> Iterator[int]:
-    """Yield each position at or after ``start`` where a record's magic says that one may begin, ascending.
+    """Yield each position from ``start`` on at which a record may begin, because its magic is there.
+
+    The positions ascend.
 
     Args:
-        end: Yield only positions of records whose magic ends at or before this one.
+        end: Position in ``data`` at which the search ends; None for the end of the data.
     """
     stop = len(data) if end is None else end
-    # The next hit of each magic: a body may be full of one of them, and the other one is looked for once.
+    # Store the next hit of each magic. Otherwise, in a body that is full of one magic, each step would search
+    # for the other magic again.
     hits = {magic: data.find(magic, start + _MAGIC_AT, stop) for magic in _MAGICS}
     while left := [hit for hit in hits.values() if hit >= 0]:
         first = min(left)

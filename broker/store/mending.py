@@ -1,8 +1,9 @@
-"""Finds the messages of damaged queue entries again, in the log between the intact entries around them.
+"""Repair of damaged queue entries: finds their messages in the log, between the nearest intact entries.
 
-An entry of a file is trusted only if the log agrees: the record that it points to must have its topic, queue
-and queue offset. Entries that this process appended itself need no such check. A search may read 256 MiB of
-the log. So it is done in slices, one for each call of a reader; meanwhile readers get :class:`Mending`.
+An entry that was read from a file is trusted only if the log agrees: the record to which it points must have
+the entry's topic, queue and queue offset. Entries that this process appended itself need no such check. A
+search may read 256 MiB of the log. Therefore a search is done in slices, and each call of a reader does one
+slice. Until the search ends, readers get the error :class:`Mending`.
 """
 
 from __future__ import annotations
@@ -32,31 +33,32 @@ from routekeeper.remoting.codes import ResponseCode
 
 logger = logging.getLogger(__name__)
 
-#: Number of entries on each side of a damaged one that are searched for an intact one.
+#: Number of entries before a damaged entry, and after it, among which a search looks for an intact entry.
 _REACH: Final = 4096
-#: Bound of the bytes of the log that are searched for one run of damaged entries: this takes a second of the
-#: loop, in slices.
+#: Largest number of log bytes that are searched for one run of damaged entries. The slices of such a search
+#: take one second of the event loop's time in total.
 _SEARCHED_MAX: Final = 256 << 20
-#: Number of pieces of work in one slice of a search: 5 ms. One piece is to check an entry against the log, to
-#: look at a record, or to read :data:`_BYTES` of the log.
+#: Number of work units in one slice of a search; a slice takes 5 ms. These actions cost one unit each: check
+#: an entry against the log, look at a record, read :data:`_BYTES` of the log.
 SLICE: Final = 1024
 _BYTES: Final = 4096
-#: Number of places at which a record might begin, by four bytes, that are one piece of work.
+#: Number of positions with a record's magic that may be tried for one work unit.
 _TRIES: Final = 4
-#: Number of entries that are read or written at once, and the work that this counts for, without the checks.
+#: Number of entries that are read or written in one call, and the work units that this call costs. Checks of
+#: the entries cost extra units.
 _BLOCK: Final = 256
 _BLOCK_WORK: Final = 16
-#: Bound of the remembered runs of entries whose messages were not found, so that no pull searches for them
-#: again; and of the remembered entries that could not be written to their file.
+#: Largest number of items in each of two tables. One has the runs of entries whose messages were not found,
+#: so that no pull searches again. The other has repaired entries that could not be written to their file.
 LOST_RUNS_MAX: Final = 10_000
-#: The entry of a lost message.
+#: Entry to return for a lost message.
 _LOST: Final = Entry(0, 0, 0)
 
 _Work = Generator[None, None, None]
 
 
 class Mending(Refusal):
-    """The messages of damaged entries are being searched in the log: the reader must try again."""
+    """The broker still searches the log for messages of damaged entries, so the reader must try again."""
 
     def __init__(self, topic: str, queue_id: int) -> None:
         super().__init__(
@@ -66,7 +68,7 @@ class Mending(Refusal):
 
 
 class _Search:
-    """A search for the messages of a run of damaged entries; a reader met the entry at ``index``."""
+    """A search for the messages of a run of damaged entries; the entry at ``index`` caused the search."""
 
     __slots__ = ("index", "queue", "work")
 
@@ -77,11 +79,11 @@ class _Search:
 
 
 class Mender:
-    """Checks and repairs queue entries that were read from files, in the store's thread.
+    """Check and repair of queue entries that were read from files. Only the store's thread may use it.
 
     Args:
-        tags_code: Computes the entry's code for a message in the log.
-        holes: Begin and end of each part that the log lacks: an entry that points there may be intact.
+        tags_code: Function that computes the tag code in a queue entry from the message in the log.
+        holes: Begin and end of each missing part of the log. An entry that points there is trusted.
 
     Attributes:
         damaged: Number of damaged entries found so far.
@@ -92,30 +94,30 @@ class Mender:
         self._holes = holes
         self._log = log
         self._tags_code = tags_code
-        self._left = 0  # work that the present reader may still do
-        self._has_advanced = True  # each reader advances a search, even if its checks alone took a slice
+        self._left = 0  # work units that the current reader may still use
+        self._has_advanced = True  # False: the reader may advance a search once, even without units left
         self._search: _Search | None = None
         self._searches_ended = 0
-        self._lost: dict[ConsumeQueue, list[tuple[int, int]]] = {}  # first and last of each run, ascending
+        self._lost: dict[ConsumeQueue, list[tuple[int, int]]] = {}  # (first, last) index of each lost run
         self._lost_runs = 0
         self._is_full = False
         self._unwritten: dict[tuple[ConsumeQueue, int], Entry] = {}
 
     def allow(self) -> None:
-        """Allow the next calls together one slice of a search."""
+        """Allow the following calls to use one slice of a search in total."""
         self._left, self._has_advanced = SLICE, False
 
     def forget(self, queue: ConsumeQueue) -> None:
-        """Abandon the search in a queue that is deleted: its files may soon be another queue's."""
+        """Abandon the search in a deleted queue, because a new queue may soon use files of the same names."""
         if self._search is not None and self._search.queue is queue:
             self._search = None
         self._lost_runs -= len(self._lost.pop(queue, ()))
 
     def checked(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, block: bytes) -> bytes:
-        """Return encoded entries of a file; damaged ones are replaced by entries from the log.
+        """Return encoded entries of a file; take entries from the log in place of damaged entries.
 
         Raises:
-            Mending: If the search takes longer than one slice.
+            Mending: If the search for damaged entries' messages takes longer than one slice.
         """
         entries, before, end = list(map(Entry._make, ENTRY.iter_unpack(block))), -1, self._log.max_offset
         doubtful = []
@@ -128,14 +130,14 @@ class Mender:
             return block
         ended = self._searches_ended
         for at in doubtful:
-            if self._searches_ended != ended:  # the search may have repaired later entries
+            if self._searches_ended != ended:  # a search that ended here may have repaired later entries, too
                 ended, following = self._searches_ended, queue.read(index + at, len(entries) - at)
                 entries[at : at + len(following)] = following
             entries[at] = self._found(topic, queue_id, queue, index + at, entries[at]) or _LOST
         return b"".join(ENTRY.pack(*entry) for entry in entries)
 
     def find(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int) -> Entry | None:
-        """Return the correct entry at an index, and repair its file; None if its message is lost.
+        """Return the correct entry at an index, and repair the queue's file; None if the message is lost.
 
         Raises:
             Mending: If the search takes longer than one slice.
@@ -146,7 +148,7 @@ class Mender:
     def _found(
         self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, entry: Entry
     ) -> Entry | None:
-        """Return the correct entry at an index, whose file has ``entry``."""
+        """Return ``entry`` if it is correct, otherwise a repaired entry; None if the message is lost."""
         is_searched = False
         while True:
             if self.is_sound(topic, queue_id, index, entry):
@@ -166,7 +168,10 @@ class Mender:
             entry = queue.get(index) or entry
 
     def _advance(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int) -> bool:
-        """End the search under way, or else one for this entry; return whether it was for this entry."""
+        """Advance the running search, or begin a search for this entry.
+
+        Return True if the search that was begun for this entry is over.
+        """
         search = self._search
         if search is None:
             search = self._search = _Search(queue, index, self._searching(topic, queue_id, queue, index))
@@ -178,10 +183,10 @@ class Mender:
         raise Mending(topic, queue_id)
 
     def _is_over(self, search: _Search) -> bool:
-        """Do a slice of a search; return whether it was the last one.
+        """Do one slice of a search; return True if the search is over.
 
         Raises:
-            OSError: If the disk cannot be read. A later reader begins the search again.
+            OSError: If the disk cannot be read. A later reader begins this search again.
         """
         self._search = None
         for _ in search.work:
@@ -191,7 +196,7 @@ class Mender:
         return True
 
     def is_sound(self, topic: str, queue_id: int, index: int, entry: Entry) -> bool:
-        """Return whether the log has an entry's message at its offset, or the message is known to be lost."""
+        """Return True if an entry can be trusted: the log confirms it, or its message was removed or lost."""
         if not is_plausible(entry, self._log.max_offset):
             return False
         begin, end = entry.log_offset, entry.log_offset + entry.size
@@ -210,10 +215,10 @@ class Mender:
         )
         return stored is not None
 
-    # A search ------------------------------------------------------------------------------------
+    # Search for messages -------------------------------------------------------------------------
 
     def _searching(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int) -> _Work:
-        """Search for the messages of a run of damaged entries, and repair them; yield after each slice."""
+        """Find the messages of a run of damaged entries, and repair the entries; yield after each slice."""
         first, begin = yield from self._sound_before(topic, queue_id, queue, index)
         last, end = yield from self._sound_after(topic, queue_id, queue, index)
         found: dict[int, Entry] = {}
@@ -233,7 +238,7 @@ class Mender:
     def _sound_before(
         self, topic: str, queue_id: int, queue: ConsumeQueue, index: int
     ) -> Generator[None, None, tuple[int, int]]:
-        """Return the first entry of a damaged run, and the log offset behind the message before it."""
+        """Return the first index of a damaged run, and the log offset after the message before the run."""
         low, first = max(queue.min_index, index - _REACH), None
         for end in range(index, low, -_BLOCK):
             begin = max(end - _BLOCK, low)
@@ -244,7 +249,7 @@ class Mender:
                     sound = max(entry.log_offset + entry.size, self._log.min_offset)
                     return (at + 1 if first is None else first), sound
                 if first is None and self._is_lost(queue, at):
-                    first = at + 1  # an earlier search reported this entry
+                    first = at + 1  # the run begins here: an earlier search has found that this entry is lost
             if self._left <= 0:
                 yield
         return (low if first is None else first), self._log.min_offset
@@ -252,7 +257,7 @@ class Mender:
     def _sound_after(
         self, topic: str, queue_id: int, queue: ConsumeQueue, index: int
     ) -> Generator[None, None, tuple[int, int]]:
-        """Return the last entry of a damaged run, and the log offset of the message behind it."""
+        """Return the last index of a damaged run, and the log offset of the first message after the run."""
         high, last = min(queue.max_index, index + 1 + _REACH), None
         for begin in range(index + 1, high, _BLOCK):
             for at, entry in enumerate(self._entries(queue, begin, min(begin + _BLOCK, high)), begin):
@@ -265,7 +270,7 @@ class Mender:
         return (high - 1 if last is None else last), self._log.max_offset
 
     def _entries(self, queue: ConsumeQueue, begin: int, end: int) -> Iterator[Entry | None]:
-        """Yield the entries of a part of a queue; None for an entry that its files do not have."""
+        """Yield the entries from index ``begin`` to ``end``; None for an entry that the files do not have."""
         self._left -= _BLOCK_WORK
         while begin < end:
             entries: list[Entry | None] = [*queue.read(begin, end - begin)]
@@ -275,13 +280,13 @@ class Mender:
     def _scan(
         self, topic: str, queue_id: int, wanted: range, position: int, stop: int, found: dict[int, Entry]
     ) -> int:
-        """Search a slice of the log for entries of a queue; return where the next slice begins."""
+        """Search one slice of the log for entries of a queue; return the log offset of the next slice."""
         for base, following, data in self._log.contents(position):
             at = max(position - base, 0)
             while self._left > 0 and base + at < stop:
                 record = next(scan(data, at, base=base))
                 behind = base + len(data) if following is None else following
-                # A slice may have ended within a damaged record, whose body may have such bytes.
+                # Accept padding only if it reaches the file's end: damaged bytes may look like padding.
                 if isinstance(record, Padding) and record.end == behind:
                     return stop if following is None else following
                 if isinstance(record, Padding | Damage):
@@ -300,8 +305,9 @@ class Mender:
         return stop
 
     def _past_damage(self, data: Content, at: int, base: int) -> int | None:
-        """Return the position of the next intact record, or the place at which the next slice goes on; None
-        at the end of the file.
+        """Return the position of the next intact record, or the position at which the next slice begins.
+
+        Return None if the file has no further record.
         """
         limit = min(len(data), at + 1 + self._left * _BYTES)
         tries = self._left * _TRIES
@@ -311,15 +317,15 @@ class Mender:
                 reached = position
                 break
         else:
-            # The magic, which is at a record's fifth byte, may begin before the limit.
+            # A magic is 4 bytes after its record's beginning: a record may begin shortly before the limit.
             reached = limit - 8 if limit < len(data) else limit
         self._left -= 1 + (reached - at) // _BYTES + (self._left * _TRIES - tries) // _TRIES
         return None if reached == len(data) else reached
 
     def _repair(self, queue: ConsumeQueue, found: dict[int, Entry]) -> _Work:
-        """Write entries to their files; remember them if the disk refuses."""
+        """Write entries to the queue's files; keep entries in memory if the disk refuses the write."""
         if len(self._unwritten) + len(found) > LOST_RUNS_MAX:
-            self._unwritten.clear()  # before the first of these is remembered
+            self._unwritten.clear()  # stay below the bound; readers search again for forgotten entries
         indexes = sorted(found)
         cuts = [at for at, (one, next_) in enumerate(pairwise(indexes), 1) if next_ != one + 1]
         for begin, end in pairwise([0, *cuts, len(indexes)]):
@@ -341,7 +347,7 @@ class Mender:
         return at > 0 and index <= runs[at - 1][1]
 
     def _note_lost(self, queue: ConsumeQueue, first: int, last: int, found: list[int]) -> None:
-        """Remember the entries from ``first`` to ``last`` that were not found, as far as the bound allows."""
+        """Remember which entries from ``first`` to ``last`` were not found, at most LOST_RUNS_MAX runs."""
         new = [
             (before + 1, after - 1)
             for before, after in pairwise([first - 1, *found, last + 1])
@@ -360,7 +366,10 @@ def _first_of(run: tuple[int, int]) -> int:
 
 
 def is_plausible(entry: Entry, end: int) -> bool:
-    """Return whether an entry can be correct in a log with this end; an entry of zeros was never written."""
+    """Return True if an entry may be correct, judged without reading the log, which ends at ``end``.
+
+    An entry of zeros is not correct: it comes from a part of a file that was never written.
+    """
     log_offset, size, _ = entry
     if size == 0:
         return 0 < log_offset <= end

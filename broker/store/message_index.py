@@ -1,14 +1,15 @@
-"""Finds messages by key: an index of the log, some seconds behind it, first in memory and then in files.
+"""Index of messages by key. Messages of the last seconds may be missing in the index.
 
-A file holds the entries of one part of the log, sorted by hash; it is written whole and never changed. A
-start removes files whose part of the log is incomplete, because a power cut removed its end. Parts of the log
-without a file are read again. So is the part of a damaged file: the first search in a file compares its
-checksum. The layout, big-endian::
+New entries are in memory first, and later in files. A file has the entries of one part of the log, sorted by
+hash. A file is written as a whole and never changed. A power cut may remove the end of the log. At a start,
+the broker removes files whose part of the log is no longer complete. The broker reads a part of the log again
+if this part has no file, or if the file is damaged. The first search in a file compares the file's checksum.
+The layout of a file, big-endian::
 
     magic        8 bytes "RKINDEX2"
-    begin, end u64 the part of the log; begin is the file's name
-    first, last  u64    least and greatest store time in it, Unix ms
-    count        u64    entries
+    begin, end   u64    the part of the log; begin is the file's name
+    first, last  u64    least and greatest store time in the file, Unix ms
+    count        u64    number of entries
     checksum     u32    CRC-32 of the entries
     entries      u64 hash of topic#key, u64 store time, u64 log offset; ascending
 """
@@ -36,23 +37,25 @@ from routekeeper.remoting.message import NAME_END, PAIR_END, PROPERTY_KEYS, PROP
 
 logger = logging.getLogger(__name__)
 
-#: Bound of the indexed keys of one message: without it, small messages could make a large index.
+#: Largest number of indexed keys of one message. Without this bound, small messages could make a large index.
 KEYS_MAX: Final = 64
-#: Default bound of the messages whose entries one file holds.
+#: Default of the largest number of messages whose entries are in one file.
 FILE_MESSAGES: Final = 20_000
-#: Bound of the log that one file covers, in bytes: this much is read again after a start.
+#: Largest number of log bytes that one file covers. After a start, at most this many bytes are read again.
 _FILE_LOG_BYTES: Final = 64 << 20
 #: Bounds of one step: number of messages, and bytes of the log.
 _SLICE_MESSAGES: Final = 256
 _SLICE_BYTES: Final = 256 << 10
-#: Bound of the messages noted for the index; further ones are read from the log later.
+#: Largest number of messages that wait in memory to be indexed. Further messages are read from the log later.
 NOTED_MAX: Final = 100_000
-#: Bound of the messages, in files, that searches may add to memory while no file can be written.
+#: Bound of the messages whose index entries are only in memory, as a multiple of the messages of one index
+#: file. If files cannot be written and this bound is reached, no further messages are indexed until a file
+#: is written.
 _UNWRITTEN_FILES: Final = 4
 #: Number of files that one step of a search reads.
 _SEARCH_FILES: Final = 16
-#: Bound of the entries of one key that a search takes from one file, the youngest: the bound of a query's
-#: results.
+#: Largest number of entries of one key that a search takes from one file; it takes the youngest entries. The
+#: number equals the largest number of results of a query.
 FOUND_MAX: Final = 64
 
 _MAGIC: Final = b"RKINDEX2"
@@ -61,13 +64,13 @@ _ENTRY: Final = struct.Struct(">QQQ")
 _KEYS_MARK: Final = f"{PROPERTY_KEYS}{NAME_END}"
 _UNIQUE_MARK: Final = f"{PROPERTY_UNIQ_KEY}{NAME_END}"
 
-#: Hash and store time, by which a file is sorted.
+#: Hash and store time, the sort key of a file.
 _Place = tuple[int, int]
 _PLACE: Final = struct.Struct(">QQ")
 
 
 class Noted(NamedTuple):
-    """A message in the log that is to be indexed."""
+    """A message in the log that must still be indexed."""
 
     topic: str
     properties: str
@@ -77,7 +80,7 @@ class Noted(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """An entry: store time and log offset of its message."""
+    """An entry of the index: store time and log offset of a message."""
 
     store_ms: int
     offset: int
@@ -85,7 +88,7 @@ class IndexEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """The header of one file."""
+    """The header of one index file."""
 
     path: Path
     begin: int
@@ -97,10 +100,10 @@ class IndexFile:
 
 
 def keys_of(properties: str) -> list[str]:
-    """Return the keys under which a message is found, each only once: those in KEYS, and its unique id."""
+    """Return the keys by which a message can be found, without duplicates: the keys in KEYS, and its id."""
     begin = properties.find(_UNIQUE_MARK)
     if _KEYS_MARK not in properties and (begin < 0 or properties.find(_UNIQUE_MARK, begin + 1) < 0):
-        # Nearly every message has only a unique id.
+        # Shortcut for nearly all messages: a message that has only a unique id needs no full decoding.
         if begin < 0 or (begin and properties[begin - 1] != PAIR_END):
             return []
         end = properties.find(PAIR_END, begin)
@@ -117,21 +120,21 @@ def keys_of(properties: str) -> list[str]:
 
 
 def key_hash(topic: str, key: str) -> int:
-    """Return the hash of a key. Unlike Java's hash, a stranger cannot make many keys with the same hash."""
+    """Return the hash of a key. Clients can find many keys with one Java hash, but not with this hash."""
     digest = blake2b(f"{topic}#{key}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big")
 
 
 class MessageIndex:
-    """The index of one store. One thread calls all methods; the steps that they yield may run in another.
+    """The index of one store. One thread calls all methods. Yielded steps may run in another thread.
 
     Args:
-        directory: Holds its files.
-        log: The log that it follows, recovered.
-        file_messages: Bound of the messages whose entries one file holds.
+        directory: Folder of the index files.
+        log: The commit log whose messages are indexed, after the log's recovery.
+        file_messages: Largest number of messages whose entries are in one file.
 
     Attributes:
-        damaged: Number of damaged files that were found since the start and are made again.
+        damaged: Number of damaged files that were found since the start and written again.
     """
 
     def __init__(
@@ -148,8 +151,8 @@ class MessageIndex:
         self._recent_count = 0
         self._recent_ms = (0, 0)
         self._sealing: dict[int, list[IndexEntry]] = {}
-        self._checked: set[Path] = set()  # files whose checksum was correct
-        self._unsound: set[Path] = set()  # damaged files, to be made again
+        self._checked: set[Path] = set()  # files whose checksum is correct
+        self._unsound: set[Path] = set()  # damaged files that must be written again
         make_directories(disk, directory)
         self._files = self._load()
         self._begin = self._position = self._files[-1].end if self._files else log.min_offset
@@ -161,23 +164,23 @@ class MessageIndex:
 
     @property
     def noted(self) -> int:
-        """Number of messages that were noted and are not indexed yet."""
+        """Number of messages that wait in memory to be indexed."""
         return len(self._noted)
 
     def note(self, topic: str, properties: str, offset: int, end: int, store_ms: int) -> None:
-        """Note a message that was just appended to the log. Index it now if all before it are indexed."""
+        """Take a message that was just appended to the log; index it now, unless earlier messages wait."""
         if offset == self._position and not self._noted and self._recent_count < self._unwritten_max:
             self._add(topic, properties, offset, end, store_ms)
         elif len(self._noted) < NOTED_MAX:
             self._noted.append(Noted(topic, properties, offset, end, store_ms))
 
-    # Following the log -----------------------------------------------------------------------------
+    # Indexing of new messages ----------------------------------------------------------------------
 
     def follow(self) -> Generator[Callable[[], Any], Any, None]:
-        """Index the messages after :attr:`position`; write a file whenever there are enough entries for it.
+        """Index the messages after :attr:`position`; write a file whenever a file has enough entries.
 
         Raises:
-            OSError: As :meth:`seal`.
+            OSError: If a file cannot be written, see :meth:`seal`.
         """
         while self._is_due or self._position < self._log.max_offset:
             if self._is_due:
@@ -187,7 +190,7 @@ class MessageIndex:
             yield no_work
 
     def catch_up(self, slices: int) -> Generator[Callable[[], Any], Any, None]:
-        """Index the messages after :attr:`position`, in at most this many slices; write no files."""
+        """Index the messages after :attr:`position`, at most ``slices`` slices of the log; write no files."""
         most = self._unwritten_max
         while slices and self._position < self._log.max_offset and self._recent_count < most:
             slices -= 1
@@ -209,10 +212,10 @@ class MessageIndex:
             self._read_log()
 
     def seal(self) -> Generator[Callable[[], Any], Any, None]:
-        """Write the entries in memory into a file.
+        """Write the entries in memory to a new file.
 
         Raises:
-            OSError: If the disk failed. Nothing is lost: a later call tries again.
+            OSError: If the disk failed. The entries stay in memory, and a later call tries again.
         """
         if self._position == self._begin or self._sealing:
             return
@@ -233,9 +236,9 @@ class MessageIndex:
         self._begin = end
 
     def drop_before(self, offset: int) -> list[Path]:
-        """Forget entries whose messages the log no longer holds.
+        """Drop entries of messages that the log no longer has.
 
-        Return the files to remove; any thread may remove them.
+        Return the files to remove. Any thread may remove these files.
         """
         gone = [file.path for file in self._files if file.end <= offset]
         self._files = self._files[len(gone) :]
@@ -247,20 +250,20 @@ class MessageIndex:
         return gone
 
     def _read_log(self) -> None:
-        """Index the next slice of the log, by reading it."""
+        """Read the next slice of the log from the log's files, and index its messages."""
         records, position = self._next_records(self._position)
         for record, start, end in records:
             self._add(record.topic, record.properties, start, end, record.store_timestamp)
         self._position = position
 
     def _next_records(self, position: int) -> tuple[list[tuple[Record, int, int]], int]:
-        """Return the next slice of the log, each record with its begin and end, and where the slice ends."""
+        """Return the next slice's records, each with begin and end, and the log offset after the slice."""
         records: list[tuple[Record, int, int]] = []
         for base, following, data in self._log.contents(position):
             at = first = max(position - base, 0)
             for found in scan(data, at, base=base):
                 if isinstance(found, Padding | Damage):
-                    break  # the file's end, or a damaged part that an operator gave up: the next file follows
+                    break  # end of file, or damage that an operator has accepted: go on with the next file
                 record, size = found
                 records.append((record, base + at, base + at + size))
                 at += size
@@ -293,10 +296,10 @@ class MessageIndex:
     def search(
         self, topic: str, key: str, *, begin_ms: int, end_ms: int
     ) -> Iterator[Callable[[], list[IndexEntry]]]:
-        """Yield steps that may run in any thread: each finds entries, the youngest first.
+        """Yield steps that may run in any thread. Each step returns entries, the youngest entry first.
 
-        An entry may belong to another key, or to a message that is gone. The caller has to check that when it
-        reads the message.
+        An entry may belong to another key with the same hash, or to a message that was removed. The caller
+        has to exclude both cases when it reads the message.
         """
         wanted = key_hash(topic, key)
         recent = [
@@ -319,7 +322,7 @@ class MessageIndex:
             try:
                 fd = self._disk.open(file.path)
             except FileNotFoundError:
-                continue  # removed meanwhile, together with its part of the log
+                continue  # another thread has removed the file, because its messages left the log
             try:
                 if self._is_sound(file, fd):
                     found += _entries(self._disk, fd, file.count, low, high)
@@ -328,7 +331,7 @@ class MessageIndex:
         return found
 
     def _is_sound(self, file: IndexFile, fd: int) -> bool:
-        """Return whether a file is undamaged; in any thread. The first call for a file reads all of it."""
+        """Return True if a file is undamaged. Any thread may call; the first call reads the whole file."""
         if file.path not in self._checked:
             entries = self._disk.read(fd, file.count * _ENTRY.size, _HEAD.size)
             if len(entries) != file.count * _ENTRY.size or crc32(entries) != file.checksum:
@@ -340,7 +343,7 @@ class MessageIndex:
     def _make_again(
         self, file: IndexFile, wanted: int, begin_ms: int, end_ms: int
     ) -> Iterator[Callable[[], list[IndexEntry]]]:
-        """Write a damaged file again from its part of the log, and find the searched entries."""
+        """Write a damaged file again from its part of the log; also yield the entries that a search wants."""
         entries: dict[int, list[IndexEntry]] = {}
         times, position = (0, 0), file.begin
         while position < file.end and position < self._log.max_offset:
@@ -355,7 +358,7 @@ class MessageIndex:
                         )
             yield list
         found = [each for each in entries.get(wanted, ()) if begin_ms <= each.store_ms <= end_ms]
-        if file.path in self._unsound:  # otherwise another search has replaced the file already
+        if file.path in self._unsound:  # otherwise another search has already written this file again
             self._unsound.discard(file.path)
             self.damaged += 1
             logger.error("index file damaged, made again from the log file=%s", file.path.name)
@@ -367,10 +370,10 @@ class MessageIndex:
             yield write
         yield lambda: found[-FOUND_MAX:][::-1]
 
-    # Start -----------------------------------------------------------------------------------------
+    # Loading at the start --------------------------------------------------------------------------
 
     def _load(self) -> list[IndexFile]:
-        """Use the files that fit the log without a gap; remove the others."""
+        """Return the files that cover the log without a gap from its beginning on; remove all other files."""
         files: list[IndexFile] = []
         unfit = []
         names = self._disk.names(self._directory)
@@ -387,8 +390,8 @@ class MessageIndex:
         for path in (*unfit, *(self._directory / name for name in names if name.endswith(".tmp"))):
             self._disk.remove(path)
         if unfit:
-            # Sync the removal: a power cut could bring the file back, and it would count as an index of new
-            # content.
+            # Sync the removal. Otherwise a power cut could bring a file back after the log got new content at
+            # the same offsets, and the file would count as the index of this content.
             self._disk.sync_directory(self._directory)
             logger.info("index files removed count=%s", len(unfit))
         return files
@@ -413,7 +416,7 @@ class MessageIndex:
 
 
 def _entries(disk: Disk, fd: int, count: int, low: _Place, high: _Place) -> list[IndexEntry]:
-    """Return the youngest entries between two positions in a file, the youngest first."""
+    """Return the youngest entries between two sort keys (hash, store time) in a file, the youngest first."""
 
     def place(index: int) -> _Place:
         data = disk.read(fd, _PLACE.size, _HEAD.size + index * _ENTRY.size)
@@ -430,7 +433,7 @@ def _entries(disk: Disk, fd: int, count: int, low: _Place, high: _Place) -> list
 
 
 def _span(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """Return the time span that covers two time spans; (0, 0) means none."""
+    """Return the shortest time span that includes both time spans; (0, 0) means no time span."""
     if one == (0, 0) or other == (0, 0):
         return other if one == (0, 0) else one
     return min(one[0], other[0]), max(one[1], other[1])

@@ -1,8 +1,8 @@
-"""The message store: one commit log, the consume queues that index it, and their recovery.
+"""The message store: one commit log, the consume queues that point into the log, and their recovery.
 
-A message is stored once it is in the log; its queue entry follows at once in memory and later in the queue's
-file. The checkpoint has the log offset up to which the files of all queues are complete and synced. So a
-start reads the log only from there.
+A message is stored as soon as it is in the log. Its queue entry follows at once in memory, and later in the
+queue's file. The checkpoint has the log offset up to which the files of all queues are complete and synced.
+Therefore, after a start, the store reads the log only from that offset on.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ logger = logging.getLogger(__name__)
 
 #: Name of the checkpoint's file.
 CHECKPOINT: Final = "checkpoint"
-#: Bound of the queues whose last read entries are kept in memory: a consumer that is behind reads the next
-#: ones.
+#: Largest number of queues for which the last block of entries that was read is cached. A consumer that is
+#: behind reads the following entries of the block next.
 _BLOCKS_MAX: Final = 256
-#: Bound of the queues whose missing messages were logged, because pulls of such a queue may come again and
-#: again.
+#: Largest number of queues for which missing messages are logged. Each queue is logged only once, because
+#: each further pull of the queue may meet the same error.
 _LOST_SAID_MAX: Final = 1000
-#: Number of queues whose files a checkpoint writes in one step; each may take some ms.
+#: Number of queues whose files a checkpoint writes in one step; each queue may take some ms.
 _QUEUES_AT_ONCE: Final = 64
-#: Bytes of queue entries that one pull reads at least. Source: DefaultMessageStore.getMessage.
+#: Least number of bytes of queue entries that one pull reads. Source: DefaultMessageStore.getMessage.
 _SCAN_BYTES_MIN: Final = 16_000
 
 
 class GetStatus(Enum):
-    """Outcomes of reading a queue; the names are the remarks of pull answers."""
+    """Outcomes of reading a queue. The names are the remarks in RocketMQ's answers to pulls."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -75,7 +75,7 @@ class GetStatus(Enum):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Result of reading a queue; ``body`` holds the messages in the log's format."""
+    """Result of reading a queue; ``body`` has the messages in the commit log's format."""
 
     status: GetStatus
     next_begin: int
@@ -86,17 +86,18 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Placed(NamedTuple):
-    """The place of a message."""
+    """The position of a stored message in its queue and in the log."""
 
     queue_offset: int
     physical_offset: int
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that has no place in the log yet; fields as in ``StoredMessage``.
+    """A message that is not in the commit log yet; fields as in ``StoredMessage``.
 
     Attributes:
-        tags_code: Code in the queue entry for filtering (in the schedule topic: the delivery time).
+        tags_code: Tag code of the queue entry, by which messages are filtered. In the schedule topic, the
+            delivery time in Unix ms.
     """
 
     topic: str
@@ -114,11 +115,11 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWork:
-    """The work of a checkpoint; made by the loop, run by a thread.
+    """The data that a checkpoint writes. The event loop's thread collects them, another thread writes them.
 
     Attributes:
-        doomed: Topics whose queues are deleted, each with the number of its deletion; their files are removed
-            first.
+        doomed: Deleted topics whose queue files are removed first. Each topic has the number of its deletion,
+            counted since the start.
     """
 
     entries: tuple[tuple[QueueKey, ConsumeQueue, Unwritten], ...]
@@ -127,7 +128,7 @@ class CheckpointWork:
 
 
 def read_checkpoint(disk: Disk, directory: Path) -> Checkpoint | None:
-    """Return a store's last checkpoint; None if there is no readable one, so that queues are built anew."""
+    """Return a store's last checkpoint. None if it is missing or unreadable: queues must then be rebuilt."""
     try:
         content = read_whole(disk, directory / CHECKPOINT)
         return Checkpoint.parse(content.decode())
@@ -143,7 +144,7 @@ def _nothing() -> None:
 
 
 def _are_records_of(topic: str, queue_id: int, body: bytes, wanted: Sequence[tuple[int, Entry]]) -> bool:
-    """Return whether bytes are the records of a queue to which these entries point, in sequence."""
+    """Return True if ``body`` has exactly the records to which the ``wanted`` entries point, in order."""
     at = 0
     for index, (log_offset, size, _) in wanted:
         record = body[at : at + size]
@@ -163,22 +164,23 @@ class MessageStore:
     """Messages on disk. One thread calls all methods, except where a docstring allows another thread.
 
     Args:
-        directory: Holds ``consumequeue``, ``index`` and ``checkpoint``, and ``commitlog`` unless that is
-            elsewhere.
-        boot: Name of the machine's present boot; empty if unknown.
-        log_directory: Other folder of the commit log.
-        store_host: Address in each record, and so in message ids, to which clients can connect.
-        tags_code: Computes the entry's code for a message in the log.
-        born_at: Returns the log offset from which on messages of a topic count; None if none of them does.
-        index_messages: Bound of the messages of one index file.
+        directory: Folder of ``consumequeue``, ``index`` and ``checkpoint``, and of ``commitlog`` unless
+            ``log_directory`` is set.
+        boot: Id of the machine's current boot; empty if unknown.
+        log_directory: Folder of the commit log, if it is not in ``directory``.
+        store_host: Address to which clients can connect; it is part of each record and of each message id.
+        tags_code: Function that computes the tag code in a queue entry from the message in the log.
+        born_at: Function that returns the log offset from which on a topic's messages are valid; None if no
+            message is valid.
+        index_messages: Largest number of messages in one index file.
 
     Attributes:
         deletions: Number of topics deleted since the start.
-        queue_counts: Topic to the number of queues that it needs so that each of its messages is in a queue.
-        index: Finds messages by their keys.
+        queue_counts: For each topic, the highest id of a queue with messages, plus 1.
+        index: Index of messages by key.
 
     Raises:
-        StoreDamaged: If the files cannot be used without the loss of messages.
+        StoreDamaged: If the files cannot be used without losing messages.
     """
 
     def __init__(
@@ -205,7 +207,7 @@ class MessageStore:
         self._store_host = store_host
         self._boot = boot
         self.deletions = 0
-        self._confirmed = -1  # it is not known yet which topic table is on disk
+        self._confirmed = -1  # no version of the topic table is known to be on disk yet
         self._topics_counter = 0
         self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
         self._doomed: dict[str, int] = {}
@@ -213,9 +215,9 @@ class MessageStore:
         self._queue_failure: str | None = None
         self._queue_refused = Refused.DISK_FAILED
         self._checkpointed: Checkpoint | None = None
-        self._queues_from = 0  # below this log offset, files of queues were removed
+        self._queues_from = 0  # log offset; queue files that point only below this offset were removed
         make_directories(disk, directory)
-        disk.sync_directory(directory)  # an earlier process may have left names that are not durable yet
+        disk.sync_directory(directory)  # make file names durable that an earlier process may not have synced
         checkpoint = read_checkpoint(disk, directory)
         if checkpoint is not None:
             self._topics_counter = checkpoint.topics_counter
@@ -247,7 +249,7 @@ class MessageStore:
         self.index = MessageIndex(disk, directory / "index", self.log, file_messages=index_messages)
 
     def _begin(self) -> None:
-        """Write a checkpoint: the store accepts no message before a checkpoint names the present boot."""
+        """Write a checkpoint: it must have the id of the current boot before the first message is stored."""
         work = self.prepare_checkpoint()
         assert work is not None
         try:
@@ -260,7 +262,7 @@ class MessageStore:
 
     @property
     def given_up(self) -> Holes:
-        """Begin and end of each missing part of the log, without which the broker goes on."""
+        """Begin and end of each part of the log that is missing, and that an operator has given up."""
         return tuple(hole for hole in self._given_up if hole[1] > self.log.min_offset)
 
     @property
@@ -270,7 +272,7 @@ class MessageStore:
 
     @property
     def refusing(self) -> str | None:
-        """Why the store accepts no messages; None if it does."""
+        """Reason why the store accepts no messages; None if it accepts them."""
         return self._queue_failure or self.log.broken or self.log.refused
 
     # Writing -------------------------------------------------------------------------------------
@@ -279,8 +281,8 @@ class MessageStore:
         """Store one message.
 
         Raises:
-            StoreUnavailable: If the message cannot be written; then no part of it was stored.
-            LocalProtocolError: If a part is above its limit.
+            StoreUnavailable: If the message cannot be written. No part of the message was stored.
+            LocalProtocolError: If a part of the message is too large.
         """
         queue = self._queue_for(draft)
         offset, log = queue.max_index, self.log
@@ -297,11 +299,12 @@ class MessageStore:
         return Placed(offset, reserved)
 
     def put_all(self, drafts: Sequence[Draft], *, now_ms: int) -> list[Placed]:
-        """Store messages of one queue with consecutive offsets; all or none.
+        """Store messages of one queue with consecutive offsets, either all of them or none.
 
         Raises:
-            StoreUnavailable: If the messages cannot be written; then none was stored.
-            LocalProtocolError: If a part is above its limit, or all together do not fit one log file.
+            StoreUnavailable: If the messages cannot be written. None of the messages was stored.
+            LocalProtocolError: If a part of a message is too large, or if all messages together do not fit in
+                one log file.
         """
         queue = self._queue_for(drafts[0])
         start = self.log.max_offset
@@ -352,20 +355,20 @@ class MessageStore:
         bytes_max: int,
         codes: Collection[int] | None = None,
     ) -> Batch:
-        """Read messages from a queue offset on.
+        """Read messages, starting at a queue offset.
 
         Args:
-            bytes_max: Bound of the bytes; the first message is always returned.
-            codes: Wanted tag codes; None for all.
+            bytes_max: Largest number of bytes. The first message is returned even if it is larger.
+            codes: Wanted tag codes; None for all messages.
 
         Raises:
-            Mending: If entries are damaged, and the search for their messages goes on.
+            Mending: If entries are damaged, and the search for their messages has not finished.
 
         Source: DefaultMessageStore.getMessage, RocketMQ 4.9.4 and later.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            # The queue has no messages yet. RocketMQ creates a queue at the first read, with this outcome.
+            # The queue has no messages yet. RocketMQ would create the queue now, and give the same answer.
             return Batch(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         low, high = queue.min_index, queue.max_index
         if high == 0:
@@ -377,13 +380,13 @@ class MessageStore:
         if offset > high:
             return Batch(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         wide = max(_SCAN_BYTES_MIN // ENTRY_SIZE, count_max)
-        # If all messages are wanted, no more entries are needed than messages, unless some are lost.
+        # If all messages are wanted, read one entry per message; more entries only if messages are lost.
         data = self._entries_at(topic, queue_id, queue, offset, count_max if codes is None else wide)
         if codes is None and data and ENTRY.unpack_from(data)[1] <= 0:
             data = self._entries_at(topic, queue_id, queue, offset, wide)
         if not data:
             return Batch(GetStatus.OFFSET_FOUND_NULL, min(offset + 1, high), low, high)
-        runs: list[tuple[int, int]] = []  # (log offset, size) of records that lie back to back
+        runs: list[tuple[int, int]] = []  # log offset and size of each group of adjacent records
         run_begin = run_end = -1
         count = size = 0
         next_begin = offset
@@ -431,7 +434,7 @@ class MessageStore:
         wanted: Sequence[tuple[int, Entry]],
         codes: Collection[int] | None,
     ) -> list[bytes]:
-        """Return the records that the log still has; log the missing ones, once for a queue.
+        """Return the wanted records that the log still has. Report missing records, once for each queue.
 
         Args:
             wanted: Queue offset and entry of each wanted record.
@@ -456,7 +459,7 @@ class MessageStore:
     def _record_of(
         self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, entry: Entry
     ) -> tuple[bytes | None, int]:
-        """Return the record to which an entry points, and its code; None if the log no longer has it."""
+        """Return the record for an entry, and its tag code; (None, 0) if the log does not have the record."""
         record = self._record_at(topic, queue_id, index, entry)
         if record is None:
             mended = self._mended(topic, queue_id, queue, index, entry)
@@ -478,20 +481,20 @@ class MessageStore:
     def _mended(
         self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, entry: Entry
     ) -> Entry | None:
-        """Return the correct entry in place of one that points to another record; None if there is none."""
+        """Return the repaired entry for an entry that points to a wrong record; None if there is none."""
         mended = None if queue.holds(index) else self._mender.find(topic, queue_id, queue, index)
         return None if mended == entry else mended
 
     def _entries_at(
         self, topic: str, queue_id: int, queue: ConsumeQueue, offset: int, count: int
     ) -> bytes | bytearray:
-        """Return up to ``count`` encoded entries from an offset on; fewer if the queue or the file ends."""
+        """Return up to ``count`` encoded entries from an offset on; fewer if the queue or its file ends."""
         if queue.holds(offset):
             return queue.read_bytes(offset, count)
         first, block = self._blocks.get(queue, (0, b""))
         begin = (offset - first) * ENTRY_SIZE
         if begin < 0 or len(block) - begin < min(count, queue.max_index - offset) * ENTRY_SIZE:
-            # A consumer that is behind will ask for the following messages.
+            # Read more entries than needed: a consumer that is behind will ask for the next messages.
             self._mender.allow()
             block = bytes(queue.read_bytes(offset, max(_SCAN_BYTES_MIN // ENTRY_SIZE, count)))
             block = self._mender.checked(topic, queue_id, queue, offset, block)
@@ -511,15 +514,15 @@ class MessageStore:
         return None if found is None else found[0]
 
     def counts(self, topic: str, physical_offset: int) -> bool:
-        """Return whether a message in the log still belongs to its topic, and not to a deleted one."""
+        """Return True if a log message belongs to the existing topic, not to a deleted topic of this name."""
         born = self._born_at(topic)
         return born is not None and physical_offset >= born
 
     def message_in_queue(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
-        """Return the message at a queue offset.
+        """Return the message at a queue offset; None if there is none.
 
         Raises:
-            Mending: If its entry is damaged, and the search for its message goes on.
+            Mending: If the message's entry is damaged, and the search for the message has not finished.
         """
         self._mender.allow()
         queue = self._queues.get((topic, queue_id))
@@ -527,10 +530,10 @@ class MessageStore:
         return None if entry is None else self.message_of(topic, queue_id, offset, entry)
 
     def message_of(self, topic: str, queue_id: int, offset: int, entry: Entry) -> StoredMessage | None:
-        """Return the message at a queue offset, whose entry was read before.
+        """Return the message for a queue entry that the caller has read; None if the message is lost.
 
         Raises:
-            Mending: If its entry is damaged, and the search for its message goes on.
+            Mending: If the entry is damaged, and the search for its message has not finished.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None or (entry.size == 0 and entry.log_offset > 0):
@@ -539,15 +542,15 @@ class MessageStore:
         return None if record is None else decode_message(record)[0]
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return (min, max) offset of a queue; (0, 0) for a queue that never had messages."""
+        """Return the (min, max) offsets of a queue; (0, 0) for a queue that never had messages."""
         queue = self._queues.get((topic, queue_id))
         return (0, 0) if queue is None else (queue.min_index, queue.max_index)
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
-        """Return decoded queue entries.
+        """Return up to ``count`` decoded queue entries, from an offset on.
 
         Raises:
-            Mending: If some are damaged, and the search for their messages goes on.
+            Mending: If entries are damaged, and the search for their messages has not finished.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -560,10 +563,10 @@ class MessageStore:
         return list(map(Entry._make, ENTRY.iter_unpack(data)))
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Return the store time (Unix ms) of the message at a queue offset; None if there is none.
+        """Return the store time (Unix ms) of the message at a queue offset; None if there is no message.
 
         Raises:
-            Mending: If its entry is damaged, and the search for its message goes on.
+            Mending: If the message's entry is damaged, and the search for the message has not finished.
         """
         self._mender.allow()
         return self._time_at(topic, queue_id, offset)
@@ -580,7 +583,9 @@ class MessageStore:
         return stored
 
     def stored_times(self, topic: str, places: Sequence[tuple[int, int]]) -> Callable[[], list[int | None]]:
-        """Return a function for any thread that returns store times (Unix ms); None for missing messages.
+        """Return a function that reads messages' store times (Unix ms); None for a missing message.
+
+        Any thread may call that function.
 
         Args:
             places: Queue id and queue offset of each message.
@@ -596,8 +601,14 @@ class MessageStore:
         return read
 
     def _looks(self, topic: str, places: Sequence[tuple[int, int]]) -> list[Callable[[], Entry | None]]:
-        """Return a function for any thread that returns the entries at these places."""
-        # Read these now: entries in memory belong to this thread.
+        """Return one function for each message in ``places``; the function returns the message's queue entry.
+
+        Any thread may call these functions.
+
+        Args:
+            places: Queue id and queue offset of each message.
+        """
+        # Read entries in memory now: only this thread may read them. The functions read entries in files.
         looks: list[Callable[[], Entry | None]] = []
         for queue_id, offset in places:
             queue = self._queues.get((topic, queue_id))
@@ -617,9 +628,9 @@ class MessageStore:
         offset: int,
         entry: Entry | None,
     ) -> int | None:
-        """Return a message's store time; None for a damaged entry.
+        """Return the store time of an entry's message; None if the entry is damaged.
 
-        It repairs no entry, because only the store's thread may do so.
+        Never repair an entry here: this method runs in any thread, but only the store's thread may repair.
         """
         if entry is None or entry.size <= 0 or not is_plausible(entry, self.log.max_offset):
             return None
@@ -633,13 +644,16 @@ class MessageStore:
         )
 
     def offset_at_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
-        """Return the first offset stored at or after ``timestamp`` (Unix ms), at most the last existing one.
+        """Return the offset of the first message stored at or after ``timestamp`` (Unix ms).
+
+        If there is no such message, return the offset of the last message.
 
         Args:
-            upper: Of messages stored in the same millisecond, return the last instead of the first.
+            upper: True to return the last offset instead of the first, if several messages were stored in the
+                millisecond ``timestamp``.
 
         Raises:
-            Mending: If an entry is damaged, and the search for its message goes on.
+            Mending: If an entry is damaged, and the search for its message has not finished.
         """
         self._mender.allow()
         low, end = self.bounds(topic, queue_id)
@@ -660,17 +674,17 @@ class MessageStore:
         return min(low, end - 1)
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
-        """Return the store time (Unix ms) of the first message of a queue, -1 if there is none."""
+        """Return the store time (Unix ms) of the first message of a queue; -1 if there is no message."""
         stored = self.store_timestamp(topic, queue_id, self.bounds(topic, queue_id)[0])
         return -1 if stored is None else stored
 
     def earliest_log_time(self) -> int:
-        """Return the store time (Unix ms) of the log's first message, -1 if it is empty; in any thread."""
+        """Return the store time (Unix ms) of the log's first message, or -1. Any thread may call this."""
         stored = first_stored_at(self.log.read_anywhere, self.log.min_offset)
         return -1 if stored is None else stored
 
     def queues_of(self, topic: str) -> tuple[int, ...]:
-        """Return the ids of a topic's queues that have or had messages."""
+        """Return the ids of those queues of a topic that have or had messages."""
         return tuple(
             sorted(
                 queue_id
@@ -680,37 +694,39 @@ class MessageStore:
         )
 
     def disk_space(self) -> tuple[int, int]:
-        """Return (size, free) of the log's file system in bytes; zeros if unknown."""
+        """Return size and free space of the log's file system, in bytes; zeros if unknown."""
         return self._disk.space(self.log.directory)
 
     def disk_used(self) -> float:
-        """Return the share of the log's file system that is in use, 0 to 1; -1 if unknown."""
+        """Return the used share of the log's file system, from 0 to 1; -1 if unknown."""
         size, free = self.disk_space()
         return 1 - free / size if size else -1.0
 
-    # Upkeep --------------------------------------------------------------------------------------
+    # Deletion and checkpoints --------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> None:
-        """Remove the queues of a topic; its records stay in the log until their file is removed."""
+        """Delete a topic's queues. The topic's records stay in the log until their log files are removed."""
         for key in [key for key in self._queues if key[0] == topic]:
             self._mender.forget(self._queues.pop(key))
         self.deletions += 1
         self._doomed[topic] = self.deletions
 
     def confirm_topics(self, counter: int, deletions: int) -> None:
-        """Note which topic table is on disk.
+        """Note which version of the topic table is now on disk.
 
         Args:
-            counter: Counter of its version, which later checkpoints contain.
-            deletions: Number of deletions that it contains; these topics' files may be removed.
+            counter: Counter of that version; later checkpoints contain this counter.
+            deletions: Number of the last deletion in that version. Queue files of topics that were deleted up
+                to this number may be removed.
         """
         self._topics_counter = max(self._topics_counter, counter)
         self._confirmed = max(self._confirmed, deletions)
 
     def remove_old_files(self, *, before: float, count_max: int = sys.maxsize) -> Steps:
-        """Remove the oldest log files, if last written before an instant (Unix s), and their queue files.
+        """Remove the oldest log files, and queue files whose entries all point into removed log files.
 
-        The files are removed after a checkpoint has recorded that, because a power cut may bring them back.
+        Only log files last written before ``before`` (Unix s) are removed. A checkpoint with the log's new
+        begin is written first, because a power cut may bring removed files back.
         """
         offset: int = yield lambda: self.log.first_kept(before, count_max)
         if offset > self.log.min_offset:
@@ -731,15 +747,15 @@ class MessageStore:
                     yield queue.remove_old_files
 
     def flush_log(self) -> int:
-        """Sync the log, in any thread; return the offset below which messages survive a power cut.
+        """Sync the log; return the offset below which messages survive a power cut. Any thread may call this.
 
         Raises:
-            StoreUnavailable: If the disk refused.
+            StoreUnavailable: If the disk failed.
         """
         return self.log.flush()
 
     def checkpoint(self) -> Steps:
-        """Write the missing entries of the queues' files, and the durable state; one caller at a time.
+        """Write a checkpoint, and entries that are not in files yet. Never run two calls at the same time.
 
         After a failure, the store accepts no messages until a checkpoint works again.
         """
@@ -758,9 +774,10 @@ class MessageStore:
         self.finish_checkpoint(work)
 
     def prepare_checkpoint(self) -> CheckpointWork | None:
-        """Collect the data that a checkpoint has to write; None if there is nothing new.
+        """Collect the data that a checkpoint has to write; None if nothing has changed.
 
-        Also None while a crash may bring a deleted topic back: until then its files must not change.
+        Also return None while a topic's deletion is not on disk: after a crash, the topic would exist again,
+        and its files must then be unchanged.
         """
         if any(number > self._confirmed for number in self._doomed.values()):
             return None
@@ -785,7 +802,7 @@ class MessageStore:
         """Write and sync log, queue entries and checkpoint in one call.
 
         Raises:
-            OSError, StoreUnavailable: If the disk failed; then the work must be prepared anew.
+            OSError, StoreUnavailable: If the disk failed. The caller must then collect the data again.
         """
         for step in self._writing(work):
             step()
@@ -793,14 +810,14 @@ class MessageStore:
     def _writing(
         self, work: CheckpointWork, *, is_late: Callable[[], bool] = bool
     ) -> Generator[Callable[[], Any], Any, bool]:
-        """Write log, queue entries and checkpoint in steps; return False if the time was over before."""
+        """Write log, queue entries and checkpoint in steps; return False if ``is_late`` ended the work."""
         yield partial(self._write_head, work)
         for start in range(0, len(work.entries), _QUEUES_AT_ONCE):
             if is_late():
                 return False
             part = work.entries[start : start + _QUEUES_AT_ONCE]
             yield partial(self._write_queues, part)
-            # Note the written queues now, so that a later checkpoint has to write only the other queues.
+            # Note these queues as written now, so that no later checkpoint writes the same entries again.
             self._note_written(part)
         yield partial(work.checkpoint.write, self._disk, self._checkpoint_path)
         return True
@@ -841,7 +858,7 @@ class MessageStore:
         """Write a last checkpoint and close the files.
 
         Raises:
-            OSError, StoreUnavailable: If the disk refused.
+            OSError, StoreUnavailable: If the disk failed.
         """
         try:
             for step in self.closing(bool):
@@ -850,10 +867,11 @@ class MessageStore:
             self.log.close()
 
     def closing(self, is_late: Callable[[], bool]) -> Steps:
-        """Write a last checkpoint in steps and close the files.
+        """Write a last checkpoint in steps, and close the files.
 
         Args:
-            is_late: Called between steps. Once it returns True, no more files of queues are written.
+            is_late: Function that is called between steps. As soon as it returns True, no further queue files
+                are written.
 
         Raises:
             OSError, StoreUnavailable: If the disk failed.
@@ -869,19 +887,19 @@ class MessageStore:
                 )
         yield self.log.close
 
-    # Parts ---------------------------------------------------------------------------------------
+    # Helper methods ------------------------------------------------------------------------------
 
     @property
     def queue_count(self) -> int:
-        """Number of opened queues."""
+        """Number of queues that the store has opened: queues with messages, and reserved empty queues."""
         return len(self._queues)
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
-        """Return whether a queue was opened, for a stored or a coming message."""
+        """Return True if the store has opened this queue: it has messages, or it was reserved."""
         return (topic, queue_id) in self._queues
 
     def reserve_queue(self, topic: str, queue_id: int) -> None:
-        """Open a queue for a coming message; it has no file before that message."""
+        """Open a queue before its first message. The queue gets a file only after a message is stored."""
         self._open_queue(topic, queue_id)
 
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:

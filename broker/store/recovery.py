@@ -1,9 +1,11 @@
-"""Makes log and queues of a store agree after a crash.
+"""Recovery of a store after a crash: makes log and queues agree.
 
-Everything below the checkpoint's offset was synced before the checkpoint was written. Bytes above it that are
-no record are the torn end of a write during a power cut. All later bytes are void, because pages reach the
-disk in any order. If the machine has not been restarted since (the boot is the same), no page was lost. Then
-damage before valid records has another cause, and nothing is given up without the operator's order.
+All bytes below the checkpoint's offset were synced before the checkpoint was written. Above that offset, the
+first bytes that are not a record are the torn end of a write during a power cut. All bytes after them are
+invalid, too, because pages reach the disk in any order.
+
+If the machine has not restarted since the checkpoint (its boot id is the same), no page was lost. Damage
+before valid records then has another cause, and recovery drops no record without an operator's order.
 """
 
 from __future__ import annotations
@@ -25,30 +27,34 @@ from routekeeper.broker.store.log_scan import Damage, Padding, Record, find_reco
 
 logger = logging.getLogger(__name__)
 
-#: Longest gap in a queue that recovery fills with empty entries; damaged records cannot cause a longer one.
+#: Longest gap in a queue, in entries, that recovery fills. At a longer gap recovery fails, because damaged
+#: records cannot be the cause of so many missing entries.
 _GAP_MAX: Final = 10_000_000
 
-#: An offset behind all offsets of a log; it stands for a queue without entries.
+#: Offset above all offsets of a log; used for a queue without entries.
 _ANYWHERE: Final = 2**63
 
 QueueKey = tuple[str, int]
-#: Begin and end of each part that the log lacks.
+#: Begin and end of each missing part of the log.
 Holes = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """State that is durable.
+    """The part of the store's state that is durable, as stored in the checkpoint's file.
 
     Attributes:
-        log_offset: The log below it is durable, and so is the queue entry of each of its messages.
-        queue_entries: Sum of the weighted lengths of all queues at that time.
-        log_min: Offset at which the log begins; files below it may still, or again, exist.
-        boot: Name of the machine's boot during which it was written.
-        topics_counter: Counter of the topic table's version on disk at that time; a table with a lower
-            counter is older.
-        given_up: Begin and end of each part of the log that is missing between its files, and without which
-            the operator ordered the broker to go on.
+        log_offset: Offset below which the log is durable. The queue entries of all messages below this offset
+            are durable, too.
+        queue_entries: Sum of ``ConsumeQueue.weighed_length`` over all queues. A start compares this sum with
+            the queue files.
+        log_min: Offset at which the log begins. Log files below it may still exist, or exist again after a
+            power cut.
+        boot: Id of the machine's boot during which the checkpoint was written.
+        topics_counter: Counter of the topic table's version that was on disk. If a start finds a table with a
+            lower counter, that table is an older version.
+        given_up: Begin and end of each part of the log that is missing between its files. An operator ordered
+            the broker to go on without these parts.
     """
 
     log_offset: int = 0
@@ -68,15 +74,15 @@ class Checkpoint:
         }
         if self.given_up:
             members["givenUp"] = self.given_up
-        # Check it, because a flipped bit in it could cause log files to be removed.
+        # Add a checksum: a wrong bit in the checkpoint could make the broker remove log files.
         write_atomic(disk, path, orjson.dumps(members | {"crc32": crc32(orjson.dumps(members))}))
 
     @classmethod
     def parse(cls, text: str) -> Checkpoint:
-        """Read the file's content.
+        """Parse the content of a checkpoint's file.
 
         Raises:
-            ValueError: If it is no checkpoint.
+            ValueError: If the content is not a valid checkpoint.
         """
         try:
             members = orjson.loads(text)
@@ -100,10 +106,11 @@ class Recovery:
     """The recovery of one store at its start.
 
     Attributes:
-        checkpoint: The last checkpoint; None if there is no readable one.
-        boot: Name of the machine's present boot; empty if unknown.
-        born_at: Returns the log offset from which on messages of a topic count; None if none of them does.
-        tags_code: Computes the entry's code for a message in the log.
+        checkpoint: The last checkpoint; None if there is no readable checkpoint.
+        boot: Id of the machine's current boot; empty if unknown.
+        born_at: Function that returns the log offset from which on a topic's messages are valid; None if no
+            message is valid.
+        tags_code: Function that computes the tag code in a queue entry from the message in the log.
         queues: The recovered queues.
     """
 
@@ -122,20 +129,21 @@ class Recovery:
         """Cut the torn end of the log, and add missing entries to the queues.
 
         Raises:
-            StoreDamaged: If valid records follow a damaged one, or records are missing; not if
-                ``skip_damage`` is set.
+            StoreDamaged: If valid records follow a damaged record, or if records are missing. With
+                ``skip_damage``, these two cases raise no error. Also if a queue has a gap of more than
+                _GAP_MAX entries, with or without ``skip_damage``.
             OSError, StoreUnavailable: If the disk fails.
         """
         checkpoint = self.checkpoint
         start = self.log.min_offset
         if checkpoint is not None and start > checkpoint.log_min:
-            # Refuse now: the next checkpoint would name the later begin, and the missing files would be
-            # removed if they came back.
+            # Refuse now: the next checkpoint would contain the later begin. If an operator then brought the
+            # missing files back, the broker would remove them.
             self._refuse(f"log begins at offset {start}, it began at {checkpoint.log_min}: files are missing")
             logger.error("log files missing began=%s begins=%s", checkpoint.log_min, start)
         self._look_for_holes()
         if checkpoint is not None and self.log.padded_to == checkpoint.log_offset:
-            self.log.seal(self.log.last_start, checkpoint.log_offset)  # otherwise no next file could begin
+            self.log.seal(self.log.last_start, checkpoint.log_offset)  # so that the log can begin a new file
         if checkpoint is None:
             self._look_for_log_end()
             self._drop_queues()
@@ -145,7 +153,7 @@ class Recovery:
             logger.warning("consume queues do not fit the checkpoint, they are built anew")
             self._drop_queues()
         if not self._replay(start):
-            # The queues' files do not fit the log: build all of them anew.
+            # The queue files do not agree with the log, so rebuild all of them.
             logger.warning("consume queues built anew from the log min_offset=%s", self.log.min_offset)
             self._drop_queues()
             if not self._replay(self.log.min_offset, gaps=True):
@@ -158,12 +166,13 @@ class Recovery:
         self.log.flush()
 
     def _look_for_holes(self) -> None:
-        """Write a log line for each missing part of the commit log, also for parts that were given up before.
+        """Write a log line for each missing part of the commit log, even if an operator gave it up before.
 
-        Bytes above the checkpoint may be torn; the replay checks them.
+        Ignore parts above the checkpoint's offset: they may be the torn end, and the replay checks them.
 
         Raises:
-            StoreDamaged: If a part is missing that no operator gave up; not if ``skip_damage`` is set.
+            StoreDamaged: If a part is missing that no operator has given up. With ``skip_damage``, this error
+                is not raised.
         """
         known = () if self.checkpoint is None else self.checkpoint.given_up
         for begin, end in self.log.holes():
@@ -174,17 +183,17 @@ class Recovery:
             logger.error("log files missing, given up begins=%s ends=%s", begin, end)
 
     def _look_for_log_end(self) -> None:
-        """Compare the log with the queues' files, because no checkpoint has the log's length.
+        """Compare the log's end with the queue files, because no checkpoint states where the log ended.
 
-        An entry is written after its record was synced, so an entry that points behind the log proves that
-        files are missing.
+        The broker writes an entry only after its record was synced. So an entry that points beyond the log's
+        end proves that log files are missing.
 
         Raises:
-            StoreDamaged: If the log ends too early; not if ``skip_damage`` is set.
+            StoreDamaged: If the log ends too early. With ``skip_damage``, this error is not raised.
         """
         begin, end = self.log.min_offset, self.log.max_offset
         if end:
-            # The first start writes a checkpoint before the log has a file.
+            # Warn only if the log has data: at a first start, the log is empty and has no checkpoint yet.
             logger.warning("checkpoint missing, the log is read whole begins=%s ends=%s", begin, end)
         for topic, directory in self._directories():
             queue = ConsumeQueue.recover(
@@ -200,10 +209,10 @@ class Recovery:
     def _floor(self) -> int:
         return 0 if self.checkpoint is None else self.checkpoint.log_offset
 
-    # Queues --------------------------------------------------------------------------------------
+    # Recovery of queues --------------------------------------------------------------------------
 
     def _recover_queues(self, checkpoint: Checkpoint) -> bool:
-        """Open the queues' files; return False if their content differs from the checkpoint's."""
+        """Open the queue files; return False if their content does not match the checkpoint."""
         if not self.log.min_offset <= checkpoint.log_offset <= self.log.max_offset:
             return False
         total = 0
@@ -221,7 +230,7 @@ class Recovery:
                 return False
             total += queue.weighed_length
             if born is None or queue.last_log_offset < born:
-                # The queue belongs to a deleted topic, even if a topic of that name exists again.
+                # The topic of this queue was deleted, even if a new topic with the same name exists.
                 doomed.append(directory)
             else:
                 queue.remove_old_files()
@@ -250,19 +259,19 @@ class Recovery:
             remove_tree(self.disk, self.queue_root)
             self.disk.sync_directory(self.queue_root.parent)
 
-    # Log -----------------------------------------------------------------------------------------
+    # Recovery of the log -------------------------------------------------------------------------
 
     def _replay(self, start: int, *, gaps: bool = False) -> bool:
-        """Read the log from ``start``, cut a torn end, add missing entries to the queues.
+        """Read the log from ``start`` on, cut a torn end, and add missing entries to the queues.
 
         Returns:
-            False if a queue lacks entries from before ``start``.
+            False if a queue lacks an entry of a message before ``start``, else True.
         """
         replayed = 0
         for base, following, data in self.log.contents(start):
             position = max(start - base, 0)
-            if position > len(data):  # the checkpoint lies behind the end of this file
-                if following is not None:  # the file that begins at the checkpoint is missing
+            if position > len(data):  # this file ends before the checkpoint's offset
+                if following is not None:  # a file is missing: the one that began at the checkpoint's offset
                     self._after_damage(base, following, data, Padding(base + len(data) - 8, start))
                 continue
             over = False
@@ -289,7 +298,10 @@ class Recovery:
     def _after_damage(
         self, base: int, following: int | None, data: Content, found: Padding | Damage
     ) -> int | None:
-        """Cut the log where its torn end begins, or find the next valid record of this file behind damage."""
+        """Cut the torn end of the log, or return the position in this file of the next valid record.
+
+        Return None if this file has no valid record after the damage.
+        """
         at = found.end if isinstance(found, Padding) else found.offset
         resume = find_record(data, at - base + 1, base=base) if at < base + len(data) else None
         valid_follow = resume is not None or self._later_files_hold_records(at)

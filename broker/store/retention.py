@@ -1,9 +1,14 @@
-"""Decides which log files to remove: by age, by the hour, by the use of the disk (pure).
+"""Decides which log files to remove, from their age, the hour of the day and the used disk space.
 
-Source: DefaultMessageStore.CleanCommitLogService, RocketMQ 4.9 and 5.3; the settings have its names and
-defaults. There are two differences. A request to clean up holds for one turn, not for twenty, and removes all
-files that are old enough. Above 90 per cent no messages are refused: the broker goes on until the disk is
-full.
+This module does no I/O and reads no clock.
+
+Source: DefaultMessageStore.CleanCommitLogService, RocketMQ 4.9 and 5.3. The settings have RocketMQ's names
+and defaults. There are two differences:
+
+- An operator's request for a cleanup affects only the next periodic cleanup; in RocketMQ it affects the next
+  twenty cleanups. RouteKeeper's one cleanup removes all files that are old enough.
+- RocketMQ refuses messages when the disk is more than 90 per cent full. This broker accepts messages until
+  the disk is full.
 """
 
 from __future__ import annotations
@@ -13,12 +18,13 @@ from typing import Final
 
 from routekeeper.broker.errors import SettingError
 
-#: Bound of the files that one turn removes at any age because the disk is full. Source: deleteFileBatchMax.
+#: Largest number of files that one periodic cleanup removes because the disk is full, whatever their age.
+#: Source: deleteFileBatchMax.
 OLDEST_AT_ONCE: Final = 10
 
 
 class Removal(Enum):
-    """The class of files to remove now; the newest file always stays."""
+    """The kind of log files that a cleanup removes now. A cleanup never removes the newest file."""
 
     NOTHING = "nothing"
     EXPIRED = "files older than fileReservedTime"
@@ -35,16 +41,16 @@ def removal(
     forcibly: float,
     clean_forcibly: bool,
 ) -> Removal:
-    """Decide for one turn.
+    """Decide which log files one periodic cleanup removes.
 
     Args:
         hour: Hour of the local day.
-        asked: An operator has requested the removal, at any hour.
+        asked: True if an operator has requested a cleanup, which then runs at any hour.
         used: Share of the log's file system that is in use, 0 to 1; below 0 if unknown.
-        delete_when: Hours in which old files are removed.
-        used_max: Share above which old files are removed at any hour.
-        forcibly: Share above which young files are removed, too.
-        clean_forcibly: Whether young files may be removed at all.
+        delete_when: Hours of the day in which expired files are removed.
+        used_max: Value of ``used`` above which expired files are removed at any hour.
+        forcibly: Value of ``used`` above which the oldest files are removed even if they have not expired.
+        clean_forcibly: True if files that have not expired may be removed at all.
     """
     is_full = used < 0 or used > used_max
     if clean_forcibly and used > forcibly:
@@ -53,10 +59,10 @@ def removal(
 
 
 def parse_hours(text: str) -> frozenset[int]:
-    """Parse ``deleteWhen``: hours of the day, 00 to 23, with semicolons between.
+    """Parse ``deleteWhen``: hours of the day, 00 to 23, separated by semicolons.
 
     Raises:
-        SettingError: If there is no hour, or one is invalid.
+        SettingError: If the text contains no hour, or an hour is invalid.
     """
     hours = set()
     for part in text.split(";"):

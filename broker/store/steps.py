@@ -1,14 +1,22 @@
-"""Work in steps, so that its driver decides where it runs: a loop and threads, or a simulator."""
+"""Disk work divided into steps; the code that runs the work decides where each step runs.
+
+The broker runs the steps in its event loop and in threads; a test runs them in a simulator.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from typing import Any
 
-#: Work with the disk in steps. Each yielded function runs in a thread; its result is sent in, or its
-#: exception is thrown in. The code between two steps runs in the thread of all other work.
+#: Disk work that is divided into steps. The generator yields functions. Each function runs in a thread, and
+#: its result or its exception is sent back into the generator. The code between two functions runs in the
+#: thread of the event loop.
 Steps = Generator[Callable[[], Any], Any, None]
 
 
 def no_work() -> None:
-    """A step that only lets other work have its turn; it needs no thread."""
+    """Do nothing.
+
+    A generator of :data:`Steps` yields this function to let the event loop run other code. No thread is used
+    for this function.
+    """

@@ -1,6 +1,6 @@
-"""Tables of one broker beside messages, and their files.
+"""Tables of one broker, except for its messages, and the files of these tables.
 
-Here belongs the tables and their bounds. It is pure except for the files.
+This package contains the tables and their bounds. Only ``state_files.py`` accesses files.
 
     state.py           BrokerState: all tables of one broker, and the effects of handlers
     state_files.py     the tables on disk, and callers that wait for writes
@@ -9,6 +9,6 @@ Here belongs the tables and their bounds. It is pure except for the files.
     groups.py          clients, by group and connection
     offsets.py         committed offsets of groups
     locks.py           queues that consumers have locked
-    long_polling.py    pulls that wait
+    long_polling.py    pulls that wait for a message
     stats.py           counters and their rates
 """

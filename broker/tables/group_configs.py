@@ -1,4 +1,7 @@
-"""Consumer group configurations with their data version (pure): ``subscriptionGroup.json``."""
+"""Consumer group configurations with their data version: the content of ``subscriptionGroup.json``.
+
+This module reads no clock and accesses no file; its only output is log lines.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from routekeeper.remoting.route import DataVersion
 
 logger = logging.getLogger(__name__)
 
-#: Largest number of queues of a retry topic, because code that lists the topic's queues loops over them.
+#: Largest number of queues of a retry topic. Some code loops over all queues of a topic, hence the bound.
 RETRY_QUEUE_NUMS_MAX: Final = 1024
 #: Groups that exist in every broker. Source: SubscriptionGroupManager.init.
 PREDEFINED: Final = (
@@ -31,11 +34,11 @@ PREDEFINED: Final = (
 
 
 class GroupConfigs:
-    """The broker's group configurations; changes bump the data version.
+    """Configurations of the broker's consumer groups; each change increments the data version.
 
     Attributes:
-        changes: Changes since the file or its journal was last written.
-        is_journaled: The loaded file has a journal.
+        changes: Changes that neither the table's file nor its journal contains yet.
+        is_journaled: True if the file from which this table was loaded has a journal.
     """
 
     def __init__(self) -> None:
@@ -58,7 +61,7 @@ class GroupConfigs:
         return self._configs.get(group)
 
     def put(self, config: SubscriptionGroupConfig, *, now_ms: int) -> bool:
-        """Create or replace a group; return whether anything changed."""
+        """Create or replace a group's configuration; return True if the table changed."""
         if self._configs.get(config.group_name) == config:
             return False
         self._configs[config.group_name] = config
@@ -74,20 +77,20 @@ class GroupConfigs:
         return True
 
     def to_json(self) -> bytes:
-        """Return the answer to request 201."""
+        """Return the encoded table, which answers request 201 (GET_ALL_SUBSCRIPTIONGROUP_CONFIG)."""
         return self.snapshot()()
 
     def snapshot(self, *, journaled: bool = False) -> Callable[[], bytes]:
-        """Return a function that encodes the present table, at any later time and in any thread."""
+        """Return a function that encodes the present table; the function may run later and in any thread."""
         return SubscriptionGroupTable(
             data_version=self._version, groups=dict(self._configs), journal=journaled
         ).encode
 
     def load(self, text: str) -> None:
-        """Load a stored file; predefined groups that it lacks stay.
+        """Load a stored file; predefined groups that the file does not contain stay in the table.
 
         Raises:
-            ValueError: If it cannot be read; then nothing was changed.
+            ValueError: If the file cannot be read; the table is then unchanged.
         """
         try:
             stored = SubscriptionGroupTable.decode(text.encode(), FILE)
@@ -98,10 +101,13 @@ class GroupConfigs:
         self.is_journaled = stored.journal
 
     def apply(self, change: Mapping[str, Any]) -> bool:
-        """Apply a change of the journal, unless the table has it; return False if an earlier one is missing.
+        """Apply a change from the journal, unless the table already contains it.
+
+        Returns:
+            False if changes between the table's version and this change are missing, else True.
 
         Raises:
-            ValueError: If it is no change; then nothing was changed.
+            ValueError: If the JSON is not a change of groups; the table is then unchanged.
         """
         try:
             version = DataVersion.from_json(change.get("dataVersion"))
@@ -120,14 +126,17 @@ class GroupConfigs:
 
 
 def group_fault(config: SubscriptionGroupConfig) -> str | None:
-    """Return the error in the numbers of a group's configuration; None if there is none."""
+    """Return the error in the numbers of a group's configuration; None if all numbers are valid."""
     if not 0 <= config.retry_queue_nums <= RETRY_QUEUE_NUMS_MAX:
         return f"retryQueueNums {config.retry_queue_nums} is outside 0..{RETRY_QUEUE_NUMS_MAX}"
     return None
 
 
 def _within_bounds(config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-    """Return a stored group with its numbers within bounds, instead of refusing the start."""
+    """Return a stored group with each invalid number replaced by the nearest valid number.
+
+    A file with an invalid number must not prevent the broker from starting.
+    """
     fault = group_fault(config)
     if fault is None:
         return config

@@ -1,6 +1,7 @@
-"""Clients of this broker: producers and consumers, by group and connection (pure).
+"""Clients of this broker: producers and consumers, by group and connection (no I/O, no clock).
 
-Instants are loop times in seconds; a connection is the small integer that the server gave it.
+Instants are seconds of the event loop's clock. A connection is identified by the small integer that the
+server gave it.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from routekeeper.remoting.bodies import (
 )
 from routekeeper.remoting.codes import LanguageCode
 
-#: A client not seen for so long is dropped. Source: CHANNEL_EXPIRED_TIMEOUT of ConsumerManager.
+#: Seconds without a heartbeat after which a client is removed. Source: CHANNEL_EXPIRED_TIMEOUT of
+#: ConsumerManager.
 CLIENT_EXPIRY_S: Final = 120.0
-#: Interval in s between two checks for silent clients. Source: ClientHousekeepingService.
+#: Seconds between two checks for clients that send no heartbeats. Source: ClientHousekeepingService.
 SCAN_INTERVAL_S: Final = 10.0
-#: Bytes that these take in addition to their names: a client's membership in a group, a subscription, and a
-#: tag.
+#: Approximate memory in bytes of one membership of a client in a group, of one subscription, and of one tag.
+#: The memory of the names that they contain is added to these numbers.
 _MEMBER_BYTES: Final = 400
 _SUBSCRIPTION_BYTES: Final = 700
 _TAG_BYTES: Final = 150
@@ -32,11 +34,11 @@ _TAG_BYTES: Final = 150
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """One client process, known from one connection.
+    """One client process, as this broker knows it from one of the process's connections.
 
     Attributes:
-        host: Host against whose share it counts, in the form of
-            :func:`routekeeper.remoting.addresses.charged_host`.
+        host: Host of the client, in the form of :func:`routekeeper.remoting.addresses.charged_host`. Each
+            host may use a limited part of this table's memory. Empty for loopback, which has no such limit.
     """
 
     connection: int
@@ -56,7 +58,7 @@ class Client:
 
 
 def _size_of(subscriptions: Iterable[SubscriptionData]) -> int:
-    """Return about how many bytes subscriptions take."""
+    """Return the approximate memory of subscriptions in bytes."""
     return sum(
         _SUBSCRIPTION_BYTES
         + len(each.topic)
@@ -68,7 +70,7 @@ def _size_of(subscriptions: Iterable[SubscriptionData]) -> int:
 
 
 def _size_in(group: str, client: Client | None) -> int:
-    """Return about how many bytes a client takes in a group; 0 if there is none."""
+    """Return the approximate memory in bytes of a client's membership in a group; 0 if there is no client."""
     return 0 if client is None else _MEMBER_BYTES + len(group) + len(client.client_id)
 
 
@@ -76,8 +78,9 @@ class ConsumerGroup:
     """Members and subscriptions of one consumer group.
 
     Attributes:
-        size: Approximate size of the subscriptions in bytes.
-        host: Host against whose share they count: that of the last client which named them.
+        size: Approximate memory of the subscriptions in bytes.
+        host: Host whose memory quota counts the subscriptions: the host of the client that sent the group's
+            last heartbeat.
     """
 
     def __init__(self, name: str) -> None:
@@ -108,9 +111,9 @@ class ConsumerGroup:
         )
 
     def update(self, client: Client, data: ConsumerData, now: float) -> bool:
-        """Note a heartbeat; return whether members or subscriptions changed.
+        """Record a heartbeat; return True if members or subscriptions changed.
 
-        A newer version of a subscription replaces the old one without counting as a change.
+        A newer version of a subscription replaces the old version, but does not count as a change.
         Source: ConsumerGroupInfo.updateChannel, updateSubscription.
         """
         old = self.members.get(client.connection)
@@ -134,7 +137,7 @@ class ConsumerGroup:
         return changed
 
     def growth(self, data: ConsumerData) -> int:
-        """Return by how many bytes an update would enlarge the subscriptions."""
+        """Return the number of bytes by which a heartbeat's data would enlarge the group's subscriptions."""
         named = {subscription.topic: subscription for subscription in data.subscriptions}
         for topic, known in self.subscriptions.items():
             if topic in named and named[topic].sub_version <= known.sub_version:
@@ -147,10 +150,13 @@ class ConsumerGroup:
 
 
 class ClientTable:
-    """All groups. Methods return the consumer groups whose members must be notified of a change (request 40).
+    """All groups and their clients.
+
+    Methods that change the table return the consumer groups whose members must be notified of the change
+    (request 40).
 
     Attributes:
-        size: Approximate size in bytes.
+        size: Approximate memory in bytes.
     """
 
     def __init__(self) -> None:
@@ -171,19 +177,19 @@ class ClientTable:
         return tuple(client for client, _ in self._producers.get(group, {}).values())
 
     def producer_groups(self) -> Mapping[str, tuple[tuple[Client, float], ...]]:
-        """Return the producers of each group, each with the instant at which it was last seen."""
+        """Return the producers of each group, each producer with the instant of its last heartbeat."""
         return {group: tuple(members.values()) for group, members in self._producers.items()}
 
     def consumers_of(self, topic: str) -> tuple[str, ...]:
-        """Return the groups with members that subscribe to a topic."""
+        """Return the consumer groups whose members subscribe to a topic."""
         return tuple(name for name, group in self._consumers.items() if topic in group.subscriptions)
 
     def size_of(self, host: str) -> int:
-        """Return about how many bytes the clients of a host take."""
+        """Return the approximate memory in bytes that a host's clients use in this table."""
         return self._by_host[host]
 
     def kind_of(self, connection: int) -> str:
-        """Return ``consumer`` or ``producer``, or an empty text for a connection of neither."""
+        """Return ``consumer`` or ``producer``; an empty text if the connection belongs to neither kind."""
         if connection in self._groups_of:
             return "consumer"
         return "producer" if connection in self._produces_in else ""
@@ -202,7 +208,7 @@ class ClientTable:
         return growth
 
     def heartbeat(self, client: Client, data: HeartbeatData, *, now: float) -> tuple[str, ...]:
-        """Note a heartbeat."""
+        """Record a heartbeat; return the consumer groups that changed."""
         changed = []
         for consumer in data.consumers:
             group = self._consumers.get(consumer.group_name)
@@ -228,7 +234,11 @@ class ClientTable:
     def unregister(
         self, connection: int, *, producer_group: str | None, consumer_group: str | None
     ) -> tuple[str, ...]:
-        """Remove a client from the groups that it names, one of each kind."""
+        """Remove a client from one producer group, one consumer group, or both.
+
+        Returns:
+            The consumer group if the client was a member of it; else an empty tuple.
+        """
         if producer_group:
             self._drop_producer(producer_group, connection)
         if consumer_group and self._drop_consumer(consumer_group, connection):
@@ -236,14 +246,19 @@ class ClientTable:
         return ()
 
     def closed(self, connection: int) -> tuple[str, ...]:
-        """Remove everything that was registered over a closed connection."""
+        """Remove all registrations of a closed connection; return the consumer groups that changed."""
         for group in tuple(self._produces_in.get(connection, ())):
             self._drop_producer(group, connection)
         groups = sorted(self._groups_of.pop(connection, ()))
         return tuple(group for group in groups if self._drop_consumer(group, connection))
 
     def expire(self, now: float) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Drop clients not seen for long; return their connections, to be closed, and the changed groups."""
+        """Remove clients that sent no heartbeat for :data:`CLIENT_EXPIRY_S` seconds.
+
+        Returns:
+            The connections of the removed clients, which the caller must close, and the consumer groups that
+            changed.
+        """
         silent: set[int] = set()
         changed = []
         for group in list(self._consumers.values()):
@@ -263,7 +278,7 @@ class ClientTable:
         return tuple(sorted(silent)), tuple(changed)
 
     def members(self, group: str) -> Iterable[int]:
-        """Return the connections of a consumer group."""
+        """Return the connections of a consumer group's members."""
         found = self._consumers.get(group)
         return () if found is None else tuple(found.members)
 
@@ -296,12 +311,12 @@ class ClientTable:
             del self._produces_in[connection]
 
     def _release(self, client: Client | None, group: str) -> None:
-        """Remove a client from a group, if it was a member."""
+        """Subtract a client's membership in a group from the memory counted for the client's host."""
         if client is not None:
             self._take(client.host, -_size_in(group, client))
 
     def _take(self, host: str, size: int) -> None:
-        """Add bytes to a host's share."""
+        """Add bytes to the memory counted for a host and for the whole table; a negative size subtracts."""
         self.size += size
         self._by_host[host] += size
         if not self._by_host[host]:

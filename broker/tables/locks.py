@@ -1,4 +1,7 @@
-"""Queue locks of orderly consumers (pure). Instants are loop times in seconds."""
+"""Queue locks of orderly consumers. Callers pass instants, in seconds of the event loop's clock.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ from typing import Final, NamedTuple
 from routekeeper.broker.tables.long_polling import HOST_PERCENT
 from routekeeper.remoting.bodies import MessageQueue
 
-#: A lock not renewed for so long is free. Source: RebalanceLockManager.
+#: Seconds from a lock's last renewal until the lock expires. Source: RebalanceLockManager.
 LOCK_LIFE_S: Final = 60.0
-#: Bound of the locked queues of all groups together.
+#: Largest number of locked queues of all groups together.
 LOCKS_MAX: Final = 200_000
 
 
 class _Held(NamedTuple):
-    """A lock: its client, the instant of its last renewal, and the host against whose share it counts."""
+    """A lock: its client, the instant of its last renewal, and the host whose quota of locks it uses."""
 
     client_id: str
     renewed: float
@@ -24,7 +27,7 @@ class _Held(NamedTuple):
 
 
 class QueueLocks:
-    """The clients that may consume queues of a group in order."""
+    """Locks that allow one client of a group to consume a queue in order."""
 
     def __init__(self) -> None:
         self._holders: dict[str, dict[MessageQueue, _Held]] = {}
@@ -34,17 +37,19 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], *, now: float, host: str = ""
     ) -> tuple[MessageQueue, ...]:
-        """Lock or renew; return the queues that the client holds now: they were free, its own or expired.
+        """Lock queues or renew their locks; return the queues that the client has locked now.
+
+        A client gets a lock if the queue is free, if the client has the lock already, or if the lock expired.
 
         Args:
-            host: Host against whose share new locks count; empty for loopback, which may use all.
+            host: Host whose quota new locks use; empty for loopback, which has no quota of its own.
         """
         holders = self._holders.setdefault(group, {})
         held = []
         for queue in queues:
             known = holders.get(queue)
             if known is None and not self._has_room(host):
-                continue  # do not grant the lock; the client will ask again
+                continue  # the number of locks is at its bound; the client will request this lock again
             if known is None or known.client_id == client_id or now - known.renewed > LOCK_LIFE_S:
                 self._release(known)
                 holders[queue] = _Held(client_id, now, host)
@@ -56,7 +61,7 @@ class QueueLocks:
         return tuple(held)
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Free those of the queues that the client holds."""
+        """Unlock the queues that this client has locked; ignore all other queues."""
         holders = self._holders.get(group, {})
         for queue in queues:
             if queue in holders and holders[queue].client_id == client_id:
@@ -65,11 +70,11 @@ class QueueLocks:
             self._holders.pop(group, None)
 
     def any_held(self, group: str, *, now: float) -> bool:
-        """Return whether a member of the group holds a queue, so that the group consumes in order."""
+        """Return True if a member of the group has a lock, which shows that the group consumes in order."""
         return any(now - held.renewed <= LOCK_LIFE_S for held in self._holders.get(group, {}).values())
 
     def expire(self, now: float) -> None:
-        """Forget expired locks, so that dead groups take no memory."""
+        """Remove expired locks; without this method, locks of groups without members would stay in memory."""
         for group, holders in list(self._holders.items()):
             for queue, held in list(holders.items()):
                 if now - held.renewed > LOCK_LIFE_S:

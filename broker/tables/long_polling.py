@@ -1,6 +1,8 @@
-"""Pulls that wait for a message (pure): parked, woken by arrivals, ended by their deadline.
+"""Pulls that wait for a message. A pull is parked until a message arrives or its deadline passes.
 
-Times are loop times in seconds.
+This module does no I/O and reads no clock; callers pass the time.
+
+Times are seconds of the event loop's clock.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-#: Bounds of the waiting pulls: their number and their bytes.
+#: Bounds of the waiting pulls of all hosts: largest number of pulls, and largest memory in bytes.
 PULLS_MAX: Final = 100_000
 PULL_BYTES_MAX: Final = 256 * 1024 * 1024
-#: Share of each bound that one host may use; loopback may use all. A pull that is not held comes again at
-#: once.
+#: Percentage of :data:`PULLS_MAX` and of :data:`PULL_BYTES_MAX` that the pulls of one host may use; loopback
+#: may use 100 per cent. The broker answers a pull that would exceed this percentage at once, without a
+#: message. The client then sends the pull again at once.
 HOST_PERCENT: Final = 50
 
 P = TypeVar("P", bound=Hashable)
@@ -35,7 +38,7 @@ class _Parked(Generic[P]):
 
 @dataclass(slots=True)
 class _Filled:
-    """Number and bytes of one host's pulls."""
+    """Number and memory in bytes of the pulls of one host."""
 
     count: int = 0
     size: int = 0
@@ -44,15 +47,15 @@ class _Filled:
 class ParkedPulls(Generic[P]):
     """Waiting pulls, by queue.
 
-    Each pull leaves exactly once: woken, expired or dropped with its connection. The number of pulls and
-    their bytes are bounded, in all and for each host. At a bound, :meth:`park` returns False, and the caller
-    answers at once.
+    Each pull is removed exactly once: when a message wakes it, when its deadline passes, or when its
+    connection closes. The number of pulls and their bytes are bounded, in total and for each host. If a pull
+    would exceed a bound, :meth:`park` returns False, and the caller answers the pull at once.
 
     Args:
-        host_percent: Percentage of both bounds that one host may use.
+        host_percent: Percentage of :data:`PULLS_MAX` and :data:`PULL_BYTES_MAX` for the pulls of one host.
 
     Attributes:
-        parked: Pulls that were parked so far.
+        parked: Number of pulls parked since the start.
     """
 
     def __init__(
@@ -65,7 +68,8 @@ class ParkedPulls(Generic[P]):
         self._host_bytes_max = bytes_max * host_percent // 100
         self._by_host: dict[str, _Filled] = {}
         self._held = 0
-        # Dicts serve as ordered sets, from which any entry is removed in constant time.
+        # Use dicts with the value None as ordered sets: they keep the order in which pulls were parked, and
+        # the removal of any pull takes constant time.
         self._by_queue: dict[tuple[str, int], dict[_Parked[P], None]] = {}
         self._by_owner: dict[int, set[_Parked[P]]] = {}
         self._deadlines: list[tuple[float, int, _Parked[P]]] = []
@@ -85,10 +89,10 @@ class ParkedPulls(Generic[P]):
         size: int = 0,
         host: str = "",
     ) -> bool:
-        """Park a pull of connection ``owner`` that takes ``size`` bytes; return False at a limit.
+        """Park a pull of connection ``owner`` that takes ``size`` bytes; return False if a bound is reached.
 
         Args:
-            host: Host against whose share it counts; empty for loopback, which may use all.
+            host: Host whose quota the pull uses; empty for loopback, which has no quota of its own.
         """
         if self._size >= self._limit or self._held + size > self._bytes_max:
             return False
@@ -108,13 +112,14 @@ class ParkedPulls(Generic[P]):
         return True
 
     def wake(self, topic: str, queue_id: int, *, up_to: int, most: int) -> Iterator[tuple[P, float]]:
-        """Remove and yield pulls of a queue, with their deadlines, for the caller to try again.
+        """Remove and yield pulls of a queue, each with its deadline; the caller tries to answer them again.
 
-        Pulls that are not taken from the iterator stay parked.
+        If the caller stops the iteration early, the remaining pulls stay parked.
 
         Args:
-            up_to: Only pulls that were parked while :attr:`parked` was at most this.
-            most: Bound of their number; the longest waiting pulls come first.
+            up_to: Value of :attr:`parked` that the caller read earlier. Pulls that were parked after that
+                reading are not yielded.
+            most: Largest number of pulls to yield; the pulls that have waited longest come first.
         """
         entries = [
             entry
@@ -128,9 +133,9 @@ class ParkedPulls(Generic[P]):
                 yield entry.pull, entry.deadline
 
     def expire(self, now: float) -> Iterator[P]:
-        """Remove and yield the pulls whose deadline has come, the earliest first.
+        """Remove and yield the pulls whose deadline has passed, the earliest deadline first.
 
-        Pulls that are not taken from the iterator stay parked.
+        If the caller stops the iteration early, the remaining pulls stay parked.
         """
         while self._deadlines and (self._deadlines[0][2].gone or self._deadlines[0][0] <= now):
             entry = heapq.heappop(self._deadlines)[2]
@@ -145,7 +150,7 @@ class ParkedPulls(Generic[P]):
         return self._deadlines[0][0] if self._deadlines else None
 
     def drop(self, owner: int) -> int:
-        """Forget the pulls of a closed connection; return how many there were."""
+        """Remove the pulls of a closed connection; return their number."""
         entries = list(self._by_owner.get(owner, ()))
         for entry in entries:
             self._leave_queue(entry)
@@ -171,8 +176,8 @@ class ParkedPulls(Generic[P]):
         owned.discard(entry)
         if not owned:
             del self._by_owner[entry.owner]
-        # Woken entries stay in the heap until their deadline. Rebuild the heap when they outnumber the
-        # waiting ones.
+        # A woken pull stays in the heap until its deadline and takes memory. Rebuild the heap without woken
+        # pulls when they far outnumber the waiting pulls.
         if len(self._deadlines) > 64 + 4 * self._size:
             self._deadlines = [item for item in self._deadlines if not item[2].gone]
             heapq.heapify(self._deadlines)

@@ -1,4 +1,4 @@
-"""Committed offsets of consumer groups (pure): ``consumerOffset.json``."""
+"""Committed offsets of consumer groups: the content of ``consumerOffset.json`` (no I/O, no clock)."""
 
 from __future__ import annotations
 
@@ -11,40 +11,46 @@ from routekeeper.remoting.errors import RemoteProtocolError
 from routekeeper.remoting.lenient import FILE
 
 _SEPARATOR = "@"
-#: Bytes in the encoded table: of a pair without its names, and of an offset without its queue's number.
+#: Bytes that the encoded table needs for one pair of topic and group, without the two names; and for one
+#: offset, without its queue id.
 _PAIR_BYTES = 7
 _OFFSET_BYTES = 23
 
 
 class ConsumerOffsets:
-    """Next offset to consume, per topic, group and queue.
+    """Next offset to consume, by topic, group and queue.
 
-    Each pair of topic and group is also kept encoded, because to encode 700,000 offsets at once would take
-    half a second. Pairs are listed by topic and by group, because a search through all of them takes some ms.
-    ``changed`` counts modifications, so that a writer knows whether there is anything to store.
+    The table stores each pair of topic and group also in encoded form, because encoding 700,000 offsets at
+    once would take half a second. The table has indexes of the pairs by topic and by group, because a search
+    through all pairs takes some ms.
 
     Attributes:
+        changed: Number of changes since the start. Code that stores the table compares this number with the
+            number at the last write.
         size: Upper bound of the encoded table's size in bytes.
     """
 
     def __init__(self) -> None:
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self._encoded: dict[tuple[str, str], bytes] = {}
-        self._groups: dict[str, dict[str, None]] = {}  # by topic, in order
-        self._topics: dict[str, dict[str, None]] = {}  # by group, in order
-        self._stale: dict[tuple[str, str], None] = {}  # pairs that changed since they were encoded, in order
+        self._groups: dict[str, dict[str, None]] = {}  # groups of each topic, in order of insertion
+        self._topics: dict[str, dict[str, None]] = {}  # topics of each group, in order of insertion
+        self._stale: dict[tuple[str, str], None] = {}  # pairs changed since they were encoded, oldest first
         self.changed = 0
         self.size = 0
 
     def growth(self, topic: str, group: str, queue_id: int) -> int:
-        """Return an upper bound of the bytes by which a new offset enlarges the encoded table; else 0."""
+        """Return an upper bound of the bytes that a commit adds to the encoded table.
+
+        The result is 0 if the group already has an offset in this queue.
+        """
         queues = self._table.get((topic, group))
         if queues is None:
             return len(topic) + len(group) + _PAIR_BYTES + len(str(queue_id)) + _OFFSET_BYTES
         return 0 if queue_id in queues else len(str(queue_id)) + _OFFSET_BYTES
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """Store an offset; a lower one than before is accepted, as resets need it."""
+        """Store an offset, even if it is lower than the present offset: a reset lowers offsets."""
         self.size += self.growth(topic, group, queue_id)
         queues = self._table.get((topic, group))
         if queues is None:
@@ -59,7 +65,7 @@ class ConsumerOffsets:
         return self._table.get((topic, group), {}).get(queue_id)
 
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Return each topic with a group that has offsets in it."""
+        """Return all pairs of a topic and a group that has offsets in the topic."""
         return tuple(self._table)
 
     def queues(self, topic: str, group: str) -> Mapping[int, int]:
@@ -72,13 +78,13 @@ class ConsumerOffsets:
         return tuple(self._groups.get(topic, ()))
 
     def keep_within(self, ends: Callable[[str, int], int | None]) -> None:
-        """Lower offsets to the ends of their queues; forget offsets of topics that do not exist.
+        """Lower each offset beyond the end of its queue to that end; remove offsets of missing topics.
 
-        After a power cut without SYNC_FLUSH, consumers may have consumed more than the log still has. A
-        consumer that went on from its old offset would skip the next messages.
+        After a power cut without SYNC_FLUSH, a consumer's offset may lie beyond the end of the log. If the
+        consumer continued from its old offset, it would skip the next messages.
 
         Args:
-            ends: Returns the end of a topic's queue; None if there is no such topic.
+            ends: Function that returns the end of a topic's queue; None if the topic does not exist.
         """
         for (topic, group), queues in list(self._table.items()):
             if ends(topic, 0) is None:
@@ -111,11 +117,14 @@ class ConsumerOffsets:
         self._topics.setdefault(group, {})[topic] = None
 
     def to_json(self) -> bytes:
-        """Return the answer to request 43."""
+        """Return the encoded table, which answers request 43 (GET_ALL_CONSUMER_OFFSET)."""
         return self.snapshot()()
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Return a function that encodes the present ``consumerOffset.json``, later and in any thread."""
+        """Return a function that encodes the present ``consumerOffset.json``.
+
+        The function may run later and in any thread.
+        """
         for topic, group in self._stale:
             name = orjson.dumps(f"{topic}{_SEPARATOR}{group}")
             queues = b",".join(b"%d:%d" % entry for entry in self._table[topic, group].items())
@@ -128,7 +137,7 @@ class ConsumerOffsets:
         """Load a stored file.
 
         Raises:
-            ValueError: If it cannot be read; then nothing was changed.
+            ValueError: If the file cannot be read; the table is then unchanged.
         """
         try:
             stored = ConsumerOffsetTable.decode(text.encode(), FILE)

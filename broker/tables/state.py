@@ -1,4 +1,4 @@
-"""State that the handlers of one broker share: its tables, its store, and the effects they ask for."""
+"""State that all request handlers of one broker use: tables, store, and the effects of a request."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from routekeeper.remoting.route import DataVersion, TopicConfig
 
 logger = logging.getLogger(__name__)
 
-#: Appended to refusals about which users may read more. Source: FAQUrl, RocketMQ 5.3.
+#: Text that ends an error answer if RocketMQ's FAQ explains the error. Source: FAQUrl, RocketMQ 5.3.
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One request with the server's facts about it.
+    """One request, together with the facts that the server knows about its arrival.
 
     Attributes:
-        connection: The server's number of its connection.
+        connection: The server's number of the connection from which the request came.
         peer: Address of the caller.
-        now_ms: Unix ms.
-        now: Loop time in seconds.
+        now_ms: Time of the call in Unix ms.
+        now: Time of the call in seconds of the event loop's clock.
     """
 
     request: RemotingCommand
@@ -51,21 +51,22 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Effects:
-    """Effects that a handler requests besides its answer; the server clears them after each call.
+    """Effects that a handler requests in addition to its answer; the server clears them after each call.
 
     Attributes:
-        notify: Consumer groups whose members are notified to rebalance (request 40), before the answer is
+        notify: Consumer groups. The server tells their members to rebalance (request 40) before the answer is
             sent.
-        changed_topics: Topics to register incrementally, in order, each with the data version of its own
-            change. If a topic carried a later version, nameservers would believe that they know the later
-            change already.
-        register_all: All topics are to be registered.
-        nameservers: The setting that names the nameservers may have changed.
-        save_topics, save_groups: The table has changed and must be written.
-        arrived: Queues that got messages.
-        tell: Connections, each with a request to its client.
-        clean: Old files are to be removed soon, at any hour.
-        about: For an audited request: its subject, and the old and the new value, by name.
+        changed_topics: Changed topics to register at the nameservers, in order. Each topic is registered with
+            the data version of its own change. With the version of a later change, nameservers would believe
+            that they already know that later change.
+        register_all: True if all topics must be registered.
+        nameservers: True if the setting that names the nameservers may have changed.
+        save_topics, save_groups: True if the table of topics or of groups has changed and must be written.
+        arrived: Queues to which this request added messages, as topic and queue id.
+        tell: Requests to send to clients, each with the client's connection.
+        clean: True if expired files must be removed soon, at any hour.
+        about: Fields of the audit log's entry, by name: the object that the request changes, its old value
+            and its new value.
     """
 
     notify: list[str] = field(default_factory=list)
@@ -81,12 +82,13 @@ class Effects:
 
 
 class Later(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer that must wait until data are on disk, or until nameservers were informed.
+    """An answer that must wait until data are on disk, or until nameservers have received a registration.
 
     Attributes:
-        log_offset: The log must be synced up to here; 0 for no wait.
-        topics_saved, groups_saved, offsets_saved, settings_saved: This table must be on disk.
-        registered: The topics that this call changed must have been sent to the nameservers.
+        log_offset: Log offset up to which the log must be synced before the answer; 0 for no wait.
+        topics_saved, groups_saved, offsets_saved, settings_saved: True if the table of this name must be on
+            disk before the answer.
+        registered: True if the broker must first send the topics that this call changed to the nameservers.
     """
 
     reply: RemotingCommand
@@ -99,7 +101,7 @@ class Later(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def only_synced(self) -> bool:
-        """Return whether it waits only for the log."""
+        """True if the answer waits for the log and nothing else."""
         return not (
             self.topics_saved
             or self.groups_saved
@@ -110,10 +112,11 @@ class Later(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownSend(msgspec.Struct, frozen=True):
-    """Conclusions from a send's arguments; they hold for all messages that a producer sends to a queue.
+    """Checked arguments of a send, valid for all messages that a producer sends to one queue.
 
     Attributes:
-        topic, settings: The values on which the conclusions depend; these are valid while both are in force.
+        topic, settings: The topic's and the broker's configuration against which the arguments were checked.
+            If one of these two configurations changes, the arguments must be checked again.
     """
 
     topic: TopicConfig
@@ -124,18 +127,20 @@ class KnownSend(msgspec.Struct, frozen=True):
     reconsume_times: int
 
 
-#: Work in steps like the store's; a yielded step may run in a thread. The result is the answer.
+#: Computation of an answer, divided into steps. The yielded functions may run in a thread. The generator
+#: returns the answer.
 Work = Generator[Callable[[], Any], Any, RemotingCommand | Later]
 
 
 @dataclass(frozen=True, slots=True)
 class Stepwise:
-    """An answer that is made in steps, because it takes long; other work may run between the steps.
+    """An answer that is computed in steps, because it takes long; other work may run between the steps.
 
     Attributes:
         work: The steps.
-        asked: The request that it answers.
-        queues: Largest number of queues that the answer can list. They take memory until it is sent.
+        asked: The request that is answered.
+        queues: Largest number of queues that the answer can list. The list takes memory until the answer is
+            sent.
     """
 
     work: Work
@@ -148,21 +153,23 @@ class BrokerState:
     """The whole state of one broker.
 
     Attributes:
-        advertise: Address in message ids and at the nameservers.
-        hot_bytes: Number of bytes at the end of the log that count as being in memory.
-        delay_offsets: Delay level to next offset of its queue.
-        delay_turn: Delay level whose queue was looked at last; the next turn begins with the level after it.
-        id_prefix: Beginning of all message ids: the advertised address.
-        live_keys: Settings that request 25 may change.
-        changed_settings: Settings that request 25 has changed, now or before the last start, by RocketMQ's
-            keys.
-        sign: Signs requests to nameservers.
-        known_sends: Conclusions from sends' arguments; ``requests.sending`` fills and reads it.
-        full: Kinds of entries whose bound was reached once; logged once for each.
-        topics_promised, groups_promised: Number of new entries in lists that are being applied; their room is
-            reserved.
-        unsaved_topics: Topics created or changed since the table was last written, with the counter of the
-            change's version.
+        advertise: Address of this broker in message ids and at the nameservers.
+        hot_bytes: Size in bytes of the end of the log that the broker assumes to be in memory.
+        delay_offsets: Next offset to deliver from the queue of each delay level.
+        delay_turn: Delay level whose queue was checked last; the next check begins with the following level.
+        id_prefix: Beginning of all message ids of this broker: the encoded address.
+        live_keys: Settings that request 25 (UPDATE_BROKER_CONFIG) may change.
+        changed_settings: Settings that request 25 has changed, in this run of the broker or an earlier run,
+            by RocketMQ's keys.
+        sign: Function that signs requests to nameservers.
+        known_sends: Checked arguments of recent sends; ``requests.sending`` fills and reads this dict.
+        full: Kinds of table entries (``topics``, ``groups`` and so on) that have reached their largest
+            number; the broker logs this once for each kind.
+        topics_promised, groups_promised: Number of topics and of groups that running requests still have to
+            create. Such a request contains a list of topics or groups. Checks of the largest numbers count
+            these topics and groups as if they existed.
+        unsaved_topics: Topics created or changed since the table was last written, each with the counter of
+            the data version that contains the change.
     """
 
     config: BrokerConfig
@@ -194,7 +201,7 @@ class BrokerState:
         self.id_prefix = offset_message_id(self.advertise, 0)[:-16]
 
     def message_id(self, physical_offset: int) -> str:
-        """Return the id of a message stored here."""
+        """Return the id of a message in this broker's log."""
         return f"{self.id_prefix}{physical_offset:016X}"
 
     def queue(self, topic: str, queue_id: int) -> MessageQueue:
@@ -213,15 +220,15 @@ class BrokerState:
         return config
 
     def pick_queue(self, queue_nums: int) -> int:
-        """Return the next of ``queue_nums`` queues in turn, where RocketMQ takes a random one."""
+        """Return the next queue id in rotation, from 0 to ``queue_nums`` - 1; RocketMQ chooses at random."""
         self.turn += 1
         return self.turn % queue_nums if queue_nums > 0 else 0
 
     def require_room_for_topics(self, *names: str) -> None:
-        """Check that topics exist, or that the bound of topics allows to create them.
+        """Check that topics exist, or that creating them would not exceed the largest number of topics.
 
         Raises:
-            Refusal: If there would be too many.
+            Refusal: If creating the missing topics would exceed that number.
         """
         new = sum(name not in self.topics for name in set(names))
         used = len(self.topics) + self.topics_promised
@@ -229,13 +236,14 @@ class BrokerState:
             raise self._full("topics", f"maxTopics={self.config.topics_max}", used)
 
     def require_room_for_queue(self, topic: str, queue_id: int, *, reserve: bool = False) -> None:
-        """Check that a queue has messages, or that the bound of queues allows its first one.
+        """Check that a queue already has messages, or that one more queue is allowed (``queues_max``).
 
         Args:
-            reserve: The message comes later; reserve room for its queue.
+            reserve: True if the queue's first message is stored later. The queue then counts from now on, as
+                if it had a message.
 
         Raises:
-            Refusal: If there would be too many.
+            Refusal: If one more queue would be too many.
         """
         if self.store.has_queue(topic, queue_id):
             return
@@ -245,10 +253,10 @@ class BrokerState:
             self.store.reserve_queue(topic, queue_id)
 
     def require_room_for_groups(self, *names: str) -> None:
-        """Check that consumer groups exist, or that the bound of groups allows to create them.
+        """Check that consumer groups exist, or that creating them would not exceed the largest number.
 
         Raises:
-            Refusal: If there would be too many.
+            Refusal: If creating the missing groups would exceed that number.
         """
         new = sum(self.groups.get(name) is None for name in set(names))
         used = len(self.groups) + self.groups_promised
@@ -256,10 +264,11 @@ class BrokerState:
             raise self._full("groups", f"maxSubscriptionGroups={self.config.groups_max}", used)
 
     def require_room_for_client(self, client: Client, data: HeartbeatData) -> None:
-        """Check that a heartbeat has nothing new, or that there is room for it.
+        """Check that the table of clients can grow by the contents of a heartbeat.
 
         Raises:
-            Refusal: If the clients, or those of its host, would exceed their bound.
+            Refusal: If all clients together, or the clients of this client's host, would need more bytes than
+                allowed.
         """
         growth, size_max = self.clients.growth(client, data), self.config.client_bytes_max
         if growth and self.clients.size + growth > size_max:
@@ -276,7 +285,8 @@ class BrokerState:
         """Store a group's offsets of several queues: all of them, or none.
 
         Raises:
-            Refusal: If one of these queues had no offset yet, and there is no room for another offset.
+            Refusal: If the group has no offset yet in one of the queues, and a new offset would exceed the
+                table's largest size in bytes. Nothing was stored.
         """
         growth = sum(self.offsets.growth(topic, group, queue_id) for queue_id in offsets)
         size, size_max = self.offsets.size, self.config.offset_bytes_max
@@ -295,10 +305,13 @@ class BrokerState:
         )
 
     def group_config(self, group: str, *, now_ms: int) -> SubscriptionGroupConfig | None:
-        """Return a group's configuration; create it if that is allowed and its name is valid.
+        """Return a group's configuration; create it if the settings allow that and the group's name is valid.
+
+        Returns:
+            None if the group does not exist and was not created.
 
         Raises:
-            Refusal: If there would be too many.
+            Refusal: If one more group would be too many.
         """
         found = self.groups.get(group)
         if found is None and self.config.auto_create_subscription_group:
@@ -319,19 +332,24 @@ class BrokerState:
         return found
 
     def topic_changed(self, topic: str) -> None:
-        """Request that the topic that was just changed is written and registered."""
+        """Request a write of the topic table and a registration of this topic, which was just changed."""
         self.topic_unsaved(topic)
         config = self.topics.get(topic)
         if config is not None:
             self.effects.changed_topics.append((config, self.topics.data_version))
 
     def topic_unsaved(self, topic: str) -> None:
-        """Request that the topic that was just changed is written."""
+        """Request a write of the topic table, because this topic was just changed."""
         self.effects.save_topics = True
         self.unsaved_topics[topic] = self.topics.data_version.counter
 
     def topics_saved(self, version: DataVersion, deletions: int) -> None:
-        """Note that the topic table of this version, after this many deletions, is on disk."""
+        """Record that the topic table of this version is on disk.
+
+        Args:
+            deletions: Number of topics that the message store had deleted since the broker's start, read when
+                the write began.
+        """
         for topic in [name for name, count in self.unsaved_topics.items() if count <= version.counter]:
             del self.unsaved_topics[topic]
         self.store.confirm_topics(version.counter, deletions)
@@ -339,10 +357,10 @@ class BrokerState:
     def ensure_group_topic(
         self, topic: str, *, queue_nums: int, now_ms: int, perm: int = 6, sys_flag: int = 0
     ) -> TopicConfig:
-        """Return a retry or dead-letter topic, created if it is missing.
+        """Return a retry or dead-letter topic; create the topic if it does not exist.
 
         Raises:
-            Refusal: If the group's name makes no valid topic, or there would be too many.
+            Refusal: If the topic's name is invalid, or one more topic would be too many.
         """
         fault = name_fault(topic, length_max=GROUP_TOPIC_LENGTH_MAX)
         if fault is not None:

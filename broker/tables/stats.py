@@ -1,4 +1,7 @@
-"""Counters of one broker and their rates (pure). Instants are loop times in seconds."""
+"""Counters of one broker and their rates. Callers pass instants, in seconds of the event loop's clock.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-#: Windows of the rates that request 28 answers, in seconds.
+#: Time windows in seconds for which request 28 (GET_BROKER_RUNTIME_INFO) returns rates.
 WINDOWS_S: Final = (10.0, 60.0, 600.0)
-#: Interval between calls of :meth:`Rate.sample`, in seconds.
+#: Seconds between two calls of :meth:`Rate.sample`.
 SAMPLE_INTERVAL_S: Final = 5.0
 
-#: Names of statistics that request 315 answers. Source: BrokerStatsManager.
+#: Names of the statistics that request 315 (VIEW_BROKER_STATS_DATA) returns. Source: BrokerStatsManager.
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
 GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
@@ -20,16 +23,18 @@ GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
 SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
-#: Bound of the statistics: each costs memory and a sample every 10 s. Further ones are not counted.
+#: Largest number of statistics. Each statistic takes memory and is sampled every 10 s, so the number is
+#: bounded; statistics with further names are ignored.
 ITEMS_MAX: Final = 20_000
-#: Seconds between samples, and samples kept, for the last minute, hour and day. Source: StatsItem.
+#: Three time spans: the last minute, hour and day. For each span: seconds between two samples, and number of
+#: samples that are kept. Source: StatsItem.
 _SPANS: Final = ((10.0, 7), (600.0, 7), (3600.0, 25))
-#: Number of items that one step samples.
+#: Number of statistics that one step samples; between two steps the event loop may run other work.
 _TURN: Final = 500
 
 
 class Rate:
-    """A growing total, and its recent rate."""
+    """A total that only grows, with samples that show its growth in the last seconds or minutes."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -41,23 +46,26 @@ class Rate:
             self._samples.popleft()
 
     def per_second(self, window_s: float, now: float) -> float:
-        """Return the mean growth per second since the oldest sample within the window."""
+        """Return the mean growth per second since the oldest sample of the last ``window_s`` seconds.
+
+        Return 0 if there is no such sample.
+        """
         for at, total in self._samples:
             if now - at <= window_s and now > at:
                 return (self.total - total) / (now - at)
         return 0.0
 
     def spell(self, now: float) -> str:
-        """Return the rates of all windows as request 28 answers them: three numbers with blanks between."""
+        """Return the rates of all windows as request 28 returns them: three numbers separated by blanks."""
         return " ".join(str(self.per_second(window, now)) for window in WINDOWS_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Growth of a counter between its first and its last sample of a span.
+    """Growth of a counter between the first and the last sample of a time span.
 
     Attributes:
-        times: Number of additions.
+        times: Number of additions to the counter in that span.
     """
 
     sum: int = 0
@@ -74,23 +82,24 @@ class Growth:
 
 
 class Item:
-    """One statistic: a counter with samples of the last minute, hour and day. Source: StatsItem."""
+    """A counter with samples of its value in the last minute, hour and day. Source: StatsItem."""
 
     __slots__ = ("_samples", "times", "value")
 
     def __init__(self, now: float) -> None:
         self.value = self.times = 0
-        # Take the first sample at creation, so that all later counts are growth.
+        # The first sample is 0, taken at the creation. Additions before the second sample then count as
+        # growth.
         self._samples = tuple(deque([(now, 0, 0)], maxlen=kept) for _, kept in _SPANS)
 
     def sample(self, now: float) -> None:
-        """Take the samples that are due."""
+        """Take a sample for each time span whose interval has passed."""
         for samples, (interval_s, _) in zip(self._samples, _SPANS, strict=True):
             if now - samples[-1][0] >= interval_s:
                 samples.append((now, self.value, self.times))
 
     def growth(self, span: int) -> Growth:
-        """Return the growth in the last minute (0), hour (1) or day (2), as far as it was sampled."""
+        """Return the growth between the samples of the last minute (``span`` 0), hour (1) or day (2)."""
         samples = self._samples[span]
         (first_at, first, first_times), (last_at, last, last_times) = samples[0], samples[-1]
         return Growth(last - first, last_times - first_times, last_at - first_at)
@@ -101,10 +110,11 @@ class Stats:
     """Counters of this broker since its start.
 
     Attributes:
-        cluster_name: Key of the statistics of the whole broker, as in RocketMQ.
-        refused: Number of refused sends, by :class:`routekeeper.broker.errors.Refused`.
-        put_bytes: Bytes of the messages of ``put`` in the log.
-        now: Loop time of the last sample, which dates later counts.
+        cluster_name: Name under which the statistics of the whole broker are stored, as in RocketMQ.
+        refused: Number of refused sends, by reason (:class:`routekeeper.broker.errors.Refused`).
+        put_bytes: Size in bytes, in the log, of the messages that ``put`` counts.
+        now: Time of the last sample in seconds of the event loop's clock. A new counter uses this time for
+            its first sample.
     """
 
     started_ms: int = 0
@@ -121,7 +131,7 @@ class Stats:
     mornings: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
 
     def count(self, name: str, key: str, value: int) -> None:
-        """Add to a statistic; create it if it is new, unless there are too many."""
+        """Add a value to a counter; create a new counter, unless :data:`ITEMS_MAX` counters exist."""
         item = self.items.get((name, key))
         if item is None:
             if len(self.items) >= ITEMS_MAX:
@@ -139,7 +149,7 @@ class Stats:
         self.count(TOPIC_PUT_SIZE, topic, size)
 
     def handed_out(self, topic: str, group: str, count: int, size: int) -> None:
-        """Count messages that went to a consumer."""
+        """Count messages that the broker sent to a consumer."""
         self.got.total += count
         self.count(BROKER_GET_NUMS, self.cluster_name, count)
         key = f"{topic}@{group}"
@@ -151,12 +161,12 @@ class Stats:
         self.count(SNDBCK_PUT_NUMS, f"{topic}@{group}", 1)
 
     def consume_tps(self, topic: str, group: str) -> float:
-        """Return how many messages of a topic went to a group per second of the last minute."""
+        """Return a group's mean rate in the last minute: messages of a topic that it received, per second."""
         item = self.items.get((GROUP_GET_NUMS, f"{topic}@{group}"))
         return 0.0 if item is None else item.growth(0).per_second
 
     def drop_topic(self, topic: str) -> None:
-        """Forget the statistics of a topic that is deleted."""
+        """Remove the statistics of a deleted topic."""
         begin = f"{topic}@"
         for name, key in [pair for pair in self.items if pair[1] == topic or pair[1].startswith(begin)]:
             del self.items[name, key]
@@ -167,7 +177,7 @@ class Stats:
             rate.sample(now)
 
     def sample_items(self, now: float) -> Iterator[None]:
-        """Sample all statistics, in steps, so that other work has its turn."""
+        """Sample all counters, :data:`_TURN` in each step; other work may run between two steps."""
         items = list(self.items.values())
         for begin in range(0, len(items), _TURN):
             for item in items[begin : begin + _TURN]:
@@ -175,7 +185,10 @@ class Stats:
             yield
 
     def begin_day(self, day: int) -> None:
-        """Note the totals of the morning when a new local day has begun. Source: BrokerStats.record."""
+        """Store the present totals as the totals of this morning, if a new local day has begun.
+
+        Source: BrokerStats.record.
+        """
         if day != self.day:
             if self.day:
                 self.mornings = (self.mornings[1], (self.put.total, self.got.total))

@@ -1,6 +1,7 @@
-"""Topics of one broker with their data version, and the rules on names and creation (pure).
+"""Topics of one broker with their data version, and the rules on names and creation.
 
-Times are Unix ms and come in as arguments.
+This module accesses no file; its only output is log lines. It reads no clock: callers pass the current time
+in Unix ms.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from routekeeper.remoting.route import DataVersion, TopicConfig
 logger = logging.getLogger(__name__)
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-#: Bound of the topics that one log line names.
+#: Largest number of topic names in one log line.
 _NAMED_MAX: Final = 100
-#: Source: TopicFilterType.
+#: Types of topic filters. Source: TopicFilterType.
 FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
 
@@ -33,17 +34,17 @@ class Attribute(NamedTuple):
     """An attribute that a topic can have.
 
     Attributes:
-        values: Values that this broker serves; the first is the default.
-        changeable: An existing topic can get or lose it.
+        values: Values that this broker supports; the first value is the default.
+        changeable: True if this attribute can be set or removed after the topic was created.
     """
 
     values: tuple[str, ...]
     changeable: bool
 
 
-#: Attributes by key. Some of RocketMQ's values are missing: those that need batch queues, compaction or
-#: tiered storage; and MIXED, which needs a setting that is off by default. Source: TopicAttributes and
-#: TopicMessageType of 5.3.3.
+#: Attributes by key, with the values that this broker supports. Some of RocketMQ's values are missing: values
+#: that need batch queues, compaction or tiered storage. MIXED is missing too, because it needs a setting that
+#: is off by default. Source: TopicAttributes and TopicMessageType of 5.3.3.
 ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     "message.type": Attribute(("NORMAL", "UNSPECIFIED", "FIFO", "DELAY", "TRANSACTION"), changeable=True),
     "queue.type": Attribute(("SimpleCQ",), changeable=False),
@@ -66,7 +67,7 @@ _SYSTEM_PREFIX: Final = "rmq_sys_"
 
 
 def name_fault(name: str, *, length_max: int = TOPIC_LENGTH_MAX) -> str | None:
-    """Return the error in a topic, group or broker name, in Apache's words; None if there is none."""
+    """Return the error in a topic, group or broker name, in RocketMQ's words; None if the name is valid."""
     match fault_of(name, length_max=length_max):
         case None:
             return None
@@ -79,13 +80,13 @@ def name_fault(name: str, *, length_max: int = TOPIC_LENGTH_MAX) -> str | None:
 
 
 def is_sending_forbidden(topic: str) -> bool:
-    """Return whether producers must not send to this topic."""
+    """Return True if producers must not send to this topic."""
     return topic in _FORBIDDEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartTopics:
-    """Settings that decide which topics exist from the start."""
+    """Settings that decide which topics a broker creates at its start."""
 
     cluster_name: str
     broker_name: str
@@ -97,7 +98,7 @@ class StartTopics:
     delay_levels: int = 18
 
     def configs(self) -> tuple[TopicConfig, ...]:
-        """Return the topics of the start, in RocketMQ's order.
+        """Return the topics that a broker creates at its start, in RocketMQ's order.
 
         Source: TopicConfigManager's constructor, RocketMQ 4.9.
         """
@@ -123,27 +124,33 @@ class StartTopics:
 class TopicConfigs:
     """The broker's topic table.
 
-    A topic has a birth offset: the end of the log when the topic was created. Earlier messages of its name
-    belong to a deleted topic. The table also has the end of the log when the table was written. If the table
-    lacks the topic of an earlier message, that topic was deleted. If it lacks the topic of a later message,
-    the topic is restored from the log. If the table may be too old, every topic that it lacks is restored.
+    Each topic has a birth offset: the end of the log when the topic was created. If the log has messages with
+    this topic's name below the birth offset, they belong to a deleted topic of the same name.
+
+    The stored table contains the end of the log at the time of writing. A message in the log may belong to a
+    topic that the table lacks:
+
+    - If the message is older than the table, the topic was deleted.
+    - If the message is newer than the table, the topic is restored from the log.
+    - If the table may be out of date, every topic that the table lacks is restored.
 
     Every change replaces the data version by (same state version, now, counter + 1). Two changes within one
-    millisecond therefore still differ, and a version never repeats within one store.
+    millisecond therefore have different versions, and one store never uses a version twice.
 
     Attributes:
-        known_until: End of the log when the table was written: the table has all topics of earlier messages.
-        unknown_from: Log offset from which on a message counts although the table lacks its topic; None if
-            no such message counts.
-        changes: Changes since the file or its journal was last written.
-        is_journaled: The loaded file has a journal.
+        known_until: End of the log when the table was written. Topics of messages before this offset are in
+            the table, unless they were deleted.
+        unknown_from: Log offset from which on messages are valid although the table lacks their topic; None
+            if all messages of missing topics are invalid.
+        changes: Changes that neither the table's file nor its journal contains yet.
+        is_journaled: True if the file from which this table was loaded has a journal.
     """
 
     def __init__(self, start: StartTopics) -> None:
         self._start = {config.topic_name: config for config in start.configs()}
         self._configs = dict(self._start)
         self._births: dict[str, int] = {}
-        self._deaths: dict[str, int] = {}  # by topic: end of the log when it was deleted
+        self._deaths: dict[str, int] = {}  # for each deleted topic: end of the log at the deletion
         self.known_until = 0
         self._lacks_changes = False
         self.changes = Changes()
@@ -174,7 +181,7 @@ class TopicConfigs:
         return self._configs.get(topic)
 
     def born_at(self, topic: str) -> int | None:
-        """Return the log offset from which on messages of a topic count; None if none of them does."""
+        """Return the log offset at which a topic's valid messages begin; None if no message is valid."""
         if topic in self._configs:
             return self._births.get(topic, 0)
         if self.unknown_from is None:
@@ -182,21 +189,24 @@ class TopicConfigs:
         return max(self.unknown_from, self._deaths.get(topic, 0))
 
     def expect_unknown(self, *, trusted: bool) -> None:
-        """Let messages in the log count for topics that the table lacks, until :meth:`follow_log`.
+        """Treat messages as valid although the table lacks their topic, until :meth:`follow_log` runs.
 
         Args:
-            trusted: The table is older than the log but undamaged, so topics that it lacked when it was
-                written were deleted.
+            trusted: True if the table is undamaged and merely older than the log. In this case, a topic that
+                is missing in the table was deleted before the table was written. Messages of such a topic
+                that are older than the table stay invalid.
         """
         self.unknown_from = self.known_until if trusted else 0
 
     def follow_log(self, log_end: Callable[[], int], queue_counts: Mapping[str, int], *, now_ms: int) -> bool:
-        """Use this log for birth offsets from now on; return whether the table was corrected.
+        """Use this log's end as birth offset of later topics; return True if the table was corrected.
 
-        A power cut may have shortened the log. A birth offset behind its end is then set to its end.
+        A later topic is a topic that is created after this call. A power cut may have shortened the log. A
+        birth offset beyond the log's end is then lowered to that end.
 
         Args:
-            queue_counts: Topics that have messages, with the number of queues that hold them.
+            log_end: Function that returns the present end of the log.
+            queue_counts: Topics that have messages in the log, each with the number of queues that it needs.
         """
         self._log_end = log_end
         births = {topic: min(born, log_end()) for topic, born in self._births.items()}
@@ -210,7 +220,7 @@ class TopicConfigs:
         return corrected
 
     def _take_found(self, queue_counts: Mapping[str, int], *, now_ms: int) -> None:
-        """Add topics and queues that the log has and the table lacks."""
+        """Add topics and queues that have messages in the log but are missing in the table."""
         found, widened = [], []
         for topic, needed in queue_counts.items():
             count = min(needed, QUEUE_NUMS_MAX)
@@ -236,9 +246,12 @@ class TopicConfigs:
             self._bump(now_ms, put=(*found, *widened))
 
     def is_older_than(self, counter: int) -> bool:
-        """Return whether this table is older than one with this version counter, which was on disk.
+        """Return True if this broker has already stored a table with a higher counter than this table's.
 
-        If it is older, it continues from that counter, so that no version is used twice.
+        In that case, this table takes the higher counter, so that no version is used twice.
+
+        Args:
+            counter: Counter of the newest table known to be on disk.
         """
         older = self._version.counter < counter
         if older:
@@ -249,19 +262,19 @@ class TopicConfigs:
         return older
 
     def is_system(self, topic: str) -> bool:
-        """Return whether requests 17 and 215 must not change this topic."""
+        """Return True if requests 17 (change) and 215 (delete) must not change this topic."""
         return topic in self._reserved or topic.startswith(_SYSTEM_PREFIX)
 
     def system_topics(self) -> tuple[str, ...]:
         return tuple(name for name in self._configs if self.is_system(name))
 
     def begin(self, *, now_ms: int) -> None:
-        """Set the version of a new table from the time, so that no two first starts share a version."""
+        """Set a new table's version to the present time; else all new brokers would have equal versions."""
         if self._version == DataVersion():
             self._version = DataVersion(timestamp=now_ms)
 
     def put(self, config: TopicConfig, *, now_ms: int) -> bool:
-        """Create or replace a topic; return whether anything changed."""
+        """Create or replace a topic; return True if the table changed."""
         if self._configs.get(config.topic_name) == config:
             return False
         if config.topic_name not in self._configs:
@@ -271,7 +284,7 @@ class TopicConfigs:
         return True
 
     def delete(self, topic: str, *, now_ms: int) -> bool:
-        """Delete a topic; return whether it existed."""
+        """Delete a topic; return True if it existed."""
         if self._configs.pop(topic, None) is None:
             return False
         self._births.pop(topic, None)
@@ -288,10 +301,10 @@ class TopicConfigs:
         auto_create: bool,
         now_ms: int,
     ) -> TopicConfig | None:
-        """Create the topic of a send from the template that the send names; None if that is not allowed.
+        """Create the topic of a send from a template topic; return None if the topic must not be created.
 
-        The number of queues is the smaller of the requested number and the template's. The topic has the
-        template's permissions without INHERIT.
+        The send names the template. The number of queues is the smaller of the requested number and the
+        template's number. The new topic has the template's permissions, except for INHERIT.
 
         Source: TopicConfigManager.createTopicInSendMessageMethod.
         """
@@ -316,7 +329,7 @@ class TopicConfigs:
         return config
 
     def create_for_group(self, topic: str, *, queue_nums: int, perm: int, sys_flag: int, now_ms: int) -> bool:
-        """Create a retry or dead-letter topic if it is missing; return whether it was missing."""
+        """Create a retry or dead-letter topic if it is missing; return True if it was created."""
         if topic in self._configs:
             return False
         config = TopicConfig(
@@ -329,14 +342,21 @@ class TopicConfigs:
         return self.put(config, now_ms=now_ms)
 
     def restate(self, *, now_ms: int) -> None:
-        """Raise the version although no single topic changed, because a fact about all of them did.
+        """Increment the table's version, so that nameservers read the next registration completely.
 
-        Nameservers read the topics of a registration only if its version is a new one.
+        Nameservers read the topics of a registration only if the version is new to them. Here no topic
+        changed, but the broker's permission may have changed.
         """
         self._bump(now_ms)
 
     def set_order(self, ordered: Iterable[str], *, now_ms: int) -> bool:
-        """Mark topics as ordered, as the answer to a registration requests (as in 5.x, never unmark one)."""
+        """Mark topics as ordered, as a nameserver requests in its answer to a registration.
+
+        As in RocketMQ 5.x, the mark of a topic is never removed.
+
+        Returns:
+            True if at least one topic is newly marked.
+        """
         changed = []
         for topic in ordered:
             config = self._configs.get(topic)
@@ -348,11 +368,14 @@ class TopicConfigs:
         return bool(changed)
 
     def to_json(self) -> bytes:
-        """Return the answer to request 21."""
+        """Return the encoded table, which answers request 21 (GET_ALL_TOPIC_CONFIG)."""
         return _encode(self._configs.values(), self._version)
 
     def snapshot(self, *, journaled: bool = False) -> Callable[[], bytes]:
-        """Return a function that encodes the present ``topics.json``, at any later time and in any thread."""
+        """Return a function that encodes the present ``topics.json``.
+
+        The function may run later and in any thread.
+        """
         configs, version, births = tuple(self._configs.values()), self._version, dict(self._births)
         log_end = self._log_end()
         more: dict[str, object] = {"bornAt": births, "logEnd": log_end}
@@ -361,10 +384,12 @@ class TopicConfigs:
         return lambda: _encode(configs, version, **more)
 
     def load(self, text: str) -> None:
-        """Load a stored ``topics.json``; topics of the start that it lacks stay.
+        """Load a stored ``topics.json``.
+
+        Topics that the broker creates at its start stay in the table even if the file lacks them.
 
         Raises:
-            ValueError: If it cannot be read; then nothing was changed.
+            ValueError: If the file cannot be read; the table is then unchanged.
         """
         try:
             members = loads(text, FILE)
@@ -383,7 +408,8 @@ class TopicConfigs:
         except (RemoteProtocolError, AttributeError) as error:
             raise ValueError(f"topics.json: {error}") from None
         if DEFAULT_TOPIC not in self._start:
-            # The setting was switched off: clients must not see a template that this broker no longer uses.
+            # The setting autoCreateTopicEnable was switched off, so this broker no longer uses the template
+            # topic. Clients must not see it.
             stored.pop(DEFAULT_TOPIC, None)
         self._configs = self._start | stored
         self._births = {name: offset for name, offset in births.items() if name in self._configs}
@@ -392,10 +418,13 @@ class TopicConfigs:
         self.is_journaled = journaled
 
     def apply(self, change: Mapping[str, Any]) -> bool:
-        """Apply a change of the journal, unless the table has it; return False if an earlier one is missing.
+        """Apply a change from the journal, unless the table already contains it.
+
+        Returns:
+            False if changes between the table's version and this change are missing, else True.
 
         Raises:
-            ValueError: If it is no change; then nothing was changed.
+            ValueError: If the JSON is not a change of topics; the table is then unchanged.
         """
         try:
             version = DataVersion.from_json(change.get("dataVersion"))
@@ -439,7 +468,10 @@ def _encode(configs: Iterable[TopicConfig], version: DataVersion, **more: object
 
 
 def _within_bounds(config: TopicConfig) -> TopicConfig:
-    """Return a stored topic with its numbers within bounds, instead of refusing the start."""
+    """Return a stored topic with each invalid number replaced by the nearest valid number.
+
+    A file with an invalid number must not prevent the broker from starting.
+    """
     read = min(max(config.read_queue_nums, 0), QUEUE_NUMS_MAX)
     write = min(max(config.write_queue_nums, 0), QUEUE_NUMS_MAX)
     if (read, write) == (config.read_queue_nums, config.write_queue_nums):
@@ -460,15 +492,15 @@ def _names(topics: Sequence[str]) -> str:
 
 
 def retry_topic(group: str) -> str:
-    """Return the topic of a group's failed messages."""
+    """Return the retry topic of a consumer group, which stores messages that the group failed to consume."""
     return RETRY_PREFIX + group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChange:
-    """The change that request 17 requests.
+    """The new topic configuration that request 17 (UPDATE_AND_CREATE_TOPIC) contains.
 
-    ``attributes`` is 5.x's edit text: ``+key=value,-key``.
+    ``attributes`` is a text in RocketMQ 5.x's form for changes: ``+key=value`` sets, ``-key`` removes.
     """
 
     topic_name: str
@@ -481,10 +513,10 @@ class TopicChange:
     attributes: str = ""
 
     def apply_to(self, old: TopicConfig | None) -> TopicConfig:
-        """Return the topic after the change.
+        """Return the topic's configuration after the change.
 
         Raises:
-            ValueError: If the attribute text is invalid, or there is no such type of filter.
+            ValueError: If the attribute text is invalid, or the filter type is unknown.
         """
         filter_type = self.topic_filter_type or FILTER_TYPES[0]
         if filter_type not in FILTER_TYPES:
@@ -502,7 +534,10 @@ class TopicChange:
 
     @classmethod
     def of(cls, config: TopicConfig) -> Self:
-        """Make the change to exactly this topic (request 18 has whole configurations)."""
+        """Return a change that produces exactly this configuration.
+
+        Request 18 (UPDATE_AND_CREATE_TOPIC_LIST) contains whole configurations instead of changes.
+        """
         return cls(
             topic_name=config.topic_name,
             read_queue_nums=config.read_queue_nums,
@@ -516,22 +551,27 @@ class TopicChange:
 
 
 def _edit(key: str, value: str) -> str:
-    """Return an attribute of request 18 as an edit: RocketMQ's tools put the sign before the key."""
+    """Return an attribute from request 18 as an edit text: ``+key=value`` or ``-key``.
+
+    RocketMQ's tools already write the sign before the key.
+    """
     if key.startswith("-") and not value:
         return key
     return f"{key}={value}" if key.startswith(("+", "-")) else f"+{key}={value}"
 
 
 def edit_attributes(old: Mapping[str, str] | None, edits: str) -> dict[str, str]:
-    """Apply ``+key=value,-key`` to attributes.
+    """Apply an edit text ``+key=value,-key`` to a topic's attributes.
 
-    An unknown key of a topic, for example from a former release, can be removed.
+    An edit may also remove a key that this release does not know, if the topic has the key. The topic may
+    have such a key from another release.
 
     Args:
-        old: None if the topic is new.
+        old: The topic's attributes; None if the topic is new.
 
     Raises:
-        ValueError: If an edit is malformed, names a key twice, or requests a value that is not served.
+        ValueError: If an edit is malformed, repeats a key, removes a key that the topic lacks, sets an
+            unsupported value, or changes an attribute that must not change.
 
     Source: AttributeParser and AttributeUtil of 5.3.3.
     """

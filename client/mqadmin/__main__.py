@@ -1,4 +1,4 @@
-"""Entry point of ``mqadmin``: the only module that reads its arguments and environment."""
+"""Entry point of ``mqadmin``: the only module that reads the command line and the environment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from routekeeper.remoting.interrupt import end_quietly_when_interrupted
 from routekeeper.remoting.terminal import print_any_text, unreadable_argument
 from routekeeper.remoting.wall_clock import bear_far_clocks
 
-end_quietly_when_interrupted()  # before the other imports, which take a while
+end_quietly_when_interrupted()  # call this first: the user may interrupt the program during the imports
 bear_far_clocks()
 print_any_text()
 # ruff: noqa: E402
@@ -56,14 +56,15 @@ COMMANDS: Final[Mapping[str, Command]] = {
     )
     for command in module.COMMANDS
 }
-#: Subcommands are found regardless of case. Source: MQAdminStartup.findSubCommand.
+#: Subcommands by name and alias in lower case; users may write any case. Source:
+#: MQAdminStartup.findSubCommand.
 _BY_NAME: Final[Mapping[str, Command]] = {
     name.lower(): command for command in COMMANDS.values() for name in (command.name, command.alias) if name
 }
-#: Timeout of one call in seconds. Source: DefaultMQAdminExt.timeoutMillis.
+#: Timeout of one request in seconds. Source: DefaultMQAdminExt.timeoutMillis.
 _CALL_TIMEOUT_S: Final = 5.0
 _NOT_OFFERED: Final = 2
-_INTERRUPTED: Final = 130  # a shell's exit code for it: 128 + SIGINT
+_INTERRUPTED: Final = 130  # exit code that shells use for an interrupted program: 128 + SIGINT
 _UNUSED_NAMESERVER: Final = "127.0.0.1:9876"
 
 
@@ -76,8 +77,11 @@ def main(
 ) -> int:
     """Run one subcommand; return the exit code.
 
-    It is 0 if the work was done everywhere, 130 if it was interrupted, 2 for a subcommand that only
-    RocketMQ's tool has, else 1.
+    Returns:
+        - 0 if the subcommand succeeded at all servers,
+        - 130 if the user interrupted it,
+        - 2 for a subcommand that RocketMQ's tool has and this tool lacks,
+        - 1 in all other cases.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     environment = os.environ if environment is None else environment
@@ -91,7 +95,7 @@ def main(
         print(_overview(), file=out)
         return 0
     if arguments[0] == "--version":
-        from importlib.metadata import version  # with HTTP, 40 ms of loading: no command needs to wait for it
+        from importlib.metadata import version  # imported only here, because the import takes 40 ms
 
         print(f"mqadmin {version('routekeeper')}", file=out)
         return 0
@@ -135,7 +139,7 @@ def _run(
         used = addrs if command.needs_nameserver or text else (_UNUSED_NAMESERVER,)
         tls, credentials = tls_of(args), credentials_of(args, environment)
         config = ClientConfig(nameservers=used, call_timeout_s=_CALL_TIMEOUT_S, tls=tls)
-        if tls is not None:  # a Java server's first handshake takes longer than the client's usual wait
+        if tls is not None:  # a Java server's first TLS handshake takes longer than the default timeout
             config = replace(config, connect_timeout_s=_CALL_TIMEOUT_S)
         client = Client(config, hooks=() if credentials is None else (credentials,))
     except (UsageError, RemotingError) as error:
@@ -152,7 +156,8 @@ def _run(
         context.fail("interrupted")
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader closed our output. Write no more, or Python would report an error at exit.
+        # The program that reads our output has closed the pipe. Replace standard output by /dev/null; else
+        # Python would write the rest of the output at exit and report an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     finally:

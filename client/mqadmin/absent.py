@@ -1,4 +1,4 @@
-"""RocketMQ's subcommands that this tool lacks: the reason, and the substitute. Pure."""
+"""Subcommands of RocketMQ that this tool lacks, each with the reason and a substitute (no I/O, no clock)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A subcommand of RocketMQ's tool that is not offered.
+    """A subcommand of RocketMQ's tool that RouteKeeper does not have.
 
     Attributes:
-        reason: Why it is not offered.
-        instead: The substitute, as far as there is one.
+        reason: Reason why RouteKeeper does not have the subcommand.
+        instead: Advice on what to use instead.
     """
 
     reason: str
     instead: str
 
     def line(self, name: str) -> str:
-        """Return the line for a user who calls the subcommand."""
+        """Return the line to print if a user calls the subcommand."""
         return f"mqadmin {name} is not in RouteKeeper: {self.reason}; instead: {self.instead}"
 
 
@@ -32,7 +32,7 @@ _NO_STATIC: Final = "static topics (logical queues) are not supported"
 _NO_ROCKSDB: Final = "brokers here do not use RocksDB"
 _THEIRS: Final = "use RocketMQ's own mqadmin with RocketMQ's brokers"
 
-#: By their names in RocketMQ 5.3.3; none of 4.9.7's subcommands is missing.
+#: Missing subcommands by their names in RocketMQ 5.3.3. No subcommand of 4.9.7 is missing.
 ABSENT: Final[Mapping[str, Absent]] = {
     "addBroker": Absent("there are no broker containers", "start one more mqbroker"),
     "checkRocksdbCqWriteProgress": Absent(
@@ -99,6 +99,6 @@ _BY_NAME: Final = {name.lower(): name for name in ABSENT}
 
 
 def absent_line(name: str) -> str | None:
-    """Return why a subcommand is not offered; its name may have any case. None if RocketMQ has none."""
+    """Return the line that explains a missing subcommand; None if RocketMQ has no such subcommand."""
     known = _BY_NAME.get(name.lower())
     return None if known is None else ABSENT[known].line(known)

@@ -1,5 +1,7 @@
-"""ACL 1.0 of RocketMQ 4.x: updateAclConfig, deleteAclConfig, updateGlobalWhiteAddr, clusterAclConfigVersion,
-getAclConfig."""
+"""Subcommands for ACL 1.0 of RocketMQ 4.x, which manage accounts of brokers.
+
+They are updateAclConfig, deleteAclConfig, updateGlobalWhiteAddr, clusterAclConfigVersion and getAclConfig.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from .targets import document, second_text
 from .together import ask_together, brokers_of, raise_failures
 
 _WITHIN_S: Final = 30.0
-#: Source: Permission and AclConstants, 4.9. A broker reads any other word of -i and -u as DENY.
+#: Permissions that this tool accepts. A broker would read any other word of -i and -u as DENY, without an
+#: error. Source: Permission and AclConstants, 4.9.
 _PERMISSIONS: Final = ("DENY", "PUB", "SUB", "PUB|SUB", "SUB|PUB")
 
 
@@ -40,8 +43,8 @@ def _change(
     """Make a change at all selected brokers, and print each broker that made it.
 
     Raises:
-        PartlyNotApplied: Some brokers did not make the change.
-        PartlyUnknown: Some brokers may not have made the change.
+        PartlyNotApplied: If some brokers did not make the change.
+        PartlyUnknown: If it is unknown for some brokers whether they made the change.
     """
     addrs = brokers_of(context, args, with_slaves=True)
     answers, failures = _ask(context, addrs, code, ext)
@@ -76,10 +79,10 @@ def _permission(name: str, text: str) -> str:
 
 
 def _permissions(name: str, text: str) -> str:
-    """Return a list of ``NAME=PERMISSION``, separated by commas, unchanged.
+    """Check a list of ``NAME=PERMISSION``, separated by commas, and return the list unchanged.
 
     Raises:
-        UsageError: The text is not such a list.
+        UsageError: If the text is not such a list.
     """
     for item in text.split(","):
         resource, mark, permission = item.partition("=")
@@ -98,7 +101,8 @@ def _delete_acl_config(context: Context, args: Arguments) -> int:
 
 
 def _update_global_white_addr(context: Context, args: Arguments) -> int:
-    # 4.9's broker refuses Apache's own request, which has no path. An empty path names the broker's own file.
+    # Without -p, send an empty path, which means the broker's default file. RocketMQ's own tool sends no path
+    # at all, and a broker of 4.9 refuses such a request.
     ext = {"globalWhiteAddrs": args.text("g"), "aclFileFullPath": args.get("p") or ""}
     done = "update global white remote addresses to {} success."
     _change(
@@ -145,10 +149,10 @@ def _cluster_acl_config_version(context: Context, args: Arguments) -> int:
 
 
 def _versions(answer: RemotingCommand) -> list[dict[str, Any]]:
-    """Return the versions of a broker's files of accounts.
+    """Return the versions of a broker's account files.
 
     Raises:
-        RemoteProtocolError: The answer has another form.
+        RemoteProtocolError: If the answer has an unexpected form.
     """
     ext = answer.ext_fields
     files = as_object(loads(ext.get("allAclFileVersion") or "{}", ANSWER), "allAclFileVersion")
@@ -168,7 +172,7 @@ def _versions(answer: RemotingCommand) -> list[dict[str, Any]]:
     return rows
 
 
-#: In the order in which Apache's tool prints them. Source: PlainAccessConfig, 4.9.
+#: Settings of an account, in the order in which RocketMQ's tool prints them. Source: PlainAccessConfig, 4.9.
 _MEMBERS: Final = (
     *("accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm", "defaultGroupPerm"),
     *("topicPerms", "groupPerms"),
@@ -206,7 +210,7 @@ def _accounts(answer: RemotingCommand) -> dict[str, Any]:
     """Return a broker's accounts.
 
     Raises:
-        RemoteProtocolError: The answer has another form.
+        RemoteProtocolError: If the answer has an unexpected form.
     """
     found = document(answer)
     accounts = [as_object(one, "account") for one in get_list(found, "plainAccessConfigs")]

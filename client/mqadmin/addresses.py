@@ -1,4 +1,4 @@
-"""Search for servers by an address that nameservers and operators may spell differently."""
+"""Search for a server by its address; nameservers and operators may write one address in different ways."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from routekeeper.remoting.errors import LocalProtocolError
 from ..resolving import resolve
 
 T = TypeVar("T")
-#: Longest wait for the resolver, for one name.
+#: Longest wait in seconds for the resolution of one host name.
 RESOLVE_S: Final = 5.0
 
 
 def found_at(addrs: Mapping[T, str], addr: str) -> list[T]:
-    """Return the keys of the servers at an address; resolve names only if no spelling matches."""
+    """Return the keys of the servers at an address; resolve host names only if no address matches as text."""
     alike = [key for key, known in addrs.items() if same_address(known, addr)]
     return alike or [key for key, known in addrs.items() if _resolved(known) & _resolved(addr)]
 
 
 @functools.lru_cache(maxsize=1024)
 def _resolved(addr: str) -> frozenset[tuple[str, int]]:
-    """Return the IP addresses of a server, none if its name cannot be resolved."""
+    """Return the IP addresses of a server; empty if its host name cannot be resolved."""
     try:
         host, port = split_address(addr)
         found = resolve(host, timeout_s=RESOLVE_S)
-    except (OSError, ValueError, LocalProtocolError):  # ValueError: the host is no valid name
+    except (OSError, ValueError, LocalProtocolError):  # ValueError: the host name is invalid
         return frozenset()
     return frozenset((canonical_host(address), port) for address in found)

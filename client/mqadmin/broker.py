@@ -1,4 +1,4 @@
-"""brokerStatus, getBrokerConfig."""
+"""Subcommands brokerStatus and getBrokerConfig."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _Show = Callable[[str, Mapping[str, str]], None]
 
 
 def _targets(context: Context, args: Arguments) -> list[str]:
-    """Return the given address, or those of the given cluster, each master before its slaves."""
+    """Return the address of -b, or the addresses of all brokers of the cluster of -c.
+
+    In a cluster, each master comes before its slaves.
+    """
     if chosen(args) == "b":
         return [args.text("b")]
     addrs = list(all_addrs(context.run(context.client.admin.cluster_info()), args.text("c")))
@@ -57,7 +60,7 @@ def _get_broker_config(context: Context, args: Arguments) -> int:
 
 
 def _each(context: Context, args: Arguments, show: _Show, *, config: bool) -> int:
-    """Ask each broker; if one does not answer, print its name and return exit code 1."""
+    """Ask each broker and show its answer; if a broker does not answer, report it and return exit code 1."""
     as_json = args.json()
     admin = context.client.admin
     found: dict[str, Mapping[str, str]] = {}

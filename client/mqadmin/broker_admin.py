@@ -1,5 +1,8 @@
-"""updateBrokerConfig, cleanExpiredCQ, cleanUnusedTopic, deleteExpiredCommitLog, statsAll, topicClusterList,
-updateTopicPerm, updateOrderConf."""
+"""Subcommands that change brokers or show their statistics.
+
+They are updateBrokerConfig, cleanExpiredCQ, cleanUnusedTopic, deleteExpiredCommitLog, statsAll,
+topicClusterList, updateTopicPerm and updateOrderConf.
+"""
 
 from __future__ import annotations
 
@@ -225,9 +228,9 @@ def _stats_of(context: Context, topic: str) -> list[dict[str, Any]]:
 
 
 def _counted(context: Context, addrs: Any, name: str, key: str) -> tuple[float, int]:
-    """Return messages per second in the last minute, and messages in the last day.
+    """Return two sums over all brokers: messages per second in the last minute, messages in the last day.
 
-    A broker counts from its start, so both figures may cover less time.
+    A broker's counters begin at its start, so both figures may cover less time.
     """
     tps, day = 0.0, 0
     for addr in addrs:
@@ -242,7 +245,7 @@ def _counted(context: Context, addrs: Any, name: str, key: str) -> tuple[float, 
             text = f"broker {addr}: {describe(error)}"
             if not says_absent(error) and text not in context.failures:
                 context.fail(text)
-            continue  # the broker may have counted nothing yet
+            continue  # add nothing for this broker: it failed, or it has counted no message yet
         minute = as_object(found.get("statsMinute") or {}, "statsMinute")
         value = minute.get("tps")
         tps += value if isinstance(value, int | float) else 0.0
@@ -251,7 +254,8 @@ def _counted(context: Context, addrs: Any, name: str, key: str) -> tuple[float, 
     return tps, day
 
 
-#: The longest span with a figure is used. Source: StatsAllSubCommand.compute24HourSum.
+#: Time spans in a broker's statistics, longest first. The number of messages in the last day is the first of
+#: these counts that is not 0. Source: StatsAllSubCommand.compute24HourSum.
 _SPANS: Final = ("statsDay", "statsHour", "statsMinute")
 
 

@@ -1,4 +1,4 @@
-"""clusterList, wipeWritePerm, addWritePerm."""
+"""Subcommands clusterList, wipeWritePerm and addWritePerm."""
 
 from __future__ import annotations
 
@@ -38,7 +38,12 @@ def _cluster_list(context: Context, args: Arguments) -> int:
 def _runtimes(
     context: Context, cluster: str | None
 ) -> tuple[list[tuple[str, str, int, str, Mapping[str, str]]], int]:
-    """Ask each broker for its figures. A broker that does not answer has none, and the exit code is 1."""
+    """Ask each broker for its runtime figures.
+
+    Returns:
+        A list and the exit code. The list has one row for each broker: cluster, broker name, broker id,
+        address and figures. If a broker does not answer, its row has no figures, and the exit code is 1.
+    """
     admin = context.client.admin
     info = context.run(admin.cluster_info())
     rows: list[tuple[str, str, int, str, Mapping[str, str]]] = []
@@ -89,7 +94,7 @@ def _base(context: Context, cluster: str | None, as_json: bool) -> int:
 
 
 def _base_columns(runtime: Mapping[str, str], now_ms: int) -> tuple[str, ...]:
-    """Return the columns from #Version on; missing figures are 0, as in Java."""
+    """Return the columns of the table from ``#Version`` on; missing figures are 0, as in RocketMQ's tool."""
 
     def figure(name: str) -> str:
         return runtime.get(name, "0") or "0"
@@ -154,7 +159,7 @@ def _document(
 
 
 def _rate(text: str | None) -> float:
-    """Return the first of the three rates (10 s, 60 s, 600 s) that brokers give in one text."""
+    """Return the first of the three rates (10 s, 60 s, 600 s) in a broker's text."""
     return _number((text or "").split(" ")[0])
 
 
@@ -176,7 +181,7 @@ def _perm(
             if answer.response is not None:
                 count = topic_count(answer.response)
                 context.line(f"{prefix} OK, {count}")
-                if not count:  # count brokers that already had the permission, too
+                if not count:  # 0 means no topics: the count includes topics that need no change
                     hint = "give -b a broker name that clusterList shows"
                     reason = f"no topic of broker {broker_name!r}; {hint}"
                     code = context.fail(f"name server[{answer.addr}]: {reason}")

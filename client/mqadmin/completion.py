@@ -1,4 +1,7 @@
-"""Shell scripts that complete ``mqadmin``, made from the tables of its options (pure)."""
+"""Shell scripts that complete the options of ``mqadmin``; made from the tables of its options.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Final
 from .options import Command, Option
 
 SHELLS: Final = ("bash", "zsh")
-#: Options whose values are files.
+#: Options whose values are names of files.
 _FILES: Final = frozenset(
     {"file", "filename", "fileName", "token-file", "tls-ca", "tls-cert", "tls-key", "acl-file"}
 )
@@ -62,7 +65,7 @@ fi
 
 
 def completion_script(commands: Iterable[Command], shell: str) -> str:
-    """Return the script for a shell; :data:`SHELLS` are known."""
+    """Return the completion script for a shell, which must be one of :data:`SHELLS`."""
     ordered = sorted(commands, key=lambda command: command.name)
     return _bash(ordered) if shell == "bash" else _zsh(ordered)
 
@@ -105,7 +108,7 @@ def _spec(option: Option, flag: str) -> str:
 
 
 def _line(text: str) -> str:
-    """Return the first sentence of a description, in one line."""
+    """Return the first sentence of a description, on one line, at most 100 characters."""
     return " ".join(text.split()).partition(". ")[0][:100]
 
 

@@ -1,4 +1,4 @@
-"""Services for a subcommand: the client, two outputs, and reports of failures."""
+"""Services for subcommands: the client, standard output and error output, and reports of failures."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The context of one subcommand.
+    """Services and data for one call of a subcommand.
 
     Attributes:
         nameservers: Nameservers from ``-n`` or NAMESRV_ADDR.
-        failures: Lines about missing answers and work not done. With any line, the exit code is not 0.
+        failures: One line for each missing answer or failed task. If there is any line, the exit code is not
+            0.
     """
 
     name: str
@@ -38,11 +39,11 @@ class Context:
         return self.client.run(operation)
 
     def line(self, text: str = "") -> None:
-        """Print one line of the result; control characters in names cannot break it or steer the terminal."""
+        """Print one line of the result; escape control characters, which could control the terminal."""
         print(printable(text), file=self.out, flush=True)
 
     def page(self, text: str) -> None:
-        """Print lines whose parts are printable already."""
+        """Print several lines without escaping; the text must not contain control characters."""
         print(text, file=self.out, flush=True)
 
     def json(self, document: Any) -> None:
@@ -51,7 +52,10 @@ class Context:
         self.page(text if text.isprintable() else json.dumps(document))
 
     def json_list(self, items: Iterable[Any]) -> None:
-        """Print a JSON array of items that are made one by one. If making one fails, the array stays open."""
+        """Print a JSON array item by item.
+
+        If computing an item fails, the closing bracket is not printed, so that the output is no valid JSON.
+        """
         before = "["
         for item in items:
             text = json.dumps(item, ensure_ascii=False)
@@ -60,18 +64,18 @@ class Context:
         self.page("[]" if before == "[" else "]")
 
     def warn(self, text: str) -> None:
-        """Print a warning, one line on stderr; the subcommand continues."""
+        """Print a warning as one line on stderr; the subcommand continues."""
         print(f"mqadmin {self.name}: WARNING: {printable(text)}", file=self.err, flush=True)
 
     def fail(self, reason: str | BaseException) -> int:
-        """Print a failure, one line on stderr; return the exit code, which is not 0 from now on."""
+        """Print a failure as one line on stderr; return 1. The final exit code is then not 0."""
         text = reason if isinstance(reason, str) else describe(reason)
         self.failures.append(text)
         print(f"mqadmin {self.name}: {printable(' '.join(text.split()))}", file=self.err, flush=True)
         return 1
 
     def report(self, answers: Iterable[EachAnswer]) -> int:
-        """Print each nameserver that failed; return the exit code."""
+        """Print each nameserver that failed; return the exit code: 1 if one failed, else 0."""
         answers = tuple(answers)
         failures = [answer for answer in answers if answer.error is not None]
         for answer in failures:

@@ -1,4 +1,7 @@
-"""exportConfigs, exportMetadata, exportMetrics: a document about a cluster, printed or written to a file."""
+"""Subcommands exportConfigs, exportMetadata and exportMetrics.
+
+Each subcommand makes a JSON document about a cluster, and prints the document or writes it to a file.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ _SETTINGS: Final = (
     *("flushDiskType", "maxMessageSize", "messageDelayLevel", "msgTraceTopicName", "slaveReadEnable"),
     *("traceOn", "traceTopicEnable", "useTLS", "autoCreateTopicEnable", "autoCreateSubscriptionGroup"),
 )
-#: Source: TopicValidator, and MixAll and DefaultMQAdminExtImpl for groups.
+#: Names of topics and groups that RocketMQ uses itself. Source: TopicValidator, and for groups MixAll and
+#: DefaultMQAdminExtImpl.
 _SYSTEM_TOPICS: Final = frozenset(
     {
         *("TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "CHECKPOINT_TOPIC"),
@@ -62,7 +66,7 @@ Document = dict[str, Any]
 
 
 def _export(context: Context, args: Arguments, name: str, document: Document) -> int:
-    """Print a document, or write it below the folder of -f."""
+    """Print a document, or write it to a file in the folder of -f; return the exit code."""
     text = java.json_text(document)
     if "f" not in args:
         context.page(text)
@@ -78,7 +82,7 @@ def _export(context: Context, args: Arguments, name: str, document: Document) ->
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace a file as a whole, so that no reader sees a partial export."""
+    """Replace the content of a file in one step, so that no reader sees a partial export."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -93,10 +97,10 @@ def _write(path: Path, text: str) -> None:
 def _of_all(
     context: Context, addrs: Iterable[str], ask: Callable[[str, float], Operation[T]]
 ) -> dict[str, T]:
-    """Ask all given brokers and return their answers; an export needs all of them.
+    """Ask all given brokers and return their answers, by address.
 
     Raises:
-        PartlyNotApplied: A broker gave no answer.
+        PartlyNotApplied: If a broker gave no answer; an export needs all answers.
     """
     addrs = list(addrs)
     found, failures = ask_together(context, addrs, ask, within_s=_WITHIN_S)
@@ -106,11 +110,11 @@ def _of_all(
 
 
 def _call(context: Context, addr: str, code: RequestCode, left_s: float, **ext: str) -> Operation[bytes]:
-    # Apache's tool waits 10 s for these, too.
+    # Wait up to 10 s for an answer, as RocketMQ's tool does.
     return (yield from context.client.admin.call(addr, code, ext, timeout_s=min(left_s, 10.0))).body
 
 
-# Settings ------------------------------------------------------------------------------------------
+# Subcommand exportConfigs --------------------------------------------------------------------------
 
 
 def _export_configs(context: Context, args: Arguments) -> int:
@@ -142,14 +146,14 @@ def _export_configs(context: Context, args: Arguments) -> int:
     return _export(context, args, "configs.json", {"brokerConfigs": configs, "clusterScale": scale})
 
 
-# Topics and groups ---------------------------------------------------------------------------------
+# Subcommand exportMetadata -------------------------------------------------------------------------
 
 
 def _topics(context: Context, addr: str, left_s: float, *, special: bool) -> Operation[Document]:
     """Return a broker's topics (request 21) without system topics.
 
     Args:
-        special: Include the topics of groups: retry topics and dead letter topics.
+        special: True to include retry topics and dead letter topics, which belong to consumer groups.
     """
     body = yield from _call(context, addr, RequestCode.GET_ALL_TOPIC_CONFIG, left_s)
     found = as_object(loads(body, ANSWER), "topics")
@@ -170,7 +174,7 @@ def _topics(context: Context, addr: str, left_s: float, *, special: bool) -> Ope
 
 
 def _groups(context: Context, addr: str, left_s: float) -> Operation[Document]:
-    """Return a broker's subscription groups (request 201) without the system's groups."""
+    """Return a broker's subscription groups (request 201) without system groups."""
     body = yield from _call(context, addr, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, left_s)
     found = as_object(loads(body, ANSWER), "groups")
     table = as_object(found.get("subscriptionGroupTable") or {}, "subscriptionGroupTable")
@@ -200,7 +204,7 @@ def _export_metadata(context: Context, args: Arguments) -> int:
 
     documents = _of_all(context, addrs, ask)
     name = "topic.json" if topics else "subscriptionGroup.json" if groups else "metadata.json"
-    if "b" in args and (topics or groups):  # as the broker sent it, with its version
+    if "b" in args and (topics or groups):  # with -b and one table, export the broker's own document
         return _export(context, args, name, documents[args.text("b")])
     document: Document = {"exportTime": wall_clock.now_ms()}
     if not groups:
@@ -215,7 +219,12 @@ def _export_metadata(context: Context, args: Arguments) -> int:
 
 
 def _merged(documents: Iterable[Document], table: str, summed: Iterable[str]) -> Document:
-    """Merge the tables of several brokers; numbers of queues are added."""
+    """Merge the tables of several brokers into one table.
+
+    Args:
+        table: JSON member that contains the table.
+        summed: Settings whose values are added up over all brokers: numbers of queues.
+    """
     merged: dict[str, Document] = {}
     for document in documents:
         for name, config in document[table].items():
@@ -226,7 +235,7 @@ def _merged(documents: Iterable[Document], table: str, summed: Iterable[str]) ->
     return dict(sorted(merged.items()))
 
 
-# Figures -------------------------------------------------------------------------------------------
+# Subcommand exportMetrics --------------------------------------------------------------------------
 
 
 def _export_metrics(context: Context, args: Arguments) -> int:
@@ -260,7 +269,7 @@ _DAY: Final = ("normalOneDayInNum", "normalOneDayOutNum", "transOneDayInNum", "s
 
 
 def _figures(context: Context, addr: str, within_s: float) -> Operation[Document]:
-    """Return one broker's part of the export."""
+    """Ask one broker for its figures for exportMetrics; all requests together take up to ``within_s``."""
     deadline_s = (yield from read_clock()).now_s + within_s
 
     def left_s() -> Operation[float]:
@@ -311,7 +320,7 @@ def _figures(context: Context, addr: str, within_s: float) -> Operation[Document
             "topicSize": len(topics["topicConfigTable"]),
             "tps": {
                 "normalInTps": _rate(runtime, "putTps"),
-                # the first name is 4.9's spelling
+                # Brokers of 4.9 misspell this name as getTransferedTps. Use that name if the broker sends it.
                 "normalOutTps": _rate(runtime, "getTransferedTps", "getTransferredTps"),
                 "transInTps": trans[0],
                 "scheduleInTps": delayed[0],
@@ -325,7 +334,7 @@ def _figures(context: Context, addr: str, within_s: float) -> Operation[Document
 
 
 def _counted(context: Context, addr: str, topic: str, left_s: float) -> Operation[tuple[float, int]]:
-    """Return a topic's incoming messages per second in the last minute, and its messages of a day."""
+    """Return a topic's incoming messages per second in the last minute, and its messages in the last day."""
     try:
         body = yield from _call(
             context,
@@ -338,7 +347,7 @@ def _counted(context: Context, addr: str, topic: str, left_s: float) -> Operatio
     except ResponseError as error:
         if not says_absent(error):
             raise
-        return 0.0, 0  # the broker has not counted any message yet
+        return 0.0, 0  # the broker has counted no message of this topic yet
     found = as_object(loads(body, ANSWER), "statistics")
     tps = as_object(found.get("statsMinute") or {}, "statsMinute").get("tps")
     sums = [
@@ -349,7 +358,11 @@ def _counted(context: Context, addr: str, topic: str, left_s: float) -> Operatio
 
 
 def _rate(runtime: Mapping[str, str], *names: str) -> float:
-    """Return the first of a figure's three rates: that of the last ten seconds."""
+    """Return a figure's rate per second in the last ten seconds: the first of three rates in its text.
+
+    Args:
+        names: Possible names of the figure; the first name that the broker sends is used.
+    """
     for name in names:
         if name in runtime:
             text = runtime[name].split(" ")[0] or "0"
@@ -361,7 +374,7 @@ def _rate(runtime: Mapping[str, str], *names: str) -> float:
 
 
 def _since_yesterday(runtime: Mapping[str, str], name: str) -> int:
-    """Return yesterday's count."""
+    """Return the number of messages that a broker counted from yesterday's midnight to today's midnight."""
     mornings = (f"{name}TodayMorning", f"{name}YesterdayMorning")
     today, yesterday = (get_int(runtime, morning, limit=INT64_MAX) for morning in mornings)
     return today - yesterday

@@ -1,4 +1,4 @@
-"""haStatus."""
+"""Subcommand haStatus: prints how much of a broker's log its slaves have copied."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def status_text(addr: str, status: Mapping[str, Any]) -> str:
     """Return the HA status of a broker as lines. Source: HAStatusSubCommand.printStatus, 5.3.
 
     Raises:
-        RemoteProtocolError: The status lacks a member.
+        RemoteProtocolError: If a JSON member is missing in the status.
     """
     if not get_bool(status, "master"):
         return _slave_text(as_object(status.get("haClientRuntimeInfo") or {}, "haClientRuntimeInfo"))

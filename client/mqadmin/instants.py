@@ -1,4 +1,4 @@
-"""Times on the command line."""
+"""Options whose value is a time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["instant", "now_ms"]
 
 
 def instant(args: Arguments, short: str) -> int:
-    """Return an option's time in Unix ms, 0 if it is absent.
+    """Return the time that an option names, in Unix ms; 0 if the option is absent.
 
     Raises:
-        UsageError: The text is neither a number of ms nor a local time.
+        UsageError: If the text is neither a number of ms nor a local time.
     """
     text = args.get(short)
     if text is None:

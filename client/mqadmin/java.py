@@ -1,4 +1,7 @@
-"""Texts in the form in which Java prints them, for scripts that parse Apache's output. Pure."""
+"""Texts in the form that Java prints, for scripts that parse the output of RocketMQ's tool.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,15 @@ from routekeeper.remoting.wall_clock import local_text
 
 from ..queue_reader import ReceivedMessage
 
-#: Java's bytes have signs.
+#: Text of each of the 256 byte values. A byte has a sign in Java, so the texts are "0" to "127", then "-128"
+#: to "-1".
 _SIGNED: Final = tuple(str(byte - 256 if byte > 127 else byte) for byte in range(256))
-#: Bytes that are converted to text at a time.
+#: Number of bytes that are converted to text in one step.
 _PIECE: Final = 64 * 1024
 
 
 def perm_text(perm: int) -> str:
-    """Return ``RW-`` and the like. Source: PermName.perm2String."""
+    """Return permissions as text, such as ``RW-``. Source: PermName.perm2String."""
     return "".join(
         letter if perm & bit else "-"
         for letter, bit in (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
@@ -41,12 +45,12 @@ def text(value: Any) -> str:
 
 
 def map_text(values: Mapping[Any, Any]) -> str:
-    """Return ``{a=1, b=2}`` in the given order."""
+    """Return a mapping as ``{a=1, b=2}``, in the order of the mapping's keys."""
     return "{" + ", ".join(f"{key}={value}" for key, value in values.items()) + "}"
 
 
 def hash_order(names: Iterable[str], *, buckets: int = 128) -> list[str]:
-    """Return names in the order in which a Java HashMap of that many buckets walks them."""
+    """Return names in the order in which a Java HashMap with this number of buckets iterates over them."""
 
     def bucket(name: str) -> int:
         value = tag_hash(name) & 0xFFFFFFFF
@@ -56,7 +60,7 @@ def hash_order(names: Iterable[str], *, buckets: int = 128) -> list[str]:
 
 
 def topic_config_text(topic: TopicConfig) -> str:
-    """Return a topic's settings. Source: TopicConfig.toString, 5.3."""
+    """Return a topic's settings as text. Source: TopicConfig.toString, 5.3."""
     return (
         f"TopicConfig [topicName={topic.topic_name}, readQueueNums={topic.read_queue_nums},"
         f" writeQueueNums={topic.write_queue_nums}, perm={perm_text(topic.perm)},"
@@ -68,7 +72,9 @@ def topic_config_text(topic: TopicConfig) -> str:
 def group_config_members(
     config: SubscriptionGroupConfig, more: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, str]:
-    """Return a group's settings in 5.3's order; settings that 4.9 lacks have 5.3's defaults.
+    """Return a group's settings by name, in the order of 5.3.
+
+    Settings that 4.9 does not have get the defaults of 5.3.
 
     Args:
         more: Settings that :class:`SubscriptionGroupConfig` lacks, by JSON names.
@@ -94,13 +100,14 @@ def group_config_members(
 
 
 def group_config_text(config: SubscriptionGroupConfig, more: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """Return a group's settings. Source: SubscriptionGroupConfig.toString, 5.3."""
+    """Return a group's settings as text. Source: SubscriptionGroupConfig.toString, 5.3."""
     return "SubscriptionGroupConfig" + map_text(group_config_members(config, more))
 
 
 def _retry_policy_text(policy: Any) -> str:
-    """Return a retry policy. Source: toString of GroupRetryPolicy and of the two policies it may hold,
-    5.3.
+    """Return a retry policy as text.
+
+    Source: toString of GroupRetryPolicy and of the two policies that it may contain, 5.3.
     """
     members = policy if isinstance(policy, Mapping) else {}
     texts = ["null", "null"]
@@ -115,15 +122,16 @@ def _retry_policy_text(policy: Any) -> str:
 
 
 def queue_text(queue: MessageQueue) -> str:
-    """Return a queue. Source: MessageQueue.toString."""
+    """Return a queue as text. Source: MessageQueue.toString."""
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
 
 
 def message_text(message: ReceivedMessage, *, min_offset: int, max_offset: int) -> str:
-    """Return a message as MessageExt.toString does; the body is a list of signed bytes.
+    """Return a message as text, in the form of MessageExt.toString; the body is a list of signed bytes.
 
     Args:
-        min_offset, max_offset: Offsets of its queue; Java's consumer adds them to the properties.
+        min_offset, max_offset: Lowest and highest offset of the message's queue. Java's consumer adds these
+            offsets to the properties.
     """
     properties = dict(message.properties)
     properties |= {"MIN_OFFSET": str(min_offset), "MAX_OFFSET": str(max_offset)}
@@ -142,7 +150,8 @@ def message_text(message: ReceivedMessage, *, min_offset: int, max_offset: int) 
 
 
 def _signed_bytes(body: bytes) -> str:
-    # In pieces: a list with one text per byte would take many times the memory of the joined text.
+    # Convert 64 KB at a time: a list with one text for each byte of a large body would take many times the
+    # memory of the result.
     starts = range(0, len(body), _PIECE)
     return ", ".join(", ".join(map(_SIGNED.__getitem__, body[at : at + _PIECE])) for at in starts)
 
@@ -154,12 +163,12 @@ def time_text(wall_ms: int) -> str:
 
 
 def front(text: str, size: int) -> str:
-    """Return the first ``size`` characters. Source: UtilAll.frontStringAtLeast."""
+    """Return the first ``size`` characters of a text. Source: UtilAll.frontStringAtLeast."""
     return text[:size]
 
 
 def route_text(route: TopicRouteData) -> str:
-    """Return a route in fastjson's readable form: tabs, and number keys without quotes."""
+    """Return a route as fastjson prints it: indented by tabs, keys that are numbers without quotes."""
     return _pretty(
         {
             "brokerDatas": [_broker(data) for data in route.broker_datas],
@@ -176,7 +185,7 @@ def route_text(route: TopicRouteData) -> str:
 
 
 def route_document(route: TopicRouteData) -> dict[str, Any]:
-    """Return a route for JSON: the same members, number keys as text."""
+    """Return a route as a JSON document; keys that are numbers in Java are text in this document."""
     return {
         "brokerDatas": [
             _broker(data) | {"brokerAddrs": {str(i): addr for i, addr in sorted(data.broker_addrs.items())}}
@@ -189,7 +198,7 @@ def route_document(route: TopicRouteData) -> dict[str, Any]:
 
 
 def json_text(value: Any) -> str:
-    """Return a value in fastjson's readable form; tuples, which stand for Java's sets, in one line."""
+    """Return a value as fastjson prints it. A tuple stands for a Java set and takes one line."""
     return _pretty(value, 0)
 
 
@@ -219,7 +228,7 @@ def _pretty(value: Any, depth: int) -> str:
         if not value:
             return "{}"
         if all(isinstance(key, int) for key in value):
-            # fastjson breaks the line only before the closing brace of a map with number keys
+            # If the keys of a map are numbers, fastjson prints only one line break: before the closing brace.
             return (
                 "{"
                 + ",".join(f"{key}:{_pretty(item, depth + 1)}" for key, item in value.items())

@@ -1,4 +1,4 @@
-"""updateTopicList, updateSubGroupList."""
+"""Subcommands updateTopicList and updateSubGroupList."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .context import Context
 from .options import Arguments, Command, Option, UsageError
 from .together import ask_together, brokers_of, raise_failures
 
-#: Largest file, and so the largest request, in bytes.
+#: Largest size in bytes of the file with the list. This limit also bounds the size of a request.
 _SIZE_MAX: Final = 8 << 20
-#: Seconds for all brokers, and for a single one.
+#: Two time limits in seconds: _WITHIN_S for all brokers together, _CALL_S for one request to one broker.
 _WITHIN_S: Final = 120.0
 _CALL_S: Final = 30.0
 _NAMED_MAX: Final = 3
@@ -39,14 +39,17 @@ _OF_5: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """A kind of list: of topics, or of groups.
+    """Data that differ between a list of topics and a list of groups.
 
     Attributes:
-        name: The member with the name.
-        member, table: Members of the request, and of the answer to ``read``.
-        settings: Reads the settings of one item from a file; returns them in the form of the request.
+        name: JSON member that contains the name of a topic or group.
+        member: JSON member of the request that contains the list.
+        read: Request that returns all topics or groups of a broker.
+        table: JSON member of the answer to ``read`` that contains the topics or groups.
+        settings: Reads the settings of one topic or group from a file; returns them in the form of the
+            request.
         known: Names of all settings.
-        done: RocketMQ's lines for a single broker, and for each broker of a cluster.
+        done: RocketMQ's words for the success at a single broker, and at each broker of a cluster.
     """
 
     word: str
@@ -113,10 +116,10 @@ def _update_list(kind: _Kind) -> Callable[[Context, Arguments], int]:
 
 
 def _read_file(context: Context, kind: _Kind, name: str) -> list[dict[str, Any]]:
-    """Return the topics or groups of a file, in its order.
+    """Return the topics or groups of a file, in the file's order.
 
     Raises:
-        UsageError: The file cannot be read, or an item is wrong; the text names it.
+        UsageError: If the file cannot be read, or an item is wrong; the text names the wrong item.
     """
     path = Path(name)
     if not path.exists():
@@ -159,12 +162,12 @@ def _submit(
 ) -> Operation[None]:
     """Send a list to a broker, and check that the broker stored it.
 
-    If one topic of a list is unchanged, RocketMQ 5.3's broker ignores all others and still answers success.
-    So send the missing ones again, without those that the broker already has.
+    If one topic of the list is unchanged, RocketMQ 5.3's broker ignores the whole list and still answers
+    success. So if the broker lacks some items after the first request, send only these items once more.
 
     Raises:
-        NotApplied: The broker did not store some of them.
-        ResponseError, ConnectionLost, RequestTimeout: The broker refused, or did not answer.
+        NotApplied: If the broker did not store some of the items.
+        ResponseError, ConnectionLost, RequestTimeout: If the broker refused, or did not answer.
     """
     admin = context.client.admin
     missing = wanted
@@ -183,7 +186,7 @@ def _submit(
 
 
 def _has(kind: _Kind, present: object, wanted: Mapping[str, Any]) -> bool:
-    """Return whether a broker has a topic or group with the wanted settings."""
+    """Return True if a broker has a topic or group with the wanted settings."""
     if not isinstance(present, dict):
         return False
     try:
@@ -197,7 +200,10 @@ def _has(kind: _Kind, present: object, wanted: Mapping[str, Any]) -> bool:
 
 
 def _has_attributes(present: object, edits: Mapping[str, str]) -> bool:
-    """Return whether attributes agree with edits: ``+name: value`` sets one, ``-name`` removes it."""
+    """Return True if attributes have the values that edits set.
+
+    The edit ``+name: value`` sets the attribute ``name``; the edit ``-name`` removes it.
+    """
     have = present if isinstance(present, dict) else {}
     return all(
         have.get(name.lstrip("+-")) == (None if name.startswith("-") else value)

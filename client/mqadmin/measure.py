@@ -1,4 +1,4 @@
-"""sendMsgStatus, checkMsgSendRT, clusterRT: the time that sends take."""
+"""Subcommands sendMsgStatus, checkMsgSendRT and clusterRT, which measure the duration of sends."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from .together import NO_CLUSTER
 _SIZE_MAX: Final = 4 * 1024 * 1024
 _COUNT_MAX: Final = 10_000_000
 _PIECE: Final = "hello jodie"
-#: Time zone of rows in the form of log lines. Source: CLusterSendMsgRTCommand.getCurTime.
+#: Time zone of the times in log lines of clusterRT. Source: CLusterSendMsgRTCommand.getCurTime.
 _GMT_8: Final = timedelta(hours=8)
 
 
 class _Timed(NamedTuple):
-    """One send.
+    """One send and its outcome.
 
     Attributes:
-        ms: Its duration.
+        ms: Duration of the send in ms.
     """
 
     ms: int
@@ -56,7 +56,10 @@ def _producer(context: Context) -> Producer:
 
 
 def mean_text(sends: Sequence[int]) -> str:
-    """Return the mean of all sends but the first, which opens the connection; NaN if it is the only one."""
+    """Return the mean duration of all sends except for the first, which opens the connection.
+
+    Return NaN if there is only one send.
+    """
     return f"{_mean(sends):.2f}" if len(sends) > 1 else "NaN"
 
 
@@ -65,7 +68,7 @@ def _mean(sends: Sequence[int]) -> float:
 
 
 def send_result_text(result: SendResult) -> str:
-    """Return the result of a send. Source: SendResult.toString, 5.3."""
+    """Return the result of a send as text. Source: SendResult.toString, 5.3."""
     return (
         f"SendResult [sendStatus={result.status.name}, msgId={result.message_id},"
         f" offsetMsgId={result.offset_message_id}, messageQueue={java.queue_text(result.queue)},"
@@ -164,7 +167,12 @@ def _measure(
     count: int,
     room: str | None,
 ) -> None:
-    """Send to the topic that has the broker's name, and print a row; with ``room``, as a log line."""
+    """Send ``count`` messages to the topic that has the broker's name; print one line with the durations.
+
+    Args:
+        name: Name of the broker and of the topic.
+        room: Name of the machine room, which a log line contains; None to print a table line instead.
+    """
     message = Message(topic=name, body=body)
     sends = [_timed(lambda: producer.send(message)) for _ in range(count)]
     errors = [sent.error for sent in sends if sent.error is not None]

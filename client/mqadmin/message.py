@@ -1,4 +1,4 @@
-"""sendMessage, consumeMessage."""
+"""Subcommands sendMessage and consumeMessage."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def offset_bounds(
 
 
 def _print_queue(context: Context, consumer: TopicReader, queue: MessageQueue, first: int, last: int) -> int:
-    """Print the messages from offset ``first`` to ``last``, inclusive; return their number."""
+    """Print the messages from offset ``first`` to ``last``, inclusive; return the number of messages."""
     printed = 0
     offset = first
     while offset <= last:
@@ -144,7 +144,7 @@ def _print_queue(context: Context, consumer: TopicReader, queue: MessageQueue, f
 
 
 def pull_status(code: int) -> str:
-    """Return Java's name for the outcome of a pull."""
+    """Return Java's name for the status of a pull's answer."""
     return _STATUS[ResponseCode(code)]
 
 

@@ -1,4 +1,7 @@
-"""queryMsgById, queryMsgByKey, queryMsgByUniqueKey, queryMsgByOffset, printMsg, queryCq."""
+"""Subcommands that search for messages and print them.
+
+They are queryMsgById, queryMsgByKey, queryMsgByUniqueKey, queryMsgByOffset, printMsg and queryCq.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,11 @@ _RESULTS_MAX: Final = 64
 
 
 class Match(NamedTuple):
-    """A message that was found. Its body is decompressed only when it is printed.
+    """A message that was found; its body is decompressed only when the message is printed.
 
     Attributes:
         message: The message without its body.
+        stored: The same message as the broker stored it, with its body.
     """
 
     message: ReceivedMessage
@@ -40,16 +44,19 @@ class Match(NamedTuple):
 
 
 def matches_in(body: bytes, broker_name: str = "") -> list[Match]:
-    """Return the messages in an answer.
+    """Return the messages in the body of an answer.
 
     Raises:
-        RemoteProtocolError: The answer cannot be read.
+        RemoteProtocolError: If the body cannot be decoded.
     """
     return [Match(receive(stored, broker_name, with_body=False), stored) for stored in decode_messages(body)]
 
 
 def with_bodies(context: Context, matches: Iterable[Match]) -> Iterator[ReceivedMessage]:
-    """Decompress one body after the other; report those that cannot be read."""
+    """Yield each message with its body, and decompress only one body at a time.
+
+    Report messages that cannot be read.
+    """
     for message, stored in matches:
         try:
             yield receive(stored, message.queue.broker_name)
@@ -65,12 +72,13 @@ def _show(
     with_id: bool = True,
     charset: str = "UTF-8",
 ) -> int:
-    """Print messages one after the other, each with its tracks if the command names a nameserver.
+    """Print messages one after the other. If nameservers are given, also print the tracks of each message.
 
-    Print the body as text; Apache's tool writes it to a file and prints the file's name.
+    A track is the outcome of a message in one consumer group. The body is printed as text. RocketMQ's tool
+    writes the body to a file and prints the file's name.
 
     Args:
-        with_id: Print the id that names the message's place first.
+        with_id: True to begin with the offset message id, which contains broker address and log offset.
 
     Returns:
         The exit code: 1 if the groups of a topic cannot be read.
@@ -168,14 +176,14 @@ def _query_by_id(context: Context, args: Arguments) -> int:
 
 
 def _by_id(context: Context, message_id: str, topic: str | None, cluster: str | None) -> list[Match]:
-    """Return the message at the place that its id names, or else the topic's message with that unique id."""
+    """Return the message with this offset message id, or else the topic's message with this unique id."""
     try:
         host, offset = parse_offset_message_id(message_id)
         ext = {"offset": str(offset), "topic": topic or ""}
         answer = context.run(context.client.admin.call(str(host), RequestCode.VIEW_MESSAGE_BY_ID, ext))
         return matches_in(answer.body)
     except RemotingError:
-        # both kinds of ids are 32 hexadecimal digits, so it may be of the other kind
+        # Both kinds of ids have 32 hexadecimal digits, so the id may be a unique id.
         found = [] if topic is None else _by_unique_id(context, topic, message_id, cluster)
         if not found:
             raise
@@ -193,7 +201,7 @@ def _by_unique_id(context: Context, topic: str, key: str, cluster: str | None) -
 
 
 def _consume_directly(context: Context, args: Arguments, matches: Iterable[Match], *, as_json: bool) -> int:
-    """Let one member of a group consume messages now, regardless of the group's offsets."""
+    """Let one member of a group consume messages now, even if the group has consumed them before."""
     if "g" not in args or "d" not in args:
         raise UsageError(
             "-g and -d belong together: give the group, and the client id of its member that consumes"
@@ -221,7 +229,10 @@ def _consume_directly(context: Context, args: Arguments, matches: Iterable[Match
 
 
 def _query(context: Context, topic: str, key: str, ext: dict[str, str], cluster: str | None) -> list[Match]:
-    """Ask a topic's brokers, or those of one cluster, for messages with a key; report those that fail."""
+    """Return a topic's messages with a key, from all masters or only from those of one cluster.
+
+    Report brokers that fail to answer.
+    """
     asked = {"topic": topic, "key": key} | ext
     found: list[Match] = []
     for name, addr in masters_of_topic(context, topic, cluster).items():
@@ -235,7 +246,7 @@ def _query(context: Context, topic: str, key: str, ext: dict[str, str], cluster:
 
 
 def _none(context: Context, text: str) -> int:
-    """Report that there is no message, unless a broker gave no answer; return the exit code."""
+    """Return exit code 1 after a search without a result; report ``text`` if every broker answered."""
     return 1 if context.failures else context.fail(text)
 
 
@@ -334,7 +345,10 @@ def _print_msg(context: Context, args: Arguments) -> int:
 def pulls(
     context: Context, consumer: TopicReader, queue: MessageQueue, expression: str, first: int, last: int
 ) -> Iterator[PullResult]:
-    """Pull from offset ``first`` to below ``last``; report messages that cannot be read."""
+    """Pull the messages from offset ``first`` to ``last`` - 1, and yield the results of the pulls.
+
+    Report unreadable messages.
+    """
     offset, ended = first, False
     while offset < last and not ended:
         result = context.run(consumer.pull(queue, offset, expression=expression))
@@ -346,10 +360,10 @@ def pulls(
 
 
 def charset_of(args: Arguments, short: str, name: str) -> str:
-    """Return the encoding of bodies that an option names.
+    """Return the encoding of message bodies that an option names.
 
     Raises:
-        UsageError: No text encoding has this name.
+        UsageError: If no text encoding has this name.
     """
     charset = args.get(short) or "UTF-8"
     try:
@@ -403,7 +417,7 @@ def _query_cq(context: Context, args: Arguments) -> int:
 
 
 def _entry_text(entry: Mapping[str, Any]) -> str:
-    """Return a queue entry as text. Source: ConsumeQueueData.toString."""
+    """Return an entry of a consume queue as text. Source: ConsumeQueueData.toString."""
     texts = {
         name: "null" if entry.get(name) is None else entry[name]
         for name in ("extendDataJson", "bitMap", "msg")

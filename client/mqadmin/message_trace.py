@@ -1,4 +1,4 @@
-"""queryMsgTraceById."""
+"""Subcommand queryMsgTraceById."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .targets import masters_of_topic
 from .together import ask_together
 from .traces import PUB, Trace, Unreadable, decode_traces
 
-#: Default topic of traces; brokers and clients can be set to another one. Source: TopicValidator.
+#: Default topic of message traces; brokers and clients can use another topic. Source: TopicValidator.
 _TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 _RESULTS_MAX: Final = 64
 _INT64_MAX: Final = 2**63 - 1
@@ -30,7 +30,7 @@ _ROW: Final = "{:<10} {:<20} {:<20} {:<20} {:<10} {:<10}"
 
 
 class _Seen(NamedTuple):
-    """A trace and the IP address of the client that wrote it."""
+    """A message trace, and the IP address of the client that wrote the trace."""
 
     trace: Trace
     host: str

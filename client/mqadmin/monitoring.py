@@ -1,4 +1,4 @@
-"""startMonitoring: prints the lag of groups, and members that consume nothing."""
+"""Subcommand startMonitoring: prints the lag of groups, and members that consume nothing."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ from .options import Arguments, Command, Option
 from .targets import document, first_online, masters_of_group
 from .together import ask_together
 
-#: Source: MixAll.MONITOR_CONSUMER_GROUP and TopicValidator.RMQ_SYS_OFFSET_MOVED_EVENT.
+#: Name of the consumer group of this subcommand, and name of the topic to which brokers send events. Source:
+#: MixAll.MONITOR_CONSUMER_GROUP and TopicValidator.RMQ_SYS_OFFSET_MOVED_EVENT.
 _GROUP: Final = "__MONITOR_CONSUMER"
 _MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
-#: Seconds from the start of one round to the start of the next. Source: MonitorConfig.roundInterval.
+#: Seconds from the start of one report on all groups to the start of the next report. Source:
+#: MonitorConfig.roundInterval.
 _ROUND_S: Final = 60
 _WITHIN_S: Final = 30.0
-#: Oldest client version that reports its state. Source: MQVersion.V3_1_8_SNAPSHOT.
+#: Oldest client version whose members report their state. Source: MQVersion.V3_1_8_SNAPSHOT.
 _VERSION_MIN: Final = 62
-#: Source: ConsumerRunningInfo, both in ms.
+#: Two times in ms. _STARTED_MS: the members' subscriptions are compared only if the member with the lowest
+#: client id (text order) started more than this time ago. _SILENT_MS: a queue is reported if no message of
+#: the queue was consumed for more than this time. Source: ConsumerRunningInfo.
 _STARTED_MS: Final = 2 * 60 * 1000
 _SILENT_MS: Final = 60 * 1000
 _PREFIX: Final = "[MONITOR] "
@@ -43,7 +47,7 @@ Info = Mapping[str, Any]
 
 def _start_monitoring(context: Context, args: Arguments) -> int:
     round_s = args.number("roundInterval", "roundInterval", _ROUND_S, low=1, high=86_400)
-    context.run(context.client.admin.topic_list())  # report a wrong address now, not in a line each minute
+    context.run(context.client.admin.topic_list())  # fail now if the nameserver's address is wrong
     listener = context.client.push_consumer(
         ConsumerConfig(group=_GROUP), {_MOVED_TOPIC: "*"}, lambda batch: _moved(context, batch)
     )
@@ -77,11 +81,15 @@ def _moved(context: Context, messages: Sequence[ReceivedMessage]) -> None:
 
 
 def moved_text(body: bytes) -> str:
-    """Return the text of a broker's event about an offset with deleted messages. Source:
-    OffsetMovedEvent.toString.
+    """Return the text of a broker's event "offset moved".
+
+    A broker sends this event after it moved a consumer's offset, because the messages at the old offset were
+    deleted.
+
+    Source: OffsetMovedEvent.toString.
 
     Raises:
-        RemoteProtocolError: The event cannot be read.
+        RemoteProtocolError: If the event cannot be decoded.
     """
     members = as_object(loads(body, ANSWER), "event")
     queue = MessageQueue.from_json(as_object(members.get("messageQueue"), "messageQueue"))
@@ -94,7 +102,7 @@ def moved_text(body: bytes) -> str:
 
 
 def _report(context: Context, group: str) -> None:
-    """Print the state of one group; nothing for a group without members, as Apache's tool does."""
+    """Print the state of one group; like RocketMQ's tool, print nothing for a group without members."""
     try:
         addrs = masters_of_group(context, group)
         online = first_online(context, addrs, group)
@@ -127,7 +135,10 @@ def _report_undone(context: Context, group: str, addrs: Sequence[str]) -> None:
 
 
 def _delay_ms(context: Context, consumer: TopicReader, queue: MessageQueue, offset: ConsumeOffset) -> int:
-    """Return the time between a queue's last consumed message and its last message, in ms."""
+    """Return a queue's delay in ms.
+
+    The delay is the store time of the queue's last message minus the store time of the last consumed message.
+    """
     if offset.last_timestamp <= 0 or offset.broker_offset <= 0:
         return 0
     try:
@@ -164,10 +175,10 @@ def _report_members(context: Context, group: str, addrs: Sequence[str], online: 
 
 
 def member_lines(infos: Mapping[str, Info], *, now_ms: int) -> Iterable[str]:
-    """Yield the faults of a group's members that have reported their state.
+    """Yield lines about faults of a group's members, from the state that each member reported.
 
     Raises:
-        RemoteProtocolError: A report has another form.
+        RemoteProtocolError: If a report has an unexpected form.
 
     Source: ConsumerRunningInfo.analyzeSubscription and analyzeProcessQueue, 5.3.
     """

@@ -1,4 +1,4 @@
-"""updateKvConfig, deleteKvConfig, getNamesrvConfig, updateNamesrvConfig."""
+"""Subcommands updateKvConfig, deleteKvConfig, getNamesrvConfig and updateNamesrvConfig."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Command lines, read and described as by Apache's tool (commons-cli, PosixParser and HelpFormatter).
-Pure."""
+"""Parsing of command lines, and help texts in the form of RocketMQ's tool (no I/O, no clock).
+
+RocketMQ's tool uses PosixParser and HelpFormatter of commons-cli.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,19 @@ _USAGE: Final = "usage: "
 
 
 class UsageError(Exception):
-    """The command line is wrong; the text says why, in the words of Java's commons-cli where it has any."""
+    """The command line is wrong. The text gives the reason; commons-cli's words are used if they exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option.
+    """One option of a subcommand.
 
     Attributes:
-        short: Its short name; empty for an option that has only a long one.
-        group: Options of one group exclude each other, and one of them is required.
-        own: An option of RouteKeeper, not of RocketMQ; described below Apache's text.
-        refused: Why this tool cannot do what the option asks for; None if it can.
+        short: Short name; empty for an option that has only a long name.
+        group: Name of a group of options; exactly one option of a group must be given. None for no group.
+        own: True for an option of RouteKeeper that RocketMQ lacks; the help lists it after RocketMQ's
+            options.
+        refused: Reason why this tool cannot do what the option requests; None if it can.
     """
 
     short: str
@@ -40,7 +43,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        """Return the name under which the value is found."""
+        """Return the name under which :class:`Arguments` stores the option's value."""
         return self.short or self.long
 
     @property
@@ -66,13 +69,14 @@ NAMESRV: Final = Option(
 OUTPUT: Final = Option(
     short="o", long="output", description="json: print one JSON document instead of a table", own=True
 )
-#: For subcommands whose ``-o`` has another meaning in Apache's tool.
+#: Option for JSON output in subcommands whose ``-o`` has another meaning in RocketMQ's tool.
 OUTPUT_LONG: Final = Option(
     short="O", long="output", description="json: print one JSON document instead of a table", own=True
 )
 
 
-#: For every subcommand: the tool's own credentials, and its demands on servers.
+#: Options that every subcommand has. They select the tool's keys and certificate, and the tool's checks of
+#: servers' certificates.
 SECURITY: Final = (
     Option(
         short="",
@@ -116,10 +120,10 @@ SECURITY: Final = (
 
 
 class Arguments:
-    """Values of one command line, by short name; values are trimmed.
+    """Values of the options of one command line, by short name; blanks around the values are removed.
 
     Attributes:
-        words: Words that belong to no option.
+        words: Words of the command line that belong to no option.
     """
 
     def __init__(self, values: Mapping[str, str], words: Sequence[str] = ()) -> None:
@@ -137,10 +141,10 @@ class Arguments:
         return self._values.get(short)
 
     def number(self, short: str, name: str, default: int, *, low: int, high: int) -> int:
-        """Return a whole number.
+        """Return an option's value as a whole number; ``default`` if the option is absent.
 
         Raises:
-            UsageError: The text is no whole number, or out of range; the error names value and range.
+            UsageError: If the text is no whole number, or out of range; the error names value and range.
         """
         text = self._values.get(short)
         if text is None:
@@ -154,10 +158,10 @@ class Arguments:
         return number
 
     def flag(self, short: str, name: str) -> bool:
-        """Return a true|false value; an absent one is false.
+        """Return an option's value true or false; False if the option is absent.
 
         Raises:
-            UsageError: The text is neither.
+            UsageError: If the text is neither true nor false.
         """
         text = self._values.get(short, "false").lower()
         if text not in ("true", "false"):
@@ -165,13 +169,14 @@ class Arguments:
         return text == "true"
 
     def json(self, short: str = "o") -> bool:
-        """Return whether ``-o json`` was given.
+        """Return True if ``-o json`` was given.
 
         Args:
-            short: The option's name: ``O`` where ``-o`` has another meaning in Apache's tool.
+            short: Name of the option for JSON output: ``o``, or ``O`` in subcommands whose ``-o`` has another
+                meaning in RocketMQ's tool.
 
         Raises:
-            UsageError: Another form was asked for.
+            UsageError: If a form other than json was requested.
         """
         form = self._values.get(short)
         if form not in (None, "json"):
@@ -184,11 +189,12 @@ class Command:
     """One subcommand.
 
     Attributes:
-        options: In the order in which missing ones are reported. ``-h`` and ``-n`` are put first unless
-            listed here, and those of :data:`SECURITY` last.
-        run: Runs the subcommand and returns the exit code.
-        needs_nameserver: ``-n`` or NAMESRV_ADDR must name a nameserver.
-        only_reads: It changes nothing, so words that belong to no option are harmless.
+        options: Options in the order in which the tool reports missing options. ``-h`` and ``-n`` are added
+            before these options, unless this list contains them. The options of :data:`SECURITY` are added
+            after these options.
+        run: Function that runs the subcommand and returns the exit code.
+        needs_nameserver: True if ``-n`` or NAMESRV_ADDR must name a nameserver.
+        only_reads: True if the subcommand changes nothing. Words that belong to no option are then allowed.
         alias: A second name in RocketMQ's tool; empty if there is none.
     """
 
@@ -208,12 +214,12 @@ class Command:
 
 
 def parse(command: Command, argv: Sequence[str]) -> Arguments:
-    """Read a command line: ``-t x``, ``-tx``, ``--topic x``, ``--topic=x``, and long names behind one dash.
+    """Parse a command line: ``-t x``, ``-tx``, ``--topic x``, ``--topic=x``, and long names after one dash.
 
     Raises:
-        UsageError: An option is unknown, repeated in a group, without its value, or missing. Or a word
-            belongs to no option and the subcommand changes something: an incomplete command must change
-            nothing.
+        UsageError: If an option is unknown or lacks its value, if a required option is missing, or if two
+            options of one group are given. Also if the subcommand changes something and a word belongs to no
+            option: the user may have made a mistake, so the subcommand must change nothing.
     """
     by_name: dict[str, Option] = {}
     for option in command.all_options:
@@ -226,7 +232,7 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
     while rest:
         token = rest.pop(0)
         name, mark, inline = token.partition("=")
-        if name[2:] == "":  # a short name, followed by its value
+        if name[2:] == "":  # a token of up to two characters, such as -t; its value is the next token
             name, mark, inline = token, "", ""
         found = by_name.get(name)
         if found is None and len(token) > 2 and not token.startswith("--"):
@@ -263,7 +269,7 @@ def attributes_of(text: str) -> dict[str, str]:
     The broker decides which names and values are allowed.
 
     Raises:
-        UsageError: A part has neither form, or a name appears twice.
+        UsageError: If a part is neither ``+NAME=VALUE`` nor ``-NAME``, or a name appears twice.
     """
     attributes: dict[str, str] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
@@ -296,7 +302,7 @@ def _check_groups(command: Command, values: Mapping[str, str]) -> None:
 
 
 def help_text(command: Command) -> str:
-    """Return Apache's description of a subcommand, followed by that of our own options."""
+    """Return RocketMQ's description of a subcommand, followed by the description of RouteKeeper's options."""
     theirs = sorted((o for o in command.all_options if not o.own), key=lambda option: option.name.lower())
     ours = [option for option in command.all_options if option.own]
     lines = _wrap(_USAGE + f"mqadmin {command.name} " + _syntax(theirs), len(_USAGE))
@@ -313,7 +319,7 @@ def _syntax(options: Sequence[Option]) -> str:
         if option.group is None:
             parts.append(option.key if option.required else f"[{option.key}]")
         elif option.group in groups:
-            parts.append("")  # commons-cli leaves a blank in place of the group's other members
+            parts.append("")  # commons-cli prints a blank in place of each further option of the group
         else:
             groups.add(option.group)
             parts.append(" | ".join(member.key for member in options if member.group == option.group))
@@ -329,7 +335,7 @@ def _table(options: Sequence[Option]) -> list[str]:
 
 
 def _wrap(text: str, indent: int) -> list[str]:
-    """Break a text at the last blank within the width, or else at the width; indent continuation lines."""
+    """Break a text at blanks into lines within the width; indent all lines but the first."""
     lines = []
     while len(text) > _WIDTH:
         position = text.rfind(" ", indent + 1, _WIDTH + 1)

@@ -1,4 +1,4 @@
-"""printMsgByQueue, allocateMQ."""
+"""Subcommands printMsgByQueue and allocateMQ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .message_query import body_text, charset_of, pulls
 from .options import Arguments, Command, Option, UsageError
 
 _INT32_MAX: Final = 2**31 - 1
-#: Largest number of members among which allocateMQ shares queues.
+#: Largest number of members among which allocateMQ distributes queues.
 _MEMBERS_MAX: Final = 10_000
 
 

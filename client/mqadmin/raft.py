@@ -1,5 +1,8 @@
-"""RouteKeeper's own subcommands, over HTTP: raftStatus, addMember, removeMember, transferLeader,
-snapshotSave, snapshotRestore, explainRoute, routeDiff."""
+"""RouteKeeper's own subcommands, which send HTTP requests to nameservers.
+
+They are raftStatus, addMember, removeMember, transferLeader, snapshotSave, snapshotRestore, explainRoute and
+routeDiff.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,9 @@ from .options import OUTPUT, Arguments, Command, Option, UsageError
 
 _HTTP_DEFAULT: Final = "127.0.0.1:9880"
 _TOKEN_SIZE_MAX: Final = 4096
-#: Topics that routeDiff compares one by one, unless a topic is given.
+#: Largest number of topics whose routes routeDiff compares, if no topic is given.
 _TOPICS_MAX: Final = 1000
-#: Differences of one kind that routeDiff prints; it counts the others.
+#: Largest number of differences of one kind that routeDiff prints; it only counts further differences.
 _SHOWN_MAX: Final = 50
 
 _HTTP: Final = Option(
@@ -67,10 +70,11 @@ _TIMEOUT: Final = Option(
 
 
 def _addresses(context: Context, args: Arguments) -> tuple[tuple[str, ...], list[str]]:
-    """Return HTTP addresses, and the reason for each nameserver of ``-n`` that reported none.
+    """Return the nameservers' HTTP addresses, and a reason for each nameserver without an HTTP address.
 
     Raises:
-        NotApplied: There is no address.
+        NotApplied: If no nameserver reported an address.
+        UsageError: If an address of ``-a`` is malformed.
     """
     if "a" not in args and context.nameservers:
         found, missing = [], []
@@ -96,7 +100,7 @@ def _addresses(context: Context, args: Arguments) -> tuple[tuple[str, ...], list
 
 
 def _group(context: Context, args: Arguments) -> tuple[Group, list[str]]:
-    """Return the group, and the reason for each nameserver of ``-n`` that is not among its addresses."""
+    """Return the nameservers with an HTTP address as a group, and a reason for each other nameserver."""
     addresses, missing = _addresses(context, args)
     token = None
     if "k" in args:
@@ -116,7 +120,7 @@ def _group(context: Context, args: Arguments) -> tuple[Group, list[str]]:
     return group, missing
 
 
-# -- status -------------------------------------------------------------------------------------------------
+# -- raftStatus ---------------------------------------------------------------------------------------------
 
 
 _STATUS_HEAD: Final = (
@@ -179,9 +183,11 @@ class _Status:
     """A nameserver's own report of its state in the group.
 
     Attributes:
-        contact_ms: Age of the last contact with the leader, or of the leader with a majority; None for never.
-        waiting_for: Why it does not serve everything; empty if it does, or gives no reason.
-        document: The whole report.
+        contact_ms: Milliseconds since the last contact with the leader. On the leader: since the last contact
+            with a majority. None if there was no contact.
+        waiting_for: Reason why the nameserver does not serve reads and writes. Empty if the nameserver serves
+            reads and writes, or names no reason.
+        document: The whole report as JSON.
     """
 
     me: str
@@ -201,10 +207,10 @@ class _Status:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> _Status:
-        """Decode an answer.
+        """Decode the JSON of a status report.
 
         Raises:
-            RemoteProtocolError: A member is missing or has a wrong type.
+            RemoteProtocolError: If a JSON member is missing or has a wrong type.
         """
         contact = document.get("last_contact_ms")
         if not isinstance(contact, int | float | None):
@@ -228,7 +234,7 @@ class _Status:
 
 
 def _check(context: Context, found: Mapping[str, _Status]) -> int:
-    """Print the reason of each nameserver that does not serve reads and writes; return the exit code."""
+    """Report each nameserver that does not serve reads and writes, with the reason; return the exit code."""
     code = 0
     for address, status in found.items():
         if not (status.leader and status.ready):
@@ -253,7 +259,10 @@ def _status_row(address: str, status: _Status) -> tuple[str, ...]:
 
 
 def _missing_links(found: Mapping[str, _Status]) -> list[str]:
-    """Return a line for each member that lacks links, with the missing ones."""
+    """Return a line for each member to which a nameserver has no link.
+
+    The line lists the nameservers that have no link to the member.
+    """
     lines = []
     for member in sorted({member for status in found.values() for member in status.members}):
         others = [address for address, status in found.items() if status.me != member]
@@ -265,8 +274,10 @@ def _missing_links(found: Mapping[str, _Status]) -> list[str]:
 
 
 def _strength(found: Mapping[str, _Status]) -> list[str]:
-    """Return a line if voters are missing: how many the leader reaches, and whether it can lose another
-    one.
+    """Return a line if the leader does not reach all voters, else nothing.
+
+    The line contains the number of voters that the leader reaches. It warns if the loss of one more voter
+    would leave no majority.
     """
     for status in found.values():
         if status.role == "leader":
@@ -281,7 +292,8 @@ def _strength(found: Mapping[str, _Status]) -> list[str]:
 def _print_members(context: Context, found: Mapping[str, _Status]) -> None:
     """Print the members of the group.
 
-    During a change, nameservers may know different members; then print each view with its nameservers.
+    During a change of members, nameservers may report different members. Then print each list of members
+    together with the nameservers that report it.
     """
     views: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for address, status in found.items():
@@ -295,7 +307,7 @@ def _print_members(context: Context, found: Mapping[str, _Status]) -> None:
             context.line(f"learners: {', '.join(learners)}{source}")
 
 
-# -- changes ------------------------------------------------------------------------------------------------
+# -- subcommands that change the group or its data ----------------------------------------------------------
 
 
 def _change(
@@ -313,7 +325,7 @@ def _change(
 def _members_line(done: Done) -> str:
     try:
         members = ", ".join(as_texts(done.document.get("members"), "members"))
-    except RemoteProtocolError:  # the change was made all the same
+    except RemoteProtocolError:  # ignore the incomplete answer, because the change was made
         members = "unknown"
     return f"members: {members}"
 
@@ -353,9 +365,9 @@ def _snapshot_restore(context: Context, args: Arguments) -> int:
 
 
 def _member_text(done: Done, name: str) -> str:
-    """Return a member of the answer to a change.
+    """Return the text of a JSON member in the answer to a change; "unknown" if the member is missing.
 
-    Return "unknown" if the answer lacks it, because the change was made all the same.
+    A missing member is no error, because the change was made.
     """
     try:
         return get_text(done.document, name) or "unknown"
@@ -363,7 +375,7 @@ def _member_text(done: Done, name: str) -> str:
         return "unknown"
 
 
-# -- reads of routes ----------------------------------------------------------------------------------------
+# -- explainRoute and routeDiff -----------------------------------------------------------------------------
 
 
 def _explain_route(context: Context, args: Arguments) -> int:
@@ -393,7 +405,7 @@ def _explain_route(context: Context, args: Arguments) -> int:
 
 
 def _readable(value: Any, depth: int) -> list[str]:
-    """Return an outline of a JSON value, one line per leaf."""
+    """Return a JSON value as indented lines: one line for each name, and one for each value in a list."""
     indent = "  " * depth
     lines: list[str] = []
     if isinstance(value, dict):
@@ -461,7 +473,7 @@ def _route_diff(context: Context, args: Arguments) -> int:
 def _differences(
     context: Context, group: Group, addresses: Sequence[str], only: str | None
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the differences between the present tables, and the number of compared routes."""
+    """Return the differences between the nameservers' route tables, and the number of routes compared."""
     brokers: dict[str, dict[str, object]] = {}
     topics: dict[str, set[str]] = {}
     for address in addresses:
@@ -501,13 +513,13 @@ def _one_sided(kind: str, tables: Mapping[str, Iterable[str]]) -> list[dict[str,
 
 
 def _canonical(reply: FetchReply) -> dict[str, Any]:
-    """Return the route in an answer, in an order that does not depend on the order of registrations.
+    """Return the route in an answer, sorted so that the order of registrations does not matter.
 
     Raises:
-        RemoteProtocolError: The answer has no route.
+        RemoteProtocolError: If the answer contains no route.
     """
     route = as_object(as_object(loads(reply.data, ANSWER), "answer").get("route"), "route")
-    decode_route(orjson.dumps(route))  # refuses anything that is no route
+    decode_route(orjson.dumps(route))  # raises if the value is not a route
     return {
         **route,
         "brokerDatas": sorted(get_list(route, "brokerDatas"), key=lambda data: str(data.get("brokerName"))),

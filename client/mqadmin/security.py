@@ -1,4 +1,7 @@
-"""Keys and certificates of mqadmin, and its checks of servers, from options and environment."""
+"""The keys and certificates that mqadmin uses, and its checks of servers' certificates.
+
+They are read from the command line and the environment.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from ..acl import Credentials
 from ..config import TlsConfig
 from .options import Arguments, UsageError
 
-#: Below ROCKETMQ_HOME. Source: MixAll.ACL_CONF_TOOLS_FILE.
+#: File with keys, below the folder ROCKETMQ_HOME. Source: MixAll.ACL_CONF_TOOLS_FILE.
 _TOOLS_FILE: Final = Path("conf", "tools.yml")
 _CHECKS: Final[Mapping[str, Literal["host", "authority", "nothing"]]] = {
     "host": "host",
@@ -22,10 +25,10 @@ _CHECKS: Final[Mapping[str, Literal["host", "authority", "nothing"]]] = {
 
 
 def tls_of(args: Arguments) -> TlsConfig | None:
-    """Return the TLS settings of the options, None for plain connections.
+    """Return the TLS settings from the options; None for connections without TLS.
 
     Raises:
-        UsageError: An option has a forbidden value, or lacks another option.
+        UsageError: If an option has a forbidden value, or needs another option that is absent.
     """
     named = {name: args.get(f"tls-{name}") for name in ("ca", "check", "cert", "key", "key-password-file")}
     if not any(named.values()):
@@ -54,7 +57,7 @@ def credentials_of(args: Arguments, environment: Mapping[str, str]) -> Credentia
     """Return the keys that sign requests; None if there are none.
 
     Raises:
-        UsageError: The file of ``--acl-file``, or the one below ROCKETMQ_HOME, cannot be used.
+        UsageError: If the file of ``--acl-file``, or the file below ROCKETMQ_HOME, cannot be used.
     """
     named, home = args.get("acl-file"), environment.get("ROCKETMQ_HOME")
     if named is not None:
@@ -63,7 +66,7 @@ def credentials_of(args: Arguments, environment: Mapping[str, str]) -> Credentia
         path = Path(home) / _TOOLS_FILE
     else:
         return None
-    # Loaded here, because most commands sign nothing.
+    # Import these modules only here: most commands sign no requests and would start later.
     from routekeeper.remoting.acl.accounts import AclFileError
     from routekeeper.remoting.acl.loading import read_keys
 

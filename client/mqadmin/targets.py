@@ -1,4 +1,4 @@
-"""The servers that a subcommand is for, and the evaluation of several servers' answers."""
+"""Selection of the servers to which a subcommand applies, and handling of several servers' answers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from ..errors import NotApplied, describe
 from .context import Context
 from .options import Arguments, Option, UsageError
 
-#: Restricts a topic's brokers to one cluster. Java's tool obeys it only in some of its subcommands.
+#: Option that restricts a topic's brokers to one cluster. Some subcommands of RocketMQ's tool ignore this
+#: option.
 CLUSTER: Final = Option(
     short="c",
     long="cluster",
     description="Cluster name or lmq parent topic, lmq is used to find the route.",
 )
-#: Prefix of the names of light message queues, which have no route of their own. Source: MixAll.LMQ_PREFIX.
+#: Prefix of the names of light message queues; such a queue has no own route. Source: MixAll.LMQ_PREFIX.
 _LMQ_PREFIX: Final = "%LMQ%"
 
-#: Names of releases by the version number that clients and brokers send. Source: MQVersion.
+#: Names of RocketMQ's releases by the version number that clients and brokers send. Source: MQVersion.
 _VERSIONS: Final = {
     393: "V4_9_0",
     395: "V4_9_1",
@@ -58,18 +59,19 @@ _VERSIONS: Final = {
 
 
 def version_text(version: int) -> str:
-    """Return a release's name, or its number if the name is not known here."""
+    """Return a release's name, or its number if :data:`_VERSIONS` lacks it."""
     return _VERSIONS.get(version, str(version))
 
 
 def masters_of_topic(context: Context, topic: str, cluster: str | None = None) -> dict[str, str]:
-    """Return the masters that have a topic: their addresses by broker name.
+    """Return the addresses of the masters that have a topic, by broker name.
 
     Args:
-        cluster: Take brokers of this cluster only. For a light message queue, the topic that has its route.
+        cluster: Name of the only cluster whose brokers are returned. If ``topic`` is a light message queue:
+            name of the topic whose route the queue uses.
 
     Raises:
-        NotApplied: No broker of the cluster has the topic.
+        NotApplied: If ``cluster`` is given, and no master was found.
     """
     parent = cluster if cluster is not None and topic.startswith(_LMQ_PREFIX) else None
     route = context.run(context.client.admin.topic_route(parent or topic))
@@ -89,7 +91,7 @@ def masters_of_topic(context: Context, topic: str, cluster: str | None = None) -
 
 
 def says_absent(error: RemotingError) -> bool:
-    """Return whether a broker answered that it does not have the wanted thing."""
+    """Return True if a broker answered that the requested object does not exist."""
     return (
         isinstance(error, ResponseError)
         and error.code == ResponseCode.SYSTEM_ERROR
@@ -98,12 +100,12 @@ def says_absent(error: RemotingError) -> bool:
 
 
 def masters_of_group(context: Context, group: str, cluster: str | None = None) -> list[str]:
-    """Return the masters that know a consumer group: those of its retry topic."""
+    """Return the masters that know a consumer group, which are the masters of its retry topic."""
     return list(masters_of_topic(context, RETRY_PREFIX + group, cluster).values())
 
 
 def target_options(verb: str) -> tuple[Option, Option]:
-    """Return Apache's ``-b`` and ``-c`` of a subcommand; :func:`chosen` reads them."""
+    """Return RocketMQ's options ``-b`` and ``-c`` for a subcommand; :func:`chosen` reads their values."""
     return (
         Option(short="b", long="brokerAddr", description=f"{verb} which broker"),
         Option(short="c", long="clusterName", description=f"{verb} which cluster"),
@@ -111,10 +113,10 @@ def target_options(verb: str) -> tuple[Option, Option]:
 
 
 def chosen(args: Arguments) -> str:
-    """Return ``b`` or ``c``, the option that names the brokers; ``b`` wins if both are given.
+    """Return ``b`` or ``c``: the option that selects the brokers; ``b`` if both options are given.
 
     Raises:
-        UsageError: Neither was given. Apache's tool does nothing then.
+        UsageError: If neither option was given. RocketMQ's tool does nothing in this case, without an error.
     """
     for short in ("b", "c"):
         if short in args:
@@ -123,12 +125,13 @@ def chosen(args: Arguments) -> str:
 
 
 def first_online(context: Context, addrs: Iterable[str], group: str) -> ConsumerConnection | None:
-    """Return a group's members, or None if it has none.
+    """Return a group's members, or None if no member is online.
 
-    Ask the brokers one after the other, until one names members: all members connect to every broker.
+    Ask the brokers one after the other until a broker knows members. One broker is enough, because all
+    members connect to every broker.
 
     Raises:
-        RemotingError: No broker named a member, and a broker did not answer.
+        RemotingError: If no broker knew a member, and a broker did not answer.
     """
     failures: dict[str, RemotingError] = {}
     found: ConsumerConnection | None = None
@@ -150,10 +153,10 @@ def chosen_masters(context: Context, args: Arguments, *, everywhere: bool = Fals
     """Return the broker of -b, or the masters of the cluster of -c.
 
     Args:
-        everywhere: Without both options, return the masters of all clusters.
+        everywhere: True to return the masters of all clusters if neither option is given.
 
     Raises:
-        UsageError: Neither was given, and ``everywhere`` is not set.
+        UsageError: If neither option is given, and ``everywhere`` is False.
     """
     if not everywhere:
         chosen(args)
@@ -176,7 +179,11 @@ def ask_each(
     body: bytes = b"",
     done: Callable[[str, RemotingCommand], None] = lambda _addr, _answer: None,
 ) -> int:
-    """Ask brokers one after the other; print those that fail. Return the exit code."""
+    """Send a request to brokers one after the other; report failures; return the exit code.
+
+    Args:
+        done: Called with each broker's address and its successful answer.
+    """
     failures = count = 0
     for addr in addrs:
         count += 1
@@ -194,11 +201,11 @@ def document(answer: RemotingCommand) -> dict[str, Any]:
     """Return the JSON object in an answer's body.
 
     Raises:
-        RemoteProtocolError: The body is no JSON object.
+        RemoteProtocolError: If the body is no JSON object.
     """
     return as_object(loads(answer.body, ANSWER), "answer")
 
 
 def second_text(wall_ms: int) -> str:
-    """Return local time as ``2026-11-21 12:01:10``, N/A if there is none."""
+    """Return local time as ``2026-11-21 12:01:10``; N/A if the time is 0 or less."""
     return local_text(wall_ms) if wall_ms > 0 else "N/A"

@@ -16,7 +16,8 @@ from .options import Arguments
 from .targets import chosen
 
 T = TypeVar("T")
-#: Requests under way at a time, so that a broker that does not answer delays no other.
+#: Largest number of requests at the same time. With one request after the other, a broker that does not
+#: answer would delay all following brokers.
 _AT_ONCE: Final = 16
 NO_CLUSTER: Final = "Make sure the specified clusterName exists or the name server connected to is correct."
 
@@ -24,11 +25,13 @@ NO_CLUSTER: Final = "Make sure the specified clusterName exists or the name serv
 def ask_together(
     context: Context, places: Iterable[str], ask: Callable[[str, float], Operation[T]], *, within_s: float
 ) -> tuple[dict[str, T], dict[str, RemotingError]]:
-    """Ask at each place; return results and failures, both by place.
+    """Ask several brokers or clients concurrently; return the results and the failures.
 
     Args:
-        ask: Asks at one place, within the given seconds.
-        within_s: Seconds for all places; a place whose turn comes later is not asked.
+        places: Addresses of brokers, or client ids. They are the keys of both results.
+        ask: Operation that asks one broker or client, within the given number of seconds.
+        within_s: Time limit in seconds for all requests together. Requests that have not begun by then are
+            not sent.
     """
     order = list(dict.fromkeys(places))
     found: dict[str, T] = {}
@@ -55,14 +58,15 @@ def ask_together(
 
 
 def raise_failures(what: str, failures: Mapping[str, RemotingError], *, of: int) -> None:
-    """Raise one error that names the brokers at which a change was not made, or may not have been made.
+    """Raise one error that names all brokers at which a change failed; do nothing if there is no failure.
 
     Args:
         what: The failed change in words, such as "account not deleted".
+        of: Number of all brokers that were asked.
 
     Raises:
-        PartlyNotApplied: At some brokers it was certainly not made.
-        PartlyUnknown: At some brokers it may have been made.
+        PartlyNotApplied: If the change was certainly not made at the brokers of ``failures``.
+        PartlyUnknown: If the change may have been made at some brokers of ``failures``.
     """
     if not failures:
         return
@@ -74,11 +78,11 @@ def brokers_of(context: Context, args: Arguments, *, with_slaves: bool = False) 
     """Return the broker of -b, or the masters of the cluster of -c.
 
     Args:
-        with_slaves: Return slaves as well.
+        with_slaves: True to return slaves as well.
 
     Raises:
-        UsageError: Neither was given.
-        NotApplied: The cluster has no brokers.
+        UsageError: If neither option is given.
+        NotApplied: If the cluster has no brokers.
     """
     if chosen(args) == "b":
         return [args.text("b")]

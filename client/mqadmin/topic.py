@@ -1,4 +1,4 @@
-"""updateTopic, deleteTopic, topicRoute, topicList, topicStatus."""
+"""Subcommands updateTopic, deleteTopic, topicRoute, topicList and topicStatus."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _topic_list(context: Context, args: Arguments) -> int:
 
 
 def _cluster_and_groups(context: Context, info: ClusterInfo, topic: str) -> tuple[str, tuple[str, ...]]:
-    """Return a topic's cluster and groups; a topic that was deleted meanwhile has neither."""
+    """Return a topic's cluster and consumer groups; both are empty if the topic was deleted meanwhile."""
     admin = context.client.admin
     try:
         route = context.run(admin.topic_route(topic))
@@ -249,7 +249,7 @@ def _topic_status(context: Context, args: Arguments) -> int:
 
 
 def _put_tps(body: bytes) -> float:
-    """Return the rate that a 5.x broker adds to its answer; 0 for other brokers."""
+    """Return the put rate that a 5.x broker includes in its answer; 0 for other brokers."""
     try:
         members = loads(body, ANSWER)
     except RemoteProtocolError:

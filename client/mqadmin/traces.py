@@ -1,7 +1,9 @@
-"""Message traces, decoded from the form in which RocketMQ's clients write them into a trace topic (pure).
+"""Message traces, decoded from the form in which RocketMQ's clients write them into a trace topic.
 
-A body holds records, and each ends with the character 2. The fields of a record are separated by the
-character 1; the first field is the kind.
+This module does no I/O and reads no clock.
+
+A message body contains several records. The character 2 ends each record, and the character 1 separates the
+fields of a record. The first field is the kind of the record.
 
 Source: TraceConstants, TraceDataEncoder and TraceView, RocketMQ 4.9 and 5.3.
 """
@@ -20,13 +22,13 @@ SUB_AFTER: Final = "SubAfter"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """The record of a client's work with one message.
+    """A client's record of one send or one consumption of a message.
 
     Attributes:
-        kind: :data:`PUB` for a send, :data:`SUB_AFTER` for a consumption, successful or not.
+        kind: :data:`PUB` for a send; :data:`SUB_AFTER` for a consumption, which may have failed.
         group: The producer's or consumer's group; None if the record has none.
         time_ms: Unix ms at which a send began, or a consumption ended; 0 if the record has no time.
-        cost_ms: Duration of the send or consumption.
+        cost_ms: Duration of the send or consumption in ms.
     """
 
     kind: str
@@ -38,14 +40,14 @@ class Trace:
 
 
 class Unreadable(ValueError):
-    """A record is not in RocketMQ's form; the text says why."""
+    """A record is not in RocketMQ's form; the text gives the reason."""
 
 
 def decode_traces(body: bytes, message_id: str) -> Iterator[Trace | Unreadable]:
-    """Yield the sends and consumptions of one message; skip those of others in the body."""
+    """Yield the sends and consumptions of one message; skip the records of other messages."""
     for record in body.decode("utf-8", "replace").split(_RECORD_END):
         fields = record.split(_FIELD_END)
-        while fields and not fields[-1]:  # Java's split drops empty fields at the end
+        while fields and not fields[-1]:  # Java's split also drops empty fields at the end
             fields.pop()
         if not fields or fields[0] not in (PUB, SUB_AFTER):
             continue
@@ -59,7 +61,7 @@ def decode_traces(body: bytes, message_id: str) -> Iterator[Trace | Unreadable]:
 
 
 def _sent(fields: Sequence[str]) -> Trace:
-    flag = {13: 12, 14: 13}.get(len(fields), 13)  # the flag of success; before 4.3 it was one field earlier
+    flag = {13: 12, 14: 13}.get(len(fields), 13)  # index of the success flag: 12 before 4.3, 13 from 4.3 on
     return Trace(
         kind=PUB,
         message_id=fields[5],

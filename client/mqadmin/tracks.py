@@ -1,4 +1,4 @@
-"""The outcome of a message in each consumer group of its topic: Apache's message tracks."""
+"""The outcome of a message in each consumer group of its topic, which RocketMQ calls message tracks."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Track:
     """The outcome of a message in one group.
 
     Attributes:
-        kind: Apache's name of the outcome. Source: TrackType.
-        reason: Why the outcome is unknown, or None.
+        kind: RocketMQ's name of the outcome. Source: TrackType.
+        reason: Reason why the outcome is unknown, or None.
     """
 
     group: str
@@ -32,7 +32,7 @@ class Track:
     reason: str | None = None
 
     def __str__(self) -> str:
-        """Return the track as Apache's tool prints it. Source: MessageTrack.toString."""
+        """Return the track as RocketMQ's tool prints it. Source: MessageTrack.toString."""
         reason = "null" if self.reason is None else self.reason
         return f"MessageTrack [consumerGroup={self.group}, trackType={self.kind}, exceptionDesc={reason}]"
 
@@ -41,11 +41,11 @@ class Track:
 
 
 def kind_of(members: ConsumerConnection, message: ReceivedMessage, *, passed: bool) -> str:
-    """Return the outcome of a message in a group with members.
+    """Return the outcome of a message in a group that has members.
 
     Args:
-        passed: The group's offset in the message's queue is beyond the message. The broker has no offset of a
-            group that broadcasts.
+        passed: True if the group's offset in the message's queue is beyond the message. This argument is
+            ignored for a broadcasting group, because the broker stores no offsets of such a group.
     """
     if members.message_model == "BROADCASTING":
         return "CONSUME_BROADCASTING"
@@ -61,10 +61,11 @@ def kind_of(members: ConsumerConnection, message: ReceivedMessage, *, passed: bo
 
 
 def tracks_of(context: Context, message: ReceivedMessage) -> list[Track]:
-    """Ask a message's brokers for the groups of its topic, and for the progress of each group.
+    """Return the outcome of a message in each consumer group of its topic.
 
     Raises:
-        RemotingError: The groups are unknown. Failures of a single group are in its track.
+        RemotingError: If the topic's groups cannot be read. If only one group's outcome cannot be read, the
+            track of that group contains the reason instead.
     """
     admin = context.client.admin
     brokers = masters_of_topic(context, message.topic)
@@ -83,7 +84,8 @@ def _track_in(context: Context, group: str, brokers: dict[str, str], message: Re
             return Track(group, "NOT_ONLINE", "no member is online")
         return Track(group, kind_of(members, message, passed=_passed(context, group, brokers, message)))
     except RemotingError as error:
-        # Its first member creates the topic, but a nameserver that has just started may not know the topic
+        # A broker creates the retry topic when the group's first member comes. A missing retry topic may mean
+        # that the group never had a member, or that a nameserver has just started and does not know the topic
         # yet.
         never = isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST
         reason = "no route of its retry topic: perhaps it never had a member" if never else describe(error)

@@ -14,13 +14,14 @@ from typing import Final
 
 from routekeeper.remoting.terminal import print_any_text
 
-#: Programs by the words that name them. Brokers come first, so that they can still unregister at the
-#: nameservers.
+#: Servers that can be stopped: word on the command line, and name of the program. The order is the order of
+#: stopping. Brokers come first, because they unregister at the nameservers when they stop.
 _PROGRAMS: Final = {"broker": "mqbroker", "namesrv": "mqnamesrv"}
 _MODULES: Final = {"routekeeper.broker": "mqbroker", "routekeeper.nameserver": "mqnamesrv"}
-#: Options of the interpreter whose value is a separate argument.
+#: Options of the Python interpreter whose value is the next word of the command line.
 _VALUED: Final = ("-X", "-W")
-#: Longest wait for a server in seconds. A server itself stops waiting for requests after 30 s.
+#: Longest time in seconds to wait until a server has ended. A server itself waits up to 30 s for running
+#: requests before it ends.
 _ENDS_WITHIN_S: Final = 60.0
 _PROC: Final = Path("/proc")
 _USAGE: Final = """usage: mqshutdown broker|namesrv ...
@@ -30,10 +31,11 @@ Stop this user's brokers or nameservers that run with the same Python, in order,
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A process that runs one of our servers.
+    """A process that runs one of RouteKeeper's servers.
 
     Attributes:
-        started: Its start, in ticks of the system's clock: another process may get the same id later.
+        started: Start time of the process in ticks of the system's clock. If a later process gets the same
+            id, its start time is different.
     """
 
     program: str
@@ -42,7 +44,13 @@ class Server:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Stop servers and print which; return 0 if there were some and all ended, 2 for a wrong word, else 1."""
+    """Stop servers and print their names; return the exit code.
+
+    Returns:
+        - 0 if servers of each kind on the command line were running, and all of them have ended,
+        - 2 if a word on the command line is wrong or missing,
+        - 1 in all other cases.
+    """
     print_any_text()
     words = list(sys.argv[1:] if argv is None else argv)
     if set(words) & {"-h", "--help"}:
@@ -73,7 +81,7 @@ def _stop(program: str) -> int:
         try:
             os.kill(server.pid, signal.SIGTERM)
         except ProcessLookupError:
-            pass  # it ended meanwhile
+            pass  # the process has ended meanwhile
         print(f"Send shutdown request to {program}({server.pid}) OK", flush=True)
     deadline_s = time.monotonic() + _ENDS_WITHIN_S
     while servers and time.monotonic() < deadline_s:
@@ -90,7 +98,7 @@ def _stop(program: str) -> int:
 
 
 def _running() -> Iterator[Server]:
-    """Yield the servers of this user that run with the Python of this installation."""
+    """Yield this user's server processes that use the Python interpreter of this installation."""
     mine = os.path.realpath(os.path.dirname(sys.executable))
     for folder in sorted(_PROC.iterdir(), key=lambda path: (len(path.name), path.name)):
         if not folder.name.isdecimal():
@@ -103,14 +111,14 @@ def _running() -> Iterator[Server]:
             if program is None or _installation(folder, command[0]) != mine:
                 continue
         except OSError:
-            continue  # it ended meanwhile, or may not be read
+            continue  # the process has just ended, or this user may not read its files
         started = _start_of(int(folder.name))
         if started is not None:
             yield Server(program, int(folder.name), started)
 
 
 def server_of(command: Sequence[str]) -> str | None:
-    """Return which of our servers a command line runs; None if it runs another program."""
+    """Return the name of the server that a command line runs; None if it runs another program."""
     if not command or not os.path.basename(command[0]).startswith("python"):
         return None
     rest = list(command[1:])
@@ -127,7 +135,7 @@ def server_of(command: Sequence[str]) -> str | None:
 
 
 def _installation(process: Path, python: str) -> str | None:
-    """Return the folder that holds the interpreter of a process."""
+    """Return the folder that contains the Python interpreter of a process; None if it is not found."""
     if "/" in python:
         found: str | None = os.path.join(os.readlink(process / "cwd"), python)
     else:
@@ -138,7 +146,7 @@ def _installation(process: Path, python: str) -> str | None:
 
 
 def _start_of(pid: int) -> str | None:
-    """Return when a process started, None if it has ended."""
+    """Return the start time of a process in ticks of the system's clock; None if the process has ended."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,9 +1,9 @@
-"""Access of both modes to the disk.
+"""Access to the disk, in the independent mode and in the raft mode.
 
-Here belongs the guarantees for bytes and names on a disk, and the code for this machine's disk. The
-content of the files is defined elsewhere.
+This package defines which bytes and file names survive a power cut, and contains the code for the real disk.
+Other packages define the content of the files.
 
-files.py      all access to the disk: files that are replaced whole, names that are synced
+files.py      all access to the disk: files that are replaced as a whole, names that are synced
 
-directory.py  a data directory: its lock, and the mode that it belongs to
+directory.py  a data directory: its lock, and the mode to which it belongs
 """

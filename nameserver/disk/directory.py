@@ -1,6 +1,6 @@
-"""A data directory: one process at a time holds it, and it belongs to one mode for good.
+"""A data directory. One process at a time locks it, and it belongs to one mode forever.
 
-``ROOT/lock`` is locked, and ``ROOT/identity.json`` names the mode; raft members store more facts in that
+The process locks ``ROOT/lock``. ``ROOT/identity.json`` names the mode; raft members store more values in that
 file.
 """
 
@@ -18,14 +18,14 @@ IDENTITY_SIZE_MAX: Final = 64 * 1024
 
 
 class DirectoryError(Exception):
-    """A data directory cannot be used, is in use, or belongs to another mode."""
+    """The data directory cannot be used, is in use, or belongs to another mode."""
 
 
 def lock_directory(files: Files, root: Path) -> File:
     """Lock a directory until the returned lock is closed, or the process ends.
 
     Raises:
-        DirectoryError: Another process holds it.
+        DirectoryError: If another process has locked the directory.
     """
     try:
         return files.lock(root / "lock")
@@ -37,7 +37,7 @@ def check_mode(root: Path, found: object, mode: str) -> None:
     """Check that a directory's identity names this mode.
 
     Raises:
-        DirectoryError: It belongs to another mode.
+        DirectoryError: If the directory belongs to another mode.
     """
     if found != mode:
         raise DirectoryError(f"data directory {root} belongs to mode {found}, not {mode}")
@@ -47,7 +47,8 @@ def hold_directory(root: Path, *, mode: str) -> None:
     """Make a directory, lock it until this process ends, and bind it to ``mode``.
 
     Raises:
-        DirectoryError: Another process holds it, it belongs to another mode, or it cannot be written.
+        DirectoryError: If another process has locked the directory, it belongs to another mode, or it cannot
+            be written.
     """
     path = root / IDENTITY
     try:

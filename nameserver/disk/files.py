@@ -1,14 +1,14 @@
-"""All access to the disk. Journal, votes, roles, snapshots, identity, settings and KV file use only this.
+"""All access to the disk, for journals, votes, roles, snapshots, identity files, settings and KV files.
 
-:class:`Files` is the real disk, in little code. The simulator has its own disk for the raft mode's files:
-there, bytes and names may be lost until they are synced, and every call can fail. These guarantees hold for
-both:
+:class:`Files` is the real disk. The simulator replaces it by a simulated disk for the raft mode's files. On
+the simulated disk, bytes and names may be lost until they are synced, and every call can fail. Both disks
+guarantee:
 
 - bytes are durable after :meth:`File.sync`, or when a write to a file opened as ``durable`` has returned;
 - a new, renamed or removed name is durable after :meth:`Files.sync_directory` of its directory;
 - any call may fail or never return, and a write may store fewer bytes than it was given.
 
-Only the owner may read a new file, and a new file never replaces an existing one.
+Only the owner may read a new file, and a new file never replaces an existing file.
 """
 
 from __future__ import annotations
@@ -25,21 +25,24 @@ from routekeeper.remoting.files import open_regular, read_regular
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
-#: Errors that mean "no room now" on the file systems and limits that we know: no space on the disk, or no
-#: free descriptors.
+#: Errors that mean "disk or limit is full now" on the file systems that we know: no space, over the quota, or
+#: no free descriptors.
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
-#: Largest size in bytes of one of our files that is read whole. Journals and snapshots stay far below it.
+#: Largest size in bytes of a file that is read whole. Journals and snapshots stay far below it.
 FILE_SIZE_MAX: Final = 16 * 1024**3
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 _sync: Final = getattr(os, "fdatasync", os.fsync)
 
 
 class StorageFull(OSError):
-    """No room: the partial frame was removed again and nothing before it is lost. Try again later."""
+    """The disk is full. Try the write again later.
+
+    The incomplete frame of the journal was removed; earlier frames are complete.
+    """
 
 
 class File:
-    """One open file. Everything blocks, and raises :class:`OSError`."""
+    """One open file. Every method blocks, and raises :class:`OSError` on failure."""
 
     __slots__ = ("descriptor",)
 
@@ -47,21 +50,21 @@ class File:
         self.descriptor = descriptor
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Read bytes: fewer than ``size`` only at the end of the file."""
+        """Read ``size`` bytes, or fewer if the file ends before."""
         found = bytearray()
         while more := os.pread(self.descriptor, size - len(found), offset + len(found)):
             found += more
         return bytes(found)
 
     def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> int:
-        """Write some of the bytes; return how many were written."""
+        """Write some or all of the bytes; return the number of bytes written."""
         return os.pwrite(self.descriptor, data, offset)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self.descriptor, size)
 
     def sync(self) -> None:
-        """Wait until all bytes of this file, written by any process, and its size are on the disk."""
+        """Wait until the disk has this file's bytes and size, no matter which process wrote the bytes."""
         _sync(self.descriptor)
 
     def close(self) -> None:
@@ -69,40 +72,40 @@ class File:
 
 
 class Files:
-    """The files of this machine. Everything blocks, and raises :class:`OSError`."""
+    """The files of this machine. Every method blocks, and raises :class:`OSError` on failure."""
 
     def open(self, path: Path, *, write: bool = False, new: bool = False, durable: bool = False) -> File:
         """Open a regular file.
 
         Args:
-            write: Open for writing, too.
-            new: The file must not exist yet.
-            durable: The bytes of a write are on the disk when it returns.
+            write: Open the file for writing as well.
+            new: Create the file; fail if it exists.
+            durable: Each write returns only when its bytes are on the disk.
         """
         flags = os.O_RDWR if write else os.O_RDONLY
         flags |= (os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW if new else 0) | (os.O_DSYNC if durable else 0)
         return File(open_regular(path, flags, FILE_MODE))
 
     def read(self, path: Path, *, size_max: int = FILE_SIZE_MAX) -> bytes:
-        """Return the content of a regular file, which has at most ``size_max`` bytes."""
+        """Return the content of a regular file. The file may have at most ``size_max`` bytes."""
         return read_regular(path, size_max=size_max)
 
     def names(self, directory: Path) -> list[str]:
-        """Return the names in a directory, in order; none if there is no directory."""
+        """Return the sorted names in a directory; none if the directory does not exist."""
         try:
             return sorted(os.listdir(directory))
         except FileNotFoundError:
             return []
 
     def modified_at(self, path: Path) -> float:
-        """Return the time in seconds since 1970."""
+        """Return the time of a file's last change, in seconds since 1970."""
         return path.stat().st_mtime
 
     def make_directory(self, path: Path) -> None:
         """Make a directory; do nothing if it exists.
 
         Raises:
-            FileNotFoundError: If its parent does not exist.
+            FileNotFoundError: If the parent directory does not exist.
         """
         path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
 
@@ -111,11 +114,11 @@ class Files:
             os.fsync(directory.descriptor)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename a file within one directory; it replaces a file of the new name."""
+        """Rename a file within one directory. A file that has the new name is replaced."""
         os.rename(old, new)
 
     def link(self, path: Path, new: Path) -> None:
-        """Give a file a second name, which must not exist."""
+        """Give a file a second name. The name must not exist yet."""
         os.link(path, new)
 
     def unlink(self, path: Path) -> None:
@@ -123,10 +126,10 @@ class Files:
         path.unlink(missing_ok=True)
 
     def lock(self, path: Path) -> File:
-        """Lock a file until the returned object is closed, or the process ends.
+        """Lock a file. The lock ends when the returned object is closed or the process ends.
 
         Raises:
-            BlockingIOError: Another process holds the lock.
+            BlockingIOError: If another process has locked the file.
         """
         held = File(open_regular(path, os.O_RDWR | os.O_CREAT, FILE_MODE))
         try:
@@ -137,9 +140,9 @@ class Files:
         return held
 
     def boot_id(self) -> str:
-        """Return a name of this boot of the kernel, "" if there is none.
+        """Return an id of this boot of the kernel, or "" if the system has none.
 
-        Bytes that were not synced in an earlier boot may be lost.
+        After a change of the id, bytes that were not synced before the boot may be lost.
         """
         with suppress(OSError):
             return Path(_BOOT_ID).read_text(encoding="ascii").strip()
@@ -147,7 +150,7 @@ class Files:
 
 
 def write_all(file: File, offset: int, data: bytes | bytearray | memoryview) -> None:
-    """Write all data, in as many calls as needed."""
+    """Write all data, in as many calls as needed, because one call may write less."""
     done, size = 0, len(data)
     while done < size:
         written = file.write_at(offset + done, memoryview(data)[done:] if done else data)
@@ -157,13 +160,14 @@ def write_all(file: File, offset: int, data: bytes | bytearray | memoryview) -> 
 
 
 def replace_file(files: Files, path: Path, parts: Iterable[bytes | bytearray]) -> None:
-    """Replace the content of ``path`` by ``parts``, durably: a reader finds the old or the new content.
+    """Replace the content of ``path`` by ``parts``, durably. A reader finds the old or the new content.
 
     Raises:
-        OSError: The old content remains; after a failed sync of the directory perhaps the new one is there.
+        OSError: If the content was not replaced. If the last step, the sync of the directory, failed, the
+            new content may be in place.
     """
     temporary = path.with_name(f"{path.name}.tmp")
-    files.unlink(temporary)  # Remove a temporary file that a crash left.
+    files.unlink(temporary)  # A crash may have left a temporary file, which must not block the new one.
     try:
         with closing(files.open(temporary, write=True, new=True)) as file:
             offset = 0
@@ -179,7 +183,7 @@ def replace_file(files: Files, path: Path, parts: Iterable[bytes | bytearray]) -
 
 
 def make_directories(files: Files, path: Path) -> None:
-    """Make directory ``path`` and its parents; sync the directories above, so that the new names last."""
+    """Make directory ``path`` and its parents, and sync the parents: the new names then survive a crash."""
     try:
         files.make_directory(path)
     except FileNotFoundError:
@@ -188,5 +192,5 @@ def make_directories(files: Files, path: Path) -> None:
         files.sync_directory(path.parent)
 
 
-#: The disk of a member, unless a test passes another one.
+#: The disk of a member; a test may pass another one.
 DISK: Final = Files()

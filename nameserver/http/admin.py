@@ -1,8 +1,8 @@
-"""Administration of a raft group over HTTP: who belongs to it, who leads it, its snapshots.
+"""Administration of a raft group over HTTP: its members, its leader and its snapshots.
 
-Anybody may read the status, as everything else over HTTP. Changes of the group need the token of
-``--http-token-file``; without that flag they are off. Only the leader makes changes: other members answer 421
-and name the leader.
+Anybody may read the status, like all other reads over HTTP. Changes of the group need the token of
+``--http-token-file``. Without that flag, the nameserver refuses them. Only the leader makes changes: other
+members answer 421 and name the leader.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: Longest JSON body in bytes; real requests are shorter.
+#: Largest JSON body in bytes; real requests are shorter.
 BODY_MAX: Final = 4096
-#: Largest snapshot file in bytes that one request may bring; 100,000 topics are some 20 MB.
+#: Largest snapshot file in a request, in bytes. A table of 100,000 topics has some 20 MB.
 SNAPSHOT_MAX: Final = 1 << 30
-#: Bytes of a snapshot file that one step reads and sends.
+#: Bytes of a snapshot file that one step reads from the disk and sends.
 _PIECE_BYTES: Final = 256 * 1024
 _BINARY: Final = "application/octet-stream"
 
 
 class RaftAdmin:
-    """The resources below ``/v1/raft``.
+    """Handlers of the resources below ``/v1/raft``.
 
     Args:
         token: The token that each change must send.
@@ -59,31 +59,32 @@ class RaftAdmin:
 
     @Serves("GET", "/v1/raft/status", "The figures.", PARAMETER_PROBLEM | NO_GROUP)
     async def get_raft_status(self, request: web.Request) -> GroupStatus:
-        """Figures of this member of the raft group."""
+        """Return the figures of this member of the raft group."""
         check_query(request, set())
         return self._operations().raft_status()
 
     @change("POST", "/v1/raft/members", "The new member is a voter.", body=answers.NewMember)
     async def add_member(self, request: web.Request) -> answers.Members:
-        """Add a member: a learner first, a voter once it has caught up."""
+        """Add a member. The member is a learner until it has caught up, then a voter."""
         member, deadline = self._allowed(request)
         address = await _body(request, "address", required=True)
         change = member.changes.add_member(address, deadline=deadline)
         await self._done(request, f"add member {address}", change, awaited=address)
         return self._members()
 
-    @change("DELETE", "/v1/raft/members/{address}", "The member is removed.")
+    @change(
+        "DELETE",
+        "/v1/raft/members/{address}",
+        "The member is removed. To remove the leader, send the request again to the leader that 421 names.",
+    )
     async def remove_member(self, request: web.Request) -> answers.Members:
-        """Remove a member, which then stops.
-
-        A leader first hands over leadership and names its successor (421).
-        """
+        """Remove a member, which then stops. A leader hands over leadership before it can be removed."""
         member, deadline = self._allowed(request)
         address = _member(request.match_info["address"])
         status = self._operations().raft_status()
         if status.role == "leader" and address not in (known := status.members or ()):
-            # Refuse it: the removal would change nothing and succeed, so nobody would notice a misspelt
-            # address.
+            # Refuse an address that is no member. Its removal would change nothing and succeed, so nobody
+            # would notice a misspelt address.
             raise Problem(409, f"{address} is no member; the members are {', '.join(known)}")
         change = member.changes.remove_member(address, deadline=deadline)
         await self._done(request, f"remove member {address}", change)
@@ -91,7 +92,7 @@ class RaftAdmin:
 
     @change("POST", "/v1/raft/transfer", "Another member leads.", body=answers.Transfer, body_required=False)
     async def transfer_leadership(self, request: web.Request) -> answers.Leader:
-        """Hand leadership over."""
+        """Hand leadership over to another member."""
         member, deadline = self._allowed(request)
         to = await _body(request, "to") or None
         change = member.changes.transfer_leadership(to, deadline=deadline)
@@ -101,8 +102,8 @@ class RaftAdmin:
     @change(
         "POST",
         "/v1/raft/snapshot",
-        "The snapshot is on this nameserver's disk; with Accept: application/octet-stream the answer is the "
-        "file.",
+        "The snapshot is on this nameserver's disk. With Accept: application/octet-stream, the answer "
+        "contains the snapshot file.",
         answer=content(answers.Snapshot) | BINARY,
     )
     async def save_snapshot(self, request: web.Request) -> Answer:
@@ -116,7 +117,7 @@ class RaftAdmin:
 
     @change("POST", "/v1/raft/restore", "The snapshot is now the state of this group.", body=BINARY)
     async def restore_snapshot(self, request: web.Request) -> answers.Restored:
-        """Replace the state by a snapshot file; only in a group of one member."""
+        """Replace the state by a snapshot file. This works only in a group of one member."""
         member, deadline = self._allowed(request)
         # Allow one restore at a time, because each one holds its whole file in memory.
         if self._restoring.locked():
@@ -129,7 +130,7 @@ class RaftAdmin:
             await self._done(request, f"restore snapshot of {len(image)} bytes", change)
         return msgspec.convert(self._consistency.status(), answers.Restored, from_attributes=True)
 
-    # -- around each ---------------------------------------------------------------------------------
+    # -- checks and log lines of each request --------------------------------------------------------
 
     def _operations(self) -> Operations:
         operations = self._consistency.operations
@@ -139,7 +140,7 @@ class RaftAdmin:
         return operations
 
     def _allowed(self, request: web.Request) -> tuple[RaftMember, float]:
-        """Return the group's operations, and the loop time by which the change is to be answered."""
+        """Check the token; return the member, and the loop time by which the change must end."""
         operations = self._operations()
         self._token.require(request, "changes of the group")
         return operations.member, deadline_of(request)
@@ -150,9 +151,9 @@ class RaftAdmin:
         """Wait for a change; log its sender and its outcome.
 
         Args:
-            awaited: A member that the change waits for.
+            awaited: Member that the change needs. If there is no link to this member, the error says so.
         """
-        # Other members only answer with the leader's address.
+        # Log the request at the leader only: other members only answer with the leader's address.
         if self._operations().raft_status().role == "leader":
             log.info("admin request peer=%s change=%s", request.remote, what)
         try:
@@ -185,9 +186,9 @@ class RaftAdmin:
 
 
 async def _download(request: web.Request, path: Path) -> web.StreamResponse:
-    """Send a file in pieces that a thread of its own reads.
+    """Send a file in pieces, read by a thread that only this download uses.
 
-    So a hung disk delays neither the work of the usual threads nor the end of the process.
+    A hung disk then blocks neither the shared threads nor the end of the process.
     """
     thread, loop = DiskThreads("snapshot download"), asyncio.get_running_loop()
     opening = thread.submit(path.open, "rb")
@@ -219,7 +220,7 @@ def _member(address: str) -> str:
 
 
 async def _body(request: web.Request, name: str = "", *, required: bool = False) -> str:
-    """Return the one member address that a JSON body may name, empty if it does not."""
+    """Return the member address in a JSON body, or "" if the body names none."""
     raw = await read_body(request, limit=BODY_MAX)
     try:
         document: Any = orjson.loads(raw) if raw.strip() else {}

@@ -1,6 +1,6 @@
-"""Bodies of the answers, as values; the OpenAPI document is made from these.
+"""Bodies of HTTP answers, as typed values. The OpenAPI document is generated from these types.
 
-A body has its members in the order of the fields.
+The JSON members of a body have the order of the type's fields.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from routekeeper.nameserver.modes.group import MemberAddress, said
 from routekeeper.nameserver.modes.history import Event, in_words
 
 Mode = Annotated[str, Meta(extra_json_schema={"enum": ["independent", "raft"]})]
-Epoch = Annotated[int, said("Grows when a snapshot is restored: indexes of two epochs must not be compared.")]
+Epoch = Annotated[int, said("Grows when a snapshot is restored. Do not compare indexes of different epochs.")]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Base of all bodies to which no release adds members."""
+    """Base of all bodies whose JSON members stay the same in later releases."""
 
 
 class EventAnswer(_Answer, frozen=True, kw_only=True):
-    """Something that happened to a topic or a broker."""
+    """An event that happened to a topic or a broker."""
 
     at_ms: Annotated[int, said("Unix time in ms.")]
     reason: str
@@ -43,7 +43,7 @@ class EventAnswer(_Answer, frozen=True, kw_only=True):
 
 
 class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """RFC 9457 problem details."""
+    """An error answer: the problem details of RFC 9457."""
 
     type: str = "about:blank"
     title: str
@@ -53,40 +53,44 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     epoch: Epoch | UnsetType = UNSET
     events: tuple[EventAnswer, ...] | UnsetType = UNSET
     likely_causes: tuple[str, ...] | UnsetType = UNSET
-    leader: Annotated[str | UnsetType, said("Raft address of the leader: send the request to it.")] = UNSET
+    leader: Annotated[
+        str | UnsetType, said("Raft address of the leader. Send the request to the leader.")
+    ] = UNSET
     leader_http: Annotated[
         str | UnsetType,
         Meta(
-            description="HTTP address of the leader, if known: only members with authenticated links "
-            "exchange these addresses.",
+            description="HTTP address of the leader; absent if unknown. Only members with authenticated "
+            "links exchange HTTP addresses.",
             examples=["10.0.0.4:9880"],
         ),
     ] = UNSET
     instance: str = ""
 
 
-# Reads of the table ----------------------------------------------------------------------------------
+# Bodies of reads of the route table ------------------------------------------------------------------
 
 
 class Read(_Answer, frozen=True, kw_only=True):
-    """Origin of an answer: mode, index, epoch and contact."""
+    """Fields that every answer from the table has: mode, index, epoch and contact."""
 
     mode: Mode
-    index: Annotated[int, said("Revision of the topic that was asked for, else of the table.")]
+    index: Annotated[
+        int, said("Revision of the requested topic or KV value; in a list the revision of the table.")
+    ]
     epoch: Epoch
-    leader_known: Annotated[bool, said("True in independent mode, which needs no leader.")]
+    leader_known: Annotated[bool, said("True if a leader is known; always true in independent mode.")]
     last_contact_ms: Annotated[
         int | None,
-        said("Age of the contact with a majority in ms; 0 in independent mode, null if there never was one."),
+        said("Age of the last contact with a majority in ms; 0 in independent mode, null before a contact."),
     ]
     boot_id: Annotated[
         int | UnsetType,
-        said("Independent mode only: indexes must not be compared across a restart of the process."),
+        said("Number of this process, only in independent mode. Do not compare indexes of two processes."),
     ] = UNSET
 
 
 _Names = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "array", "items": {"type": "string"}})]
-_NextCursor = Annotated[str | UnsetType, said("Cursor of the next page. The last page has none.")]
+_NextCursor = Annotated[str | UnsetType, said("Cursor of the next page; absent from the last page.")]
 
 
 def _array(name: str) -> Meta:
@@ -108,7 +112,7 @@ class Route(Read, frozen=True, kw_only=True):
 
 
 class Explanation(Read, frozen=True, kw_only=True):
-    """Why a topic has the route it has, or none."""
+    """Reasons why a topic has its route, or why it has no route."""
 
     topic: str
     listed: bool
@@ -118,7 +122,7 @@ class Explanation(Read, frozen=True, kw_only=True):
 
 
 class Version(_Answer, frozen=True, kw_only=True, rename="camel"):
-    """Version of a broker's topics, as RocketMQ writes it."""
+    """Version of a broker's topics: the fields of RocketMQ's DataVersion."""
 
     counter: int
     state_version: int
@@ -130,18 +134,20 @@ class Broker(_Answer, frozen=True, kw_only=True):
 
     cluster: str
     broker_name: str
-    broker_id: Annotated[int, said("The master has the id 0.")]
+    broker_id: Annotated[int, said("Id of the broker; the master has id 0.")]
     broker_addr: str
     ha_server_addr: str
     data_version: Version
-    complete: Annotated[bool, said("False after an incremental registration.")]
+    complete: Annotated[
+        bool, said("True after a complete registration, false after an incremental registration.")
+    ]
     lease_ms: int
-    topics: Annotated[int, said("Topics of the broker name.")]
+    topics: Annotated[int, said("Number of topics that the broker name has.")]
     last_seen_ms: Annotated[
         int | UnsetType | None,
         said(
-            "Age of the broker's last message to this nameserver, null if there was none; absent from "
-            "events of /v1/watch."
+            "Age of the broker's last message to this nameserver in ms; null if there was no message. "
+            "Absent from events of /v1/watch."
         ),
     ] = UNSET
     index: int
@@ -162,7 +168,7 @@ class BrokerName(_Answer, frozen=True, kw_only=True):
 
 
 class Cluster(_Answer, frozen=True, kw_only=True):
-    """A cluster's broker names."""
+    """A cluster with its broker names."""
 
     cluster: str
     brokers: list[BrokerName]
@@ -183,7 +189,7 @@ class KvNamespaces(Read, frozen=True, kw_only=True):
 
 
 class KvNamespace(Read, frozen=True, kw_only=True):
-    """The values of one namespace by key."""
+    """The values of one namespace of the KV configuration, by key."""
 
     namespace: str
     table: Annotated[
@@ -202,7 +208,7 @@ class KvValue(Read, frozen=True, kw_only=True):
 
 
 class NewValue(_Answer, frozen=True, kw_only=True):
-    """A request to put a value."""
+    """Request to put a value of the KV configuration."""
 
     value: str
 
@@ -215,7 +221,7 @@ class Deleted(_Answer, frozen=True, kw_only=True):
 
 
 class BrokerData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A broker name that lists the topic."""
+    """A broker name that has the topic, with its addresses by broker id."""
 
     broker_addrs: dict[str, str]
     broker_name: str
@@ -225,7 +231,7 @@ class BrokerData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class QueueData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A broker name's queues of the topic."""
+    """The queues that a broker name has for the topic."""
 
     broker_name: str
     perm: int
@@ -235,7 +241,7 @@ class QueueData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TopicRouteData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """RocketMQ's own names; number keys are quoted."""
+    """Route of a topic, with RocketMQ's names of the members. Numbers as keys are JSON strings in quotes."""
 
     broker_datas: list[BrokerData]
     filter_server_table: dict[str, list[str]] | UnsetType = UNSET
@@ -244,7 +250,7 @@ class TopicRouteData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     topic_queue_mapping_by_broker: dict[str, msgspec.Raw] | UnsetType = UNSET
 
 
-# This process ----------------------------------------------------------------------------------------
+# Bodies about this nameserver process ----------------------------------------------------------------
 
 
 class Status(_Answer, frozen=True, kw_only=True):
@@ -262,7 +268,7 @@ class Status(_Answer, frozen=True, kw_only=True):
     members: tuple[str, ...]
     linked: Annotated[
         tuple[str, ...],
-        said("Members whose authenticated link is up; a member that is missing here is down or cut off."),
+        said("Other members with an authenticated link to this member. Absent members are down or cut off."),
     ]
     version: str
     boot_id: int
@@ -279,18 +285,19 @@ class Digests(_Answer, frozen=True, kw_only=True):
     """Digests of the table, to compare nameservers."""
 
     digest: Annotated[
-        Digest, said("Digest of all that clients can read; equal in both modes for equal tables.")
+        Digest,
+        said("Digest of all data that clients can read. Equal tables have equal digests in both modes."),
     ]
     state_digest: Annotated[
-        Digest, said("Digest of the whole replicated state; equal on members at equal index.")
+        Digest, said("Digest of the whole replicated state. Members at the same index have equal digests.")
     ]
     revision: int
-    applied_index: Annotated[int, said("Applied log index, or the revision in independent mode.")] = (
+    applied_index: Annotated[int, said("Applied log index; in independent mode the revision.")] = (
         msgspec.field(name="index")
     )
 
 
-# The raft group --------------------------------------------------------------------------------------
+# Bodies about the raft group -------------------------------------------------------------------------
 
 
 class Members(_Answer, frozen=True, kw_only=True):
@@ -313,11 +320,11 @@ class Snapshot(_Answer, frozen=True, kw_only=True):
     path: str
     index: int
     term: int
-    size: Annotated[int, said("In bytes.")]
+    size: Annotated[int, said("Size of the file in bytes.")]
 
 
 class Restored(_Answer, frozen=True, kw_only=True):
-    """The state after a snapshot was restored."""
+    """The state of the nameserver after a snapshot was restored."""
 
     revision: int
     applied_index: int
@@ -325,12 +332,12 @@ class Restored(_Answer, frozen=True, kw_only=True):
 
 
 class NewMember(_Answer, frozen=True, kw_only=True):
-    """A request to add a member."""
+    """Request to add a member to the group."""
 
     address: MemberAddress
 
 
 class Transfer(_Answer, frozen=True, kw_only=True):
-    """A request to hand leadership over; without ``to`` to the best follower."""
+    """Request to hand leadership over to the member ``to``, by default to the voter with most of the log."""
 
     to: MemberAddress | UnsetType = UNSET

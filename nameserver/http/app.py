@@ -1,7 +1,8 @@
-"""The nameserver over HTTP: reads, metrics and administration for people, scripts and dashboards, and a page.
+"""The nameserver's HTTP server: reads, metrics, administration, and the web page of the console.
 
-Answers are JSON; errors are problem details (RFC 9457). Every answer from the table states the mode, the
-index (the revision of its content), whether a leader is known, and the age of the contact with the group.
+Answers are JSON; errors are problem details (RFC 9457). Every answer from the table states four things: the
+mode, the index (revision of the answer's content), whether a leader is known, and the age of the last contact
+with the group.
 """
 
 from __future__ import annotations
@@ -42,16 +43,17 @@ from .watchers import Watchers
 
 log = logging.getLogger(__name__)
 
-#: Longest time in seconds that requests in flight get when the server stops.
+#: Seconds that requests in flight may take to end when the server stops.
 DRAIN_S: Final = 1.0
-#: Paths that are answered even when all connections are in use.
+#: Paths that the server answers even when all connections are in use.
 ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-#: Paths that are answered under any host name. They reveal nothing to a stranger, and load balancers address
-#: servers by IP address.
+#: Paths that the server answers under any host name. Their answers contain no secrets, and load balancers
+#: call them by IP address.
 UNDER_ANY_NAME: Final = frozenset({"/healthz", "/readyz"})
-#: Status that is counted for a client that left before its answer; no answer carries it.
+#: Status in the metrics for a request whose client closed the connection before the answer. The server never
+#: sends this status.
 GONE: Final = 499
-#: Content types of the page's files by their endings.
+#: Content types of the page's files, by file ending.
 _CONTENT_TYPES: Final = {
     ".html": "text/html",
     ".css": "text/css",
@@ -65,7 +67,7 @@ class HttpServer:
     """The HTTP server of one nameserver; :meth:`start` binds its port.
 
     Args:
-        token: Content of ``--http-token-file``; None turns changes of the group off.
+        token: Content of ``--http-token-file``; None refuses all changes over HTTP.
     """
 
     consistency: Consistency
@@ -88,7 +90,7 @@ class HttpServer:
         )
         self._page = page_files()
         self._runner = web.AppRunner(self.application())
-        places = http_connections()  # The wire's listener has raised the limit of descriptors by now.
+        places = http_connections()  # The RocketMQ listener has already raised the limit of descriptors.
         reserve = min(RESERVE, places // 4)
         self._connections = HttpConnections(
             self._runner,
@@ -118,7 +120,10 @@ class HttpServer:
         return host_port(bound)
 
     async def close(self) -> None:
-        """Stop accepting and close: answer blocking queries, and give requests in flight a moment to end."""
+        """Stop accepting requests and close.
+
+        Blocking queries get an answer. Other requests in flight get :data:`DRAIN_S` seconds to end.
+        """
         if self.tls_files is not None:
             self.tls_files.close()
         await self._connections.close()
@@ -129,14 +134,14 @@ class HttpServer:
             await self._runner.cleanup()
 
     def application(self) -> web.Application:
-        """Return the application: the routes and the code around each request."""
+        """Return the aiohttp application: all paths with their handlers, and the middleware."""
         application = web.Application(middlewares=[self._wrap], client_max_size=4096)
         for part in (self.reads, self._watchers, self.console, self._kv, self._admin, self):
             application.add_routes(routes(part))
         application.add_routes([web.get(path, self._file) for path in self._page])
         return application
 
-    # -- around every request ------------------------------------------------------------------------
+    # -- middleware ----------------------------------------------------------------------------------
 
     @web.middleware
     async def _wrap(
@@ -144,7 +149,7 @@ class HttpServer:
     ) -> web.StreamResponse:
         response: web.StreamResponse
         begun = time.perf_counter()
-        peer = _peer(request)  # Read the address now: it is gone once the client has left.
+        peer = _peer(request)  # Read the address now: after a disconnect it is not available.
         try:
             has_place = self._connections.serve(request.protocol)
             if not has_place and request.path not in ALWAYS:
@@ -166,9 +171,9 @@ class HttpServer:
             response = problem.response(request.path)
         except web.HTTPException as error:
             response = _problem(error, request).response(request.path)
-        except ConnectionError:  # The client is gone, so nobody reads this answer.
+        except ConnectionError:  # The client has closed its connection, so this answer cannot be sent.
             response = web.Response(status=GONE, headers=HEADERS)
-        except Exception:  # This is the boundary of one request: an error in it must not end the server.
+        except Exception:  # An error in one request must not end the server, so catch all errors here.
             log.exception("http request failed path=%s", request.path)
             response = Problem(500, "see the nameserver's log").response(request.path)
         finally:
@@ -181,7 +186,7 @@ class HttpServer:
             result = {500: "unknown", 504: "unknown", GONE: "unknown", 507: "not-kept(507)"}.get(
                 response.status, result
             )
-            # The console shows these lines, so they must be text, too.
+            # The console shows these values as JSON, so they must be valid Unicode text.
             arguments = {name: encodable(value) for name, value in request.match_info.items()}
             self.server.audit.note(peer, f"{request.method} {path}", result, arguments)
         if not has_place:
@@ -192,9 +197,9 @@ class HttpServer:
         self._connections.went_on(request.protocol)
 
     async def _coded(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
-        """Compress an answer that is large enough, for clients that accept gzip."""
+        """Compress an answer above the size limit if the client accepts gzip."""
         body = answer.body if isinstance(answer, web.Response) else None
-        # A strong entity tag stands for exactly these bytes, so they must not change.
+        # Leave answers with a strong entity tag unchanged: the tag identifies exactly these bytes.
         if (
             not isinstance(body, bytes)
             or len(body) < GZIP_MIN
@@ -213,7 +218,7 @@ class HttpServer:
 
     @Serves("GET", "/v1/status", "The state.")
     async def get_status(self, request: web.Request) -> answers.Status:
-        """State of this nameserver in its group."""
+        """Return the state of this nameserver in its group."""
         check_query(request, set())
         status, operations = self.consistency.status(), self.consistency.operations
         as_it_says = [name for name in answers.Status.__struct_fields__ if hasattr(status, name)]
@@ -227,24 +232,24 @@ class HttpServer:
 
     @Serves("GET", "/v1/digest", "The digests.")
     async def get_digest(self, request: web.Request) -> answers.Digests:
-        """Digests of the table, to compare nameservers."""
+        """Return digests of the table, to compare nameservers."""
         check_query(request, set())
         return msgspec.convert(self.consistency.status(), answers.Digests, from_attributes=True)
 
-    @Serves("GET", "/healthz", "It does.", {}, answer=TEXT)
+    @Serves("GET", "/healthz", "The process runs.", {}, answer=TEXT)
     async def get_health(self, request: web.Request) -> web.Response:
-        """The process runs."""
+        """Answer ok while the process runs."""
         return web.Response(text="ok\n", headers=HEADERS)
 
     @Serves(
         "GET",
         "/readyz",
-        "Reads and writes are served.",
-        {503: "Not ready; detail says what this nameserver waits for."},
+        "This nameserver can serve reads and writes.",
+        {503: "This nameserver is not ready; detail says why."},
         answer=TEXT,
     )
     async def get_readiness(self, request: web.Request) -> web.Response:
-        """Reads and writes can be served."""
+        """Answer ready if this nameserver can serve reads and writes, otherwise status 503."""
         status = self.consistency.status()
         if status.reads_ready and status.writes_ready:
             return web.Response(text="ready\n", headers=HEADERS)
@@ -255,7 +260,7 @@ class HttpServer:
         raise Problem(503, detail, headers=ASK_AGAIN)
 
     def _hindrances(self, why: str) -> str:
-        """Return further reasons why nothing is served, besides ``why``, for the operator."""
+        """Return further reasons why reads or writes are not served, as text to append to ``why``."""
         operations = self.consistency.operations
         if operations is None:
             return ""
@@ -265,9 +270,9 @@ class HttpServer:
         away = [name for name in status.members or () if name not in linked and name not in why]
         return f"{words}; no link to {', '.join(away)}" if away else words
 
-    @Serves("GET", "/metrics", "Text format 0.0.4.", {}, answer=TEXT)
+    @Serves("GET", "/metrics", "The metrics in Prometheus's text format 0.0.4.", {}, answer=TEXT)
     async def get_metrics(self, request: web.Request) -> web.Response:
-        """Prometheus metrics."""
+        """Return the metrics for Prometheus."""
         return web.Response(
             body=self._metrics.exposition(),
             headers={**HEADERS, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
@@ -277,14 +282,14 @@ class HttpServer:
         body, content_type = self._page[request.path]
         return web.Response(body=body, content_type=content_type, charset="utf-8", headers=HEADERS)
 
-    @Serves("GET", "/openapi.json", "OpenAPI 3.1.", {}, answer={JSON: {"schema": {"type": "object"}}})
+    @Serves("GET", "/openapi.json", "The document.", {}, answer={JSON: {"schema": {"type": "object"}}})
     async def get_open_api(self, request: web.Request) -> web.Response:
-        """This document."""
+        """Return this OpenAPI document."""
         return web.Response(body=document(), content_type=JSON, headers=HEADERS)
 
 
 def page_files() -> dict[str, tuple[bytes, str]]:
-    """Return the files of the page by their paths, each with its content and its type."""
+    """Return the content and the content type of each file of the page, by path."""
     found: dict[str, tuple[bytes, str]] = {}
 
     def take(folder: Traversable, path: str) -> None:
@@ -299,9 +304,10 @@ def page_files() -> dict[str, tuple[bytes, str]]:
 
 
 def _is_text(target: str) -> bool:
-    """Return whether a request's target is UTF-8. aiohttp keeps other bytes as lone surrogates.
+    """Return True if a request's target is valid UTF-8.
 
-    A handler might keep such a text, and later answers with it could not be encoded.
+    aiohttp represents invalid bytes as lone surrogates. A handler might store such a text, and no later
+    answer with this text could be encoded.
     """
     try:
         target.encode()
@@ -322,6 +328,6 @@ def _problem(error: web.HTTPException, request: web.Request) -> Problem:
 
 
 def _peer(request: web.Request) -> str:
-    """Return ``host:port`` of the other end of the connection: the client, or a proxy before it."""
+    """Return ``host:port`` of the connection's other side, which is the client or a proxy."""
     name = request.transport.get_extra_info("peername") if request.transport is not None else None
     return host_port(name) if name else "unknown"

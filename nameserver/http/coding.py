@@ -1,6 +1,6 @@
-"""Encoding of answers: JSON in steps, gzip in steps, entity tags, the cursors of pages.
+"""Encoding of answers: JSON in steps, gzip in steps, entity tags, and cursors of pages.
 
-Pure.
+No I/O and no clock.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import msgspec
 from routekeeper.remoting.steps import STEP, Steps, in_chunks
 
 GZIP_MIN: Final = 1_024
-"""Size in bytes from which on an answer is compressed for clients that accept gzip."""
+"""Smallest answer in bytes that is compressed for clients that accept gzip."""
 _GZIP_LEVEL: Final = 1
 _GZIP: Final = 31
-"""Tells zlib to write a gzip file with the largest window."""
+"""Value of zlib's ``wbits`` that makes zlib write the gzip format with the largest window."""
 _GZIP_STEP: Final = 64 * 1024
 _ENTITY_TAG: Final = re.compile(r'(W/)?"([^"]*)"')
 _CODING: Final = re.compile(r"\s*([^\s;]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?")
 
 
 class Parts(NamedTuple):
-    """A JSON array or object in parts: a long list is copied once, into its answer.
+    """A JSON array or object in parts. A long list is then copied only once, into the complete answer.
 
     Attributes:
-        inner: The text between the brackets, without the commas between two parts.
+        inner: JSON text between the brackets, without the commas between two parts.
     """
 
     brackets: bytes
@@ -56,12 +56,12 @@ def object_of(members: Iterable[tuple[str, Any]]) -> Steps[Parts]:
     return parts
 
 
-#: Stands for a list while the rest of its answer is encoded: no JSON has a zero byte.
+#: Placeholder for a list while the rest of an answer is encoded. JSON never contains a zero byte.
 IN_PARTS: Final = msgspec.Raw(b"\0")
 
 
 def put_in(answer: msgspec.Struct, parts: Parts) -> bytes:
-    """Encode an answer, one member of which is :data:`IN_PARTS`, with a list in its place."""
+    """Encode an answer whose placeholder :data:`IN_PARTS` is replaced by a list."""
     head, tail = msgspec.json.encode(answer).split(b"\0")
     pieces = [head, parts.brackets[:1]]
     for number, part in enumerate(parts.inner):
@@ -81,7 +81,7 @@ def compressing(body: bytes) -> Steps[bytes]:
 
 
 def accepts_gzip(header: str | None) -> bool:
-    """Return whether an ``Accept-Encoding`` names gzip, or everything, and does not rule it out."""
+    """Return True if an ``Accept-Encoding`` header accepts gzip, by name or by ``*``."""
     found: dict[str, bool] = {}
     for part in (header or "").split(","):
         match = _CODING.fullmatch(part)
@@ -91,10 +91,10 @@ def accepts_gzip(header: str | None) -> bool:
 
 
 def has_tag(header: str | None, tag: str, *, strong: bool = False) -> bool:
-    """Return whether an ``If-Match`` or ``If-None-Match`` names an entity tag, or everything.
+    """Return True if an ``If-Match`` or ``If-None-Match`` header contains an entity tag or ``*``.
 
     Args:
-        strong: Weak tags never match.
+        strong: If True, weak tags never match.
     """
     if header is None:
         return False
@@ -114,15 +114,15 @@ def _split_tag(tag: str) -> tuple[bool, str]:
 
 
 def cursor_of(*place: str) -> str:
-    """Return the cursor for a place in a list: that of the last entry of a page."""
+    """Return the cursor for a position in a list. A page's cursor names the position of its last entry."""
     return base64.urlsafe_b64encode(msgspec.json.encode(place)).rstrip(b"=").decode()
 
 
 def place_of(cursor: str, length: int) -> tuple[str, ...]:
-    """Return the place that a cursor stands for.
+    """Return the position in a list that a cursor names, as ``length`` texts.
 
     Raises:
-        ValueError: It is none of such a list.
+        ValueError: If the cursor is invalid or belongs to another kind of list.
     """
     raw = base64.urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
     place = msgspec.json.decode(raw, type=tuple[str, ...])

@@ -1,4 +1,4 @@
-"""Changes of the KV configuration over HTTP: they need the token, and the sender may add conditions."""
+"""Changes of the KV configuration over HTTP. They need the token, and the sender may add conditions."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ from .problems import ASK_AGAIN, Problem
 from .reads import Reads
 from .token import Token, deadline_of, read_body
 
-#: Largest body in bytes. A value of the largest size has twice as many bytes when half of its characters are
-#: escaped.
+#: Largest body in bytes. JSON escapes may make the text of the largest value twice as long as the value.
 BODY_MAX: Final = 2 * KV_ENTRY_BYTES_MAX + 4096
-#: Status of a change that is in force but not on the disk. Every other error means that nothing changed.
+#: Status of a change that is applied but not stored on the disk. Other errors mean that nothing changed.
 _NOT_KEPT: Final = 507
 
 
@@ -60,7 +59,7 @@ class KvChanges:
         raw = await read_body(request, limit=BODY_MAX)
         try:
             value = msgspec.json.decode(raw, type=answers.NewValue).value
-        except (ValueError, RecursionError) as error:  # msgspec raises subclasses of DecodeError, too.
+        except (ValueError, RecursionError) as error:  # ValueError includes msgspec's DecodeError.
             raise Problem(400, f'the body must be {{"value": "TEXT"}}: {error}'[:300]) from None
         view = await self._change(request, RequestCode.PUT_KV_CONFIG, deadline=deadline, value=value)
         return self._reads.kv_value(request, view)
@@ -80,7 +79,7 @@ class KvChanges:
     async def _change(
         self, request: web.Request, code: RequestCode, *, deadline: float, **value: str
     ) -> RouteView:
-        """Have a change applied if its conditions hold; return the table after it."""
+        """Apply a change if its conditions hold; return the table with the change."""
         namespace, key = request.match_info["namespace"], request.match_info["key"]
         fields = {"namespace": namespace, "key": key, **value}
         while True:
@@ -91,7 +90,7 @@ class KvChanges:
                 raise Problem(400, getattr(command, "remark", None) or "this cannot be changed")
             verdict = await self._proposed(command, deadline=deadline)
             match verdict:
-                case Moved():  # Another client has changed the value, so check the conditions again.
+                case Moved():  # Another client has changed the value: check the conditions on the new one.
                     continue
                 case Rejected():
                     entry = view.kv_value(namespace, key)
@@ -101,7 +100,7 @@ class KvChanges:
             return view
 
     async def _view(self, request: web.Request, *, deadline: float) -> RouteView:
-        """Return the newest table: conditions must not be checked on an older value."""
+        """Return the newest table: a condition must not be checked on a value that was replaced already."""
         conditional = "If-Match" in request.headers or "If-None-Match" in request.headers
         grouped = self._consistency.operations is not None
         freshness = Freshness.LINEARIZABLE if conditional and grouped else Freshness.DEFAULT

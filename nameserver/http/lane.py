@@ -1,4 +1,4 @@
-"""The long work of HTTP on the table: one task after the other, in slices over turns of the event loop."""
+"""Long HTTP work on the table: one task after another, in slices between other work of the event loop."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from routekeeper.remoting.steps import Steps
 from .problems import ASK_AGAIN, Problem
 
 WAITING_MAX: Final = 1_024
-"""Bound of the tasks that wait for their turn, including those whose connections have closed."""
+"""Largest number of unfinished tasks, including tasks whose connections have closed."""
 
 _T = TypeVar("_T")
 
 
 class Lane:
-    """Runs one HTTP server's work of listing, encoding and compressing; each slice of it is short.
+    """Runner of one HTTP server's long tasks (listing, encoding, compressing), in short slices.
 
     Attributes:
-        waiting: Number of tasks that are not done.
+        waiting: Number of unfinished tasks.
     """
 
     def __init__(self) -> None:
@@ -35,14 +35,15 @@ class Lane:
         )
 
     async def run(self, steps: Steps[_T], *, is_wanted: Callable[[], bool]) -> _T:
-        """Run a task when its turn comes; return its result.
+        """Run a task after all earlier tasks; return its result.
 
         Args:
-            is_wanted: Called before the task begins: a task for which no client waits any more is not run.
+            is_wanted: Function called before the task begins. If it returns False, no client waits any more,
+                and the task does not run.
 
         Raises:
-            Problem: 503, if too many wait already.
-            ConnectionError: If the task was not wanted any more.
+            Problem: With status 503 if too many tasks wait already.
+            ConnectionError: If ``is_wanted`` returned False.
         """
         if self.waiting >= WAITING_MAX:
             steps.close()
@@ -62,7 +63,7 @@ class Lane:
 
 
 def _guarded(steps: Steps[_T], is_wanted: Callable[[], bool]) -> Steps[tuple[_T | None, Exception | None]]:
-    """Run the steps; store an exception as the result, so that the waiting caller raises it."""
+    """Run the steps. Return an exception as part of the result, so that the waiting caller raises it."""
     try:
         if not is_wanted():
             raise ConnectionResetError("nobody waits for this answer any more")

@@ -1,6 +1,7 @@
-"""Lists of what is in the table, page by page and in steps.
+"""Lists of the table's content, page by page and in steps.
 
-Pure. An answer can contain changes that are later than its index. It never lacks one up to its index.
+This module does no I/O. A list contains all changes up to the answer's index. It may contain later changes
+too.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from .order import TopicOrder, sorting
 LIMIT_MAX: Final = 10_000
 """Largest number of entries that a request may ask for in one page."""
 _RECORDS_STEP: Final = 200
-"""Number of brokers, or clusters, that one step handles."""
+"""Number of brokers, or of clusters, that one step handles."""
 
 
 class Wanted(NamedTuple):
-    """Part of a list.
+    """The requested part of a list.
 
     Attributes:
-        contains: A text in lower case: names are compared in lower case.
-        after: The last entry of the page before, None for the first page.
-        limit: None for all remaining entries.
+        contains: Text that names must contain, in lower case. Names are compared in lower case.
+        after: The last entry of the previous page, or None for the first page.
+        limit: Largest number of entries; None requests all remaining entries.
     """
 
     prefix: str = ""
@@ -43,16 +44,16 @@ class Wanted(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Encoded entries of a list, and the cursor of the next page if there is one."""
+    """Encoded entries of a list, and the cursor of the next page if there is a next page."""
 
     things: Parts
     next_cursor: str | UnsetType
 
 
 class InCluster:
-    """Tests whether a broker of a cluster has a topic.
+    """Test for topics of one cluster: a topic is accepted if a broker of the cluster has it.
 
-    It caches results by queue set, which most topics share.
+    The test caches results by queue set, because most topics share a few queue sets.
 
     Attributes:
         names: Broker names of the cluster.
@@ -74,7 +75,7 @@ class InCluster:
 
 
 def topics_page(view: RouteView, order: TopicOrder, wanted: Wanted) -> Steps[Page]:
-    """List topics by name. A topic belongs to a cluster if a broker of it has the topic."""
+    """List topics by name. A topic belongs to a cluster if a broker of the cluster has the topic."""
     yield from order.catching_up()
     if wanted == Wanted():
         return Page((yield from array_of(order.names())), UNSET)
@@ -93,7 +94,7 @@ def topics_page(view: RouteView, order: TopicOrder, wanted: Wanted) -> Steps[Pag
 def _some(
     names: Iterable[str], limit: int | None, accept: Callable[[str], bool] | None = None
 ) -> Steps[tuple[list[str], bool]]:
-    """Return the first names that are accepted, and whether there are more."""
+    """Return the first accepted names up to the limit, and True if more names follow."""
     found: list[str] = []
     for chunk in in_chunks(names):
         found += chunk if accept is None else filter(accept, chunk)
@@ -114,7 +115,7 @@ def brokers_page(
 ) -> Steps[Page]:
     """List brokers by cluster and address.
 
-    ``prefix`` filters their names, ``contains`` names and addresses.
+    ``prefix`` filters by broker name, ``contains`` by broker name or address.
     """
     records = sorted(
         (
@@ -141,10 +142,10 @@ def broker_answers(
     records: Iterable[Record],
     last_seen_s: Callable[[BrokerKey], float | None] | None = None,
 ) -> Iterator[answers.Broker]:
-    """Yield what is shown of brokers.
+    """Yield the public data of each broker.
 
     Args:
-        last_seen_s: Returns the age of a broker's last message; None leaves it out.
+        last_seen_s: Function that returns the age of a broker's last message in seconds. None omits the age.
     """
     for record in records:
         age_s = None if last_seen_s is None else last_seen_s(record.broker)
@@ -199,7 +200,7 @@ def namespaces_page(view: RouteView, wanted: Wanted) -> Steps[Page]:
 
 
 def keys_page(view: RouteView, namespace: str, wanted: Wanted) -> Steps[Page | None]:
-    """List keys and values of a namespace by key; None if it never existed."""
+    """List a namespace's keys and values by key; return None if the namespace never existed."""
     entries = view.kv_entries(namespace)
     if entries is None:
         return None

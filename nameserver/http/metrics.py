@@ -1,4 +1,4 @@
-"""``/metrics``: counters of this process and figures of a raft group's status, in Prometheus' format."""
+"""``/metrics``: this process's counters and a raft group's status figures, in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from routekeeper.remoting.transport.server_hooks import hook_figures
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, and nobody asks for it
 
-#: Upper bounds of the buckets of HTTP's answering times, in seconds; a blocking query takes up to a minute.
+#: Upper bounds of the histogram of HTTP answer times, in seconds. A blocking query takes up to 60 s.
 BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 
 
 class Metrics(Collector):
-    """All metrics of one nameserver, gathered at each request for them."""
+    """All metrics of one nameserver, collected anew for each request of ``/metrics``."""
 
     def __init__(self, consistency: Consistency, server: NameServer, *, version: str) -> None:
         self._consistency = consistency
@@ -36,7 +36,7 @@ class Metrics(Collector):
         self._version = version
         self._requests: Counter[tuple[str, int]] = Counter()
         self._registry = prometheus_client.CollectorRegistry()
-        # Systems without /proc get no such metrics.
+        # On systems without /proc, this collector yields no metrics.
         prometheus_client.ProcessCollector(registry=self._registry)
         self._seconds = prometheus_client.Histogram(
             "mqnamesrv_http_request_seconds",
@@ -48,12 +48,12 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def answered(self, path: str, code: int, seconds: float) -> None:
-        """Count one HTTP request; ``path`` is one of the served paths, not the text of the request."""
+        """Count one HTTP request. ``path`` must be a served path, so that strangers cannot create labels."""
         self._requests[path, code] += 1
         self._seconds.labels(path).observe(seconds)
 
     def exposition(self) -> bytes:
-        """Return everything in Prometheus' text format 0.0.4."""
+        """Return all metrics in Prometheus' text format 0.0.4."""
         return prometheus_client.generate_latest(self._registry)
 
     def collect(self) -> Iterable[Metric]:
@@ -64,7 +64,7 @@ class Metrics(Collector):
         yield family("mqnamesrv_info", "Constant 1.", [(is_what, 1)])
         requests = Counter(stats.requests)
         requests[105] += cache.hits
-        # Strangers may send any code: all codes that nobody serves are counted as one.
+        # Count all codes that no handler serves under one label: strangers may send any code.
         counted = (*sorted(requests.items()), ("unknown", stats.requests_unknown))
         by_code = [({"code": str(code)}, count) for code, count in counted]
         yield family("mqnamesrv_requests_total", "Requests by code.", by_code)
@@ -124,7 +124,7 @@ class Metrics(Collector):
             yield family("mqnamesrv_http_requests_total", "HTTP requests.", answered)
 
     def _wire_families(self) -> Iterable[Metric]:
-        """Yield figures of requests and connections of the wire."""
+        """Yield metrics of requests and connections of RocketMQ's protocol."""
         wire, cache, stats = self._server.wire, self._server.cache, self._server.wire.stats
         groups = stats.times | {"route": stats.times["route"].plus(cache.times)}
         by_group = [({"group": group}, times) for group, times in sorted(groups.items())]
@@ -149,7 +149,7 @@ class Metrics(Collector):
         yield family("mqnamesrv_connections_by_kind", _KINDS, by_kind)
 
     def _broker_families(self, view: RouteView) -> Iterable[Metric]:
-        """Yield figures of brokers: those that left the table, and those that are silent."""
+        """Yield metrics of brokers that left the table and of brokers that send nothing."""
         departures = self._consistency.departures
         by_reason = [({"reason": reason.value}, departures.get(reason, 0)) for reason in _REASONS]
         yield family("mqnamesrv_brokers_gone_total", "Brokers that left the table, by reason.", by_reason)
@@ -175,11 +175,11 @@ _STEPS: Final = {
     "fsync": "Time of one write of the journal, its sync included where durability asks for one.",
     "apply": "Time in which an entry was applied, including other work in between.",
 }
-#: Codes of answers that are shown even while their count is 0.
+#: Answer codes whose counter is shown even while it is 0.
 _ALWAYS_SHOWN: Final = frozenset(
     {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR, ResponseCode.TOPIC_NOT_EXIST}
 )
-#: Reasons for which a broker leaves; the other reasons only concern topics.
+#: Reasons for which a broker may leave the table. All other reasons concern topics only.
 _REASONS: Final = (
     LeaveReason.CONNECTION_CLOSED,
     LeaveReason.LEASE_EXPIRED,
@@ -191,7 +191,7 @@ _REASONS: Final = (
 
 
 def family(name: str, help_: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> Metric:
-    """Return a metric with its samples by their labels; one whose name ends in ``_total`` is a counter."""
+    """Return a metric with its labelled samples. A name that ends in ``_total`` makes a counter."""
     kind = "counter" if name.endswith("_total") else "gauge"
     made = Metric(name.removesuffix("_total"), help_, kind)
     for labels, value in samples:
@@ -199,7 +199,7 @@ def family(name: str, help_: str, samples: Iterable[tuple[Mapping[str, str], flo
     return made
 
 
-#: Figures of ``raft_status``. Each becomes the metric mqnamesrv_raft_NAME; times are in seconds.
+#: Figures of ``raft_status``. Each becomes the metric mqnamesrv_raft_NAME. Times are converted to seconds.
 _FIGURES: Final = (
     ("term", "Current term."),
     ("commit_index", "Committed."),
@@ -210,7 +210,7 @@ _FIGURES: Final = (
     ("last_contact_ms", "Age of the contact with a majority; absent if there never was one."),
     ("contact_limit_ms", "Age of contact above which default reads are refused."),
     ("leader_changes_total", "Changes of leader that this member saw."),
-    ("elections_total", "Candidacies begun here."),
+    ("elections_total", "Elections in which this member was a candidate."),
     ("journal_bytes", "Journal on disk."),
     ("log_bytes", "Log entries in memory."),
     ("snapshot_index", "Index of the last entry in the snapshot."),
@@ -238,10 +238,10 @@ _FIGURES: Final = (
 
 
 def raft_families(status: GroupStatus) -> Iterable[Metric]:
-    """Yield the figures of ``raft_status``, except for those that are absent or None."""
+    """Yield the figures of ``raft_status`` as metrics. It skips figures that are absent or None."""
     for figure, help_ in _FIGURES:
         value = getattr(status, figure.removesuffix("_total"))
-        if isinstance(value, (int, float)):  # In Python, a bool is an int, too.
+        if isinstance(value, (int, float)):  # A bool is an int in Python, so flags become 0 or 1.
             name, _, unit = figure.rpartition("_")
             if unit in ("ms", "s"):
                 figure, value = f"{name}_seconds", value * (0.001 if unit == "ms" else 1)

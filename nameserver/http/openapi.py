@@ -1,4 +1,4 @@
-"""The routes of HTTP and the OpenAPI document, both made from the handlers' own descriptions."""
+"""The HTTP routes and the OpenAPI document. Both are made from the decorators of the handlers."""
 
 from __future__ import annotations
 
@@ -20,107 +20,109 @@ from .problems import JSON, PROBLEM
 _REF: Final = "#/components/schemas/{name}"
 BINARY: Final = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 TEXT: Final = {"text/plain": {"schema": {"type": "string"}}}
-#: The result of a handler; a value is answered as JSON.
+#: The result of a handler. A struct is sent as JSON.
 Answer: TypeAlias = web.StreamResponse | msgspec.Struct
 _Handler = TypeVar("_Handler", bound=Callable[..., Awaitable[Answer]])
 
-#: Schema of one or more kinds, separated by commas.
+#: Regular expression for a list of one or more event kinds, separated by commas.
 KINDS_PATTERN: Final = "^(topics|brokers|members|console)(,(topics|brokers|members|console))*$"
 _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "consistency": {
         "schema": {"type": "string", "enum": ["stale", "default", "linearizable"], "default": "default"},
-        "description": "stale: this member's state, always answered. default: contains every change that "
-        "was acknowledged more than one minimum election timeout before. linearizable: "
-        "contains every change that was acknowledged before; 400 where the mode does not "
-        "offer it.",
+        "description": "stale: the state of this nameserver; always available. default: contains every "
+        "change that was acknowledged more than one minimum election timeout before the request. "
+        "linearizable: contains every change that was acknowledged before the request; independent mode "
+        "answers 400.",
     },
     "prefix": {
         "schema": {"type": "string"},
-        "description": "Only names that begin with it.",
+        "description": "Only names that begin with this text.",
     },
     "broker_prefix": {
         "name": "prefix",
         "schema": {"type": "string"},
-        "description": "Only brokers whose broker name begins with it.",
+        "description": "Only brokers whose broker name begins with this text.",
     },
     "contains": {
         "schema": {"type": "string"},
-        "description": "Only names with this text anywhere in them, in upper or lower case.",
+        "description": "Only names that contain this text, in upper or lower case.",
     },
     "broker_contains": {
         "name": "contains",
         "schema": {"type": "string"},
-        "description": "Only brokers with this text anywhere in name or address, in upper or lower case.",
+        "description": "Only brokers whose name or address contains this text, in upper or lower case.",
     },
     "after": {
         "schema": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
-        "description": "Only events that happened, or happened again, after this number. Without it: the "
-        "last events.",
+        "description": "Number of the last event that the client knows. The answer contains only later "
+        "events, and earlier events that were repeated later. Without after: the last events.",
     },
     "cluster": {
         "schema": {"type": "string"},
-        "description": "Only entries of this cluster; a topic belongs to the clusters of its brokers.",
+        "description": "Only entries of this cluster. A topic belongs to the clusters of its brokers.",
     },
     "limit": {
         "schema": {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX},
-        "description": "Largest number of entries in the page; without it all remaining entries.",
+        "description": "Largest number of entries in the page. Without limit: all remaining entries.",
     },
     "cursor": {
         "schema": {"type": "string"},
-        "description": "The next_cursor of the page before, with the same prefix and cluster. Entries that "
-        "were added or removed meanwhile may appear; each other entry appears once.",
+        "description": "The next_cursor of the previous page. Send the same prefix, contains and cluster as "
+        "before. An entry that is added or removed between two requests may or may not appear. Each other "
+        "entry appears once.",
     },
     "index": {
         "schema": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
-        "description": "Answer only when a requested entry has changed after this index, or when wait has "
-        "passed.",
+        "description": "Index of an earlier answer. The nameserver answers when the topic has changed after "
+        "this index; for a list, when any entry of its kind (topics, brokers or KV values) has changed. It "
+        "also answers when wait has passed.",
     },
     "epoch": {
         "schema": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
-        "description": "Epoch of that index, from the same answer. If the epoch is another one now, the "
-        "answer comes at once. Needs index.",
+        "description": "Epoch in the answer that contained the index. If the table has another epoch now, "
+        "the nameserver answers at once. Allowed only with index.",
     },
     "wait": {
-        # The schema has no default: else generated clients would send it without an index.
+        # Give no default in the schema: generated clients would send it without an index, which is an error.
         "schema": {"type": "string", "pattern": r"^[0-9]{1,4}(\.[0-9]{1,3})?s?$"},
-        "description": "Longest wait in seconds, at most 60s; 30s if it is absent. Needs index.",
+        "description": "Longest wait in seconds, up to 60s. Without wait: 30s. Allowed only with index.",
     },
     "kinds": {
         "schema": {"type": "string", "default": "topics,brokers,members", "pattern": KINDS_PATTERN},
-        "description": "Kinds to watch, separated by commas. console: an event for each change of the "
-        "picture of /v1/console/cluster or of its history; other nameservers are asked "
-        "during the watch.",
+        "description": "Kinds of events, separated by commas. console: an event for each change of "
+        "/v1/console/cluster or /v1/console/history. While a client watches this kind, the nameserver "
+        "requests data from the other nameservers.",
     },
     "state": {
         "schema": {"type": "string", "enum": ["full", "none"], "default": "full"},
-        "description": "full: the whole present state follows each reset. none: only changes.",
+        "description": "full: the whole present state follows each reset. none: only changes follow.",
     },
     "last_event_id": {
         "schema": {"type": "string"},
-        "description": "Same as the header Last-Event-ID, which has priority.",
+        "description": "Same as the header Last-Event-ID. If a request has both, the header counts.",
     },
     "timeout": {
         "schema": {"type": "string", "pattern": r"^[0-9]{1,3}(\.[0-9]{1,3})?s?$", "default": "30s"},
-        "description": "How long the change may take, above 0s and up to 100s.",
+        "description": "Largest duration of the change, above 0s and up to 100s.",
         "example": "60s",
     },
 }
 
 PARAMETER_PROBLEM: Final = {400: "A parameter is unknown."}
-NO_GROUP: Final = {404: "The nameserver belongs to no raft group: it runs in another mode."}
+NO_GROUP: Final = {404: "This nameserver belongs to no raft group, because it runs in independent mode."}
 _READ_PROBLEMS: Final = {
-    400: "A parameter is unknown or wrong, or this mode never offers the requested freshness.",
-    503: "The requested freshness cannot be given now; see Retry-After.",
+    400: "A parameter is unknown or wrong, or this mode does not offer the requested consistency.",
+    503: "A read with the requested consistency is not possible now; see Retry-After.",
 }
 _CHANGE_PROBLEMS: Final = {
     400: "A parameter or the body is unknown or wrong.",
     401: "The token is missing or wrong.",
     403: "Changes are off: the nameserver has no --http-token-file.",
     **NO_GROUP,
-    409: "Refused, and nothing was done; detail says why and what to do.",
+    409: "The change was refused, and nothing was changed; detail says why and what to do.",
     413: "The body is too large.",
-    421: "Only the leader does this; the member leader names it by its raft address. Nothing was done.",
-    503: "No leader is known. Nothing was done.",
+    421: "This member does not lead, and did not make the change; leader is the leader's raft address.",
+    503: "No leader is known. Nothing was changed.",
     504: "Outcome unknown: the change began and did not end in time. It may still be applied.",
 }
 
@@ -129,33 +131,33 @@ _KV_PROBLEMS: Final = {
     400: "A parameter or the body is unknown or wrong, or the value is too large.",
     401: "The token is missing or wrong.",
     403: "Changes are off: the nameserver has no --http-token-file.",
-    409: "Refused, and nothing was done; the detail says why.",
-    412: "If-Match or If-None-Match does not hold. Nothing was done.",
+    409: "The change was refused, and nothing was changed; detail says why.",
+    412: "The condition in If-Match or If-None-Match is not met. Nothing was changed.",
     413: "The body is too large.",
-    503: "No leader is known. Nothing was done; see Retry-After.",
+    503: "No leader is known. Nothing was changed; see Retry-After.",
     504: "Outcome unknown: the change began and did not end in time. It may still be applied.",
-    507: "In force, and not written to the disk yet; independent mode.",
+    507: "Only in independent mode: the change is in force, but not written to the disk yet.",
 }
-#: Headers of conditional changes.
+#: Request headers of conditional changes, with their descriptions.
 CONDITIONS: Final = {
-    "If-Match": "Change the value only if it still has this ETag, or with * only if there is one.",
-    "If-None-Match": "With *: put the value only if there is none.",
+    "If-Match": "Change the value only if it still has this ETag. With *: only if the key exists.",
+    "If-None-Match": "With *: put the value only if the key does not exist.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Serves:
-    """Describes the operation that a handler serves. The operation has the name and docstring of the handler.
+    """Description of the operation that a handler serves. The handler's docstring becomes its summary.
 
     Attributes:
         said: Description of the answer.
-        answer: Type of the body, if the handler's annotation does not name it; or the content as it stands in
-            the document.
-        problems: Status codes of errors with their meaning; by default only that of an unknown parameter.
-        query: Names of parameters, separated by blanks.
-        body: Type or content of the request's body; None if it needs none.
-        tagged: The answer has an entity tag; a client that has this version already gets 304.
-        headers: Headers that the handler reads from a request, with their descriptions.
+        answer: Type of the answer's body. None takes the type from the handler's annotation. A dictionary is
+            used in the document as it is.
+        problems: Descriptions of error statuses, by status. The default only describes unknown parameters.
+        query: Names of query parameters, separated by blanks.
+        body: Type or content of the request's body; None if the request needs no body.
+        tagged: True if the answer has an entity tag. A client that already has this version gets status 304.
+        headers: Descriptions of the request headers that the handler reads, by name.
     """
 
     method: str
@@ -188,7 +190,7 @@ class Serves:
         if self.method != "GET":
             described["security"] = [{"token": []}]
         headers = (
-            {"If-None-Match": "The ETag of an earlier answer: 304 while the content is the same."}
+            {"If-None-Match": "ETag of an earlier answer. If the content is the same, the status is 304."}
             if self.tagged
             else {}
         )
@@ -206,7 +208,7 @@ class Serves:
             for code, said in self.problems.items()
         }
         if self.tagged:
-            tag = {"ETag": {"schema": {"type": "string"}, "description": "For If-None-Match."}}
+            tag = {"ETag": {"schema": {"type": "string"}, "description": "Version, for If-None-Match."}}
             described["responses"]["200"]["headers"] = tag
             described["responses"]["304"] = {
                 "description": "The content still has the ETag in If-None-Match."
@@ -218,7 +220,7 @@ _OPERATIONS: Final[dict[Callable[..., Any], Serves]] = {}
 
 
 def routes(part: object) -> list[web.RouteDef]:
-    """Return what the handlers among an object's methods serve."""
+    """Return the routes of all handlers among an object's methods."""
     return [
         web.route(serves.method, serves.path, MethodType(handler, part))
         for handler, serves in _OPERATIONS.items()
@@ -231,42 +233,42 @@ def content(body: type | dict[str, Any], media: str = JSON) -> dict[str, Any]:
 
 
 def read(path: str, said: str, *, query: str = "", gone: str | None = None, **more: Any) -> Serves:
-    """Describe a handler that reads the table; ``more`` as of :class:`Serves`.
+    """Describe a handler that reads the table. ``more`` are arguments of :class:`Serves`.
 
     Args:
-        query: Parameters beside the freshness.
-        gone: Meaning of a 404.
+        query: Query parameters in addition to ``consistency``.
+        gone: Description of status 404; None if the handler never answers 404.
     """
     problems = ({} if gone is None else {404: gone}) | _READ_PROBLEMS
     return Serves("GET", path, said, problems, query=f"consistency {query}", **more)
 
 
 def listing(path: str, said: str, answer: type, *, query: str, gone: str | None = None) -> Serves:
-    """Describe a handler that lists a part of the table, page by page, as :func:`read`."""
+    """Describe a handler that returns a list from the table page by page; see :func:`read`."""
     query = f"{query} limit cursor index epoch wait"
     return read(path, said, query=query, gone=gone, answer=answer, tagged=True)
 
 
 def change(method: str, path: str, said: str, **more: Any) -> Serves:
-    """Describe a handler that changes the group; ``more`` as of :class:`Serves`."""
+    """Describe a handler that changes the group. ``more`` are arguments of :class:`Serves`."""
     return Serves(method, path, said, _CHANGE_PROBLEMS, query="timeout", **more)
 
 
 def change_kv(method: str, said: str, **more: Any) -> Serves:
-    """Describe a handler that changes a KV value; ``more`` as of :class:`Serves`."""
+    """Describe a handler that changes a KV value. ``more`` are arguments of :class:`Serves`."""
     problems = _KV_PROBLEMS | ({404: "There is no such key."} if method == "DELETE" else {})
     return Serves(method, "/v1/kv/{namespace}/{key}", said, problems, query="timeout", **more)
 
 
 def _rank(operation: tuple[Any, Serves]) -> tuple[bool, bool]:
-    """Return an operation's sort key: reads and the process, then the group, then unversioned paths."""
+    """Return an operation's sort key: table and process first, then the raft group, then other paths."""
     path = operation[1].path
     return not path.startswith("/v1/"), path.startswith("/v1/raft/")
 
 
 @cache
 def document() -> bytes:
-    """Return the document, encoded."""
+    """Return the OpenAPI document as JSON."""
     paths: dict[str, dict[str, Any]] = {}
     types: list[type] = [answers.ProblemDetails, answers.TopicRouteData, answers.Snapshot]
     types += [answers.Broker, answers.Cluster]
@@ -283,8 +285,8 @@ def document() -> bytes:
                 "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
                 "description": "Reads of a nameserver's route table, and administration of its raft group. "
                 "Every read of the table has the requested consistency. Status, digest, health and metrics "
-                "are about this process and always answered. Changes of the group need a token, are off "
-                "without --http-token-file, and only the leader makes them.",
+                "describe this process and are always answered. Changes need the token of "
+                "--http-token-file, and are off without this flag. Only the leader changes the group.",
             },
             "paths": paths,
             "components": {
@@ -296,7 +298,7 @@ def document() -> bytes:
                     "token": {
                         "type": "http",
                         "scheme": "bearer",
-                        "description": "The token in the file of the nameserver's --http-token-file.",
+                        "description": "The token in the file that --http-token-file names.",
                     }
                 },
             },

@@ -1,6 +1,6 @@
-"""Sorted names, kept up to date in steps: the cost of a page depends on its size, not on the table's.
+"""Sorted names, kept up to date in steps. The time for a page does not depend on the table's size.
 
-Pure.
+This module does no I/O.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.remoting.steps import STEP, Steps, in_chunks
 
 MERGE_MAX: Final = 32 * STEP
-"""Number of names that one step merges, in one call into C of some 2 ms."""
+"""Largest number of names that one step merges: one call into C, which takes some 2 ms."""
 
 
 def sorting(names: Iterable[str]) -> Steps[list[str]]:
@@ -34,12 +34,12 @@ def sorting(names: Iterable[str]) -> Steps[list[str]]:
 
 
 def _merging(one: list[str], other: list[str]) -> Steps[list[str]]:
-    """Merge two sorted lists. Large lists are merged in parts, which end at names of the larger list."""
+    """Merge two sorted lists. Split large lists into parts that end at names of the larger list."""
     if len(one) < len(other):
         one, other = other, one
     if not other or len(one) + len(other) <= MERGE_MAX:
         merged = one + other
-        merged.sort()  # The list consists of two sorted runs, which sort() merges.
+        merged.sort()  # Fast: the list consists of two sorted runs, which sort() only merges.
         yield
         return merged
     half = len(one) // 2
@@ -50,23 +50,23 @@ def _merging(one: list[str], other: list[str]) -> Steps[list[str]]:
 
 
 class TopicOrder:
-    """The sorted topics of a table; a read first applies the table's changes to them.
+    """The sorted topics of a table. A reader first calls :meth:`catching_up` to apply the table's changes.
 
-    Only one task at a time may use it.
+    Only one task at a time may use this object.
 
     Args:
-        view: Returns the present view of the table.
+        view: Function that returns the current view of the table.
     """
 
     def __init__(self, view: Callable[[], RouteView], log: ChangeLog) -> None:
         self._view = view
         self._log = log
-        self._at: tuple[int, int] | None = None  # epoch and revision
-        self._blocks: list[list[str]] = []  # no block is empty
+        self._at: tuple[int, int] | None = None  # epoch and revision up to which changes are applied
+        self._blocks: list[list[str]] = []  # the sorted names, in blocks that are never empty
         self._lasts: list[str] = []  # the last name of each block
 
     def catching_up(self) -> Steps[None]:
-        """Apply all changes up to the revision of the log, which may rise meanwhile."""
+        """Apply all changes of the log, including changes that arrive during the steps."""
         log = self._log
         while self._at != (log.epoch, log.revision):
             at = self._at
@@ -95,16 +95,16 @@ class TopicOrder:
         self._at = at
 
     def names(self) -> list[str]:
-        """Return all names, in order."""
+        """Return all names, sorted."""
         found: list[str] = []
         for block in self._blocks:
             found += block
         return found
 
     def after(self, name: str | None, prefix: str = "") -> Iterator[str]:
-        """Yield the names that begin with ``prefix``, in order: those after ``name``, or all if it is None.
+        """Yield the sorted names that begin with ``prefix``; if ``name`` is given, only names after it.
 
-        The iterator is valid until the order changes.
+        The iterator is valid until a name is added or removed.
         """
         if name is None or name < prefix:
             place, find = prefix, bisect_left

@@ -1,4 +1,4 @@
-"""Answers over HTTP: JSON, and errors as problem details (RFC 9457)."""
+"""Headers of HTTP answers, and errors as problem details (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .answers import ProblemDetails
 
 JSON: Final = "application/json"
 PROBLEM: Final = "application/problem+json"
-#: Headers of every answer. Server names the program without its version, so that a scan for known flaws
-#: learns nothing from it.
+#: Headers of every answer. The header Server names the program without its version, so that a scan for known
+#: vulnerabilities learns nothing.
 HEADERS: Final = {
     "Server": "mqnamesrv",
     "Cache-Control": "no-store",
@@ -25,14 +25,14 @@ HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
 }
-#: Headers of a refusal whose cause may end within a second.
+#: Headers of an error whose cause may end within a second: the client may then ask again.
 ASK_AGAIN: Final = {"Retry-After": "1"}
-#: Phrases of RFC 9110, where a Python release still has older ones.
+#: Titles of RFC 9110 for statuses for which some Python releases have an older title.
 _TITLES: Final = {413: "Content Too Large"}
 
 
 class Problem(Exception):
-    """An error as RFC 9457 describes it.
+    """An error answer with problem details (RFC 9457).
 
     Args:
         headers: Headers in addition to those of every answer.
@@ -49,7 +49,7 @@ class Problem(Exception):
         self._headers = {**HEADERS, **(headers or {})}
 
     def response(self, instance: str) -> web.Response:
-        """Return the answer."""
+        """Return the HTTP answer for the request with path ``instance``."""
         details = msgspec.structs.replace(
             self.details, detail=encodable(self.details.detail), instance=encodable(instance)
         )
@@ -59,7 +59,7 @@ class Problem(Exception):
 
 
 def encodable(text: str) -> str:
-    """Return a text with its bytes escaped that are no UTF-8: aiohttp keeps them as lone surrogates."""
+    """Return a text that UTF-8 can encode: escape the lone surrogates that aiohttp makes of invalid bytes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -67,7 +67,7 @@ def check_query(request: web.Request, known: set[str]) -> None:
     """Refuse parameters that the handler does not read.
 
     Raises:
-        Problem: 400, naming the first.
+        Problem: With status 400, for the first parameter that is not in ``known``.
     """
     for name in request.query:
         if name not in known:

@@ -32,7 +32,7 @@ from .shortcut import ROUTE_PATH, Asked, Waiting
 
 #: Longest ``wait`` of a blocking query, in seconds.
 WAIT_MAX_S: Final = 60.0
-#: Longest time in seconds that a read waits for its freshness. A read of default freshness gives up earlier.
+#: Longest wait of a read for its freshness, in seconds. Reads of default freshness give up earlier.
 READ_WITHIN_S: Final = 2.45
 _Read = TypeVar("_Read", bound=answers.Read)
 _WAIT: Final = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)s?")
@@ -41,11 +41,11 @@ _LIST: Final = _BLOCKING | {"prefix", "limit", "cursor"}
 
 
 class Reads:
-    """The resources below ``/v1`` that read the table.
+    """Handlers of the resources below ``/v1`` that read the table.
 
     Attributes:
         order: The sorted topics; only tasks in the lane may use them.
-        waits: Timeouts of the blocking queries that wait within a handler.
+        waits: Timeouts of the blocking queries that wait inside a handler.
         waiting: Blocking route queries that wait without a handler.
     """
 
@@ -68,10 +68,10 @@ class Reads:
 
     @property
     def life(self) -> int:
-        """Epoch of the table: revisions of one epoch can be compared. 0 while it is unknown.
+        """Epoch of the table, or 0 while it is unknown. Revisions can be compared within one epoch only.
 
-        Independent mode has one epoch for each start of a process. In raft mode, all members of a group share
-        one.
+        In independent mode, every start of the process has an epoch of its own. In raft mode, all members of
+        a group have the same epoch.
         """
         if not self._life:
             if (operations := self._consistency.operations) is None:
@@ -81,19 +81,19 @@ class Reads:
         return self._life
 
     def end(self) -> None:
-        """Answer every blocking query with the present state; later queries do not wait."""
+        """Answer every blocking query with the present state. Later queries do not wait."""
         self.ended = True
         self.waiting.end()
         now = asyncio.get_running_loop().time()
         for limit in self.waits:
-            if not limit.expired():  # A query that began in this very turn of the loop may have no time left.
+            if not limit.expired():  # An expired timeout cannot be changed, and its query ends anyway.
                 limit.reschedule(now)
 
     async def view(self, request: web.Request, *, known: frozenset[str] = frozenset()) -> RouteView:
-        """Return the view with the requested freshness; wait for contact or a read barrier if it needs one.
+        """Return the view with the requested freshness. If needed, wait for contact or for a read barrier.
 
         Args:
-            known: Parameters beside the freshness.
+            known: Allowed query parameters in addition to ``consistency``.
         """
         check_query(request, {"consistency"} | known)
         word = request.query.get("consistency", Freshness.DEFAULT.value)
@@ -114,10 +114,10 @@ class Reads:
     def answer(
         self, kind: type[_Read], view: RouteView, *, index: int | None = None, **members: Any
     ) -> _Read:
-        """Answer with the values that were read, and their origin.
+        """Return an answer with the given values, and with the mode, index, epoch and contact of the table.
 
         Args:
-            index: Index of the requested topic; None for the table's index.
+            index: Index of the requested topic; None uses the table's index.
             members: Values of the fields of ``kind``.
         """
         status = self._consistency.status()
@@ -144,12 +144,12 @@ class Reads:
         known: frozenset[str] = _LIST | {"cluster"},
         **members: str,
     ) -> Answer:
-        """Answer with a page of a list, or with 304 if the page has not changed.
+        """Return a page of a list as answer, or status 304 if the page has not changed.
 
         Args:
-            member: Name of the answer's member that holds the list.
-            make: Makes the page; None if there is no such list.
-            parts: Number of texts in a cursor.
+            member: Name of the answer's JSON member that holds the list.
+            make: Function that makes the page; it returns None if the list does not exist.
+            parts: Number of texts in a cursor of this list.
         """
         wanted = _wanted(request, parts=parts)
         after, epoch, wait_s = _blocking(request)
@@ -164,8 +164,8 @@ class Reads:
             return unchanged
 
         def work() -> Steps[web.Response]:
-            # Read the index first: the list may or may not contain later changes, because the table may be
-            # ahead of its log.
+            # Read the index before the list. The table may be ahead of the change log, so the list may
+            # contain later changes. But the list must contain all changes up to the index.
             index, tag = min(view.revision, changes.revision), self._tag(changes.changed_at[kind])
             page = yield from make(view, wanted)
             if page is None:
@@ -177,20 +177,20 @@ class Reads:
         return await self._lane.run(work(), is_wanted=lambda: request.transport is not None)
 
     def _tag(self, index: int, *more: object) -> str:
-        """Return an entity tag. It is weak, because answers with it may state different ages of contact."""
+        """Return a weak entity tag: answers with equal tags may state different ages of contact."""
         parts = self.life, self._consistency.changes.epoch, index, *more
         return f'W/"{"-".join(map(str, parts))}"'
 
     @staticmethod
     def _unchanged(request: web.Request, tag: str) -> web.Response | None:
-        """Return the answer 304 for a client that already has the content with this tag."""
+        """Return a 304 answer if the request's If-None-Match names the tag, else None."""
         if not has_tag(request.headers.get("If-None-Match"), tag):
             return None
         return web.Response(status=304, headers={**HEADERS, "ETag": tag})
 
     @listing("/v1/topics", "The topics.", answers.Topics, query="prefix contains cluster")
     async def list_topics(self, request: web.Request) -> Answer:
-        """Names of topics, sorted."""
+        """List the names of topics, sorted."""
         return await self._list(
             request,
             Kind.TOPICS,
@@ -204,12 +204,12 @@ class Reads:
         ROUTE_PATH,
         "The route.",
         query="index epoch wait",
-        gone="No broker lists the topic; events and likely_causes say why.",
+        gone="No broker has the topic; events and likely_causes say why.",
         answer=answers.Route,
         tagged=True,
     )
     async def get_route(self, request: web.Request) -> Answer:
-        """Return the route of a topic, as RocketMQ's request 105 has it."""
+        """Return the route of a topic, as in RocketMQ's answer to request 105."""
         topic = request.match_info["topic"]
         after, epoch, wait_s = _blocking(request)
         view = await self.view(request, known=_BLOCKING)
@@ -242,7 +242,7 @@ class Reads:
         return response
 
     def _route_response(self, view: RouteView, topic: str) -> web.Response | None:
-        """Return the answer with the route of a topic; None if it has none."""
+        """Return the answer with the route of a topic, or None if the topic has no route."""
         current = self._settings.current
         route = route_of(view, topic, current)
         if route is None:
@@ -258,10 +258,10 @@ class Reads:
         return _response(msgspec.json.encode(body), self._tag(view.topic_revision(topic), *shown_as))
 
     async def wait(self, change: Callable[[float], Awaitable[object]], wait_s: float) -> None:
-        """Wait for a change, at most ``wait_s`` seconds; return at once when the server stops.
+        """Wait at most ``wait_s`` seconds for a change. Return at once when the server stops.
 
         Args:
-            change: Waits for the change until the deadline that it is called with.
+            change: Function that waits for the change until the loop time that it gets as argument.
         """
         deadline = asyncio.get_running_loop().time() + (0.0 if self.ended else wait_s)
         try:
@@ -275,7 +275,7 @@ class Reads:
 
     @read("/v1/topics/{topic}/explain", "The explanation.")
     async def explain_topic(self, request: web.Request) -> answers.Explanation:
-        """Why a topic has its route, or has none."""
+        """Explain why a topic has its route, or why it has no route."""
         topic = request.match_info["topic"]
         view = await self.view(request)
         explanation = self._consistency.explain(topic)
@@ -292,7 +292,7 @@ class Reads:
 
     @listing("/v1/brokers", "The brokers.", answers.Brokers, query="broker_prefix broker_contains cluster")
     async def list_brokers(self, request: web.Request) -> Answer:
-        """Registered brokers, by cluster and address."""
+        """List the registered brokers, sorted by cluster and address."""
         last_seen_s = self._consistency.last_seen_s
         return await self._list(
             request,
@@ -306,12 +306,12 @@ class Reads:
 
     @listing("/v1/clusters", "The clusters.", answers.Clusters, query="prefix cluster")
     async def list_clusters(self, request: web.Request) -> Answer:
-        """Clusters, their broker names and addresses by broker id."""
+        """List the clusters with their broker names, and the addresses of each name by broker id."""
         return await self._list(request, Kind.BROKERS, answers.Clusters, "clusters", lists.clusters_page)
 
     @listing("/v1/kv", "The namespaces.", answers.KvNamespaces, query="prefix")
     async def list_kv_namespaces(self, request: web.Request) -> Answer:
-        """Namespaces of the KV configuration, sorted."""
+        """List the namespaces of the KV configuration, sorted."""
         return await self._list(
             request, Kind.KV, answers.KvNamespaces, "namespaces", lists.namespaces_page, known=_LIST
         )
@@ -324,7 +324,7 @@ class Reads:
         gone="The namespace never existed.",
     )
     async def get_kv_namespace(self, request: web.Request) -> Answer:
-        """One namespace of the KV configuration."""
+        """Return the keys and values of one namespace of the KV configuration."""
         namespace = request.match_info["namespace"]
         return await self._list(
             request,
@@ -344,12 +344,12 @@ class Reads:
         tagged=True,
     )
     async def get_kv_value(self, request: web.Request) -> Answer:
-        """One value of the KV configuration. Changes name its entity tag in If-Match."""
+        """Return one value of the KV configuration. A later change can send the ETag in If-Match."""
         view = await self.view(request)
         return self.kv_value(request, view)
 
     def kv_value(self, request: web.Request, view: RouteView) -> web.Response:
-        """Answer with the value that a request names."""
+        """Return the answer with the KV value that the request's path names."""
         namespace, key = request.match_info["namespace"], request.match_info["key"]
         entry = view.kv_value(namespace, key)
         if entry is None:
@@ -363,7 +363,7 @@ class Reads:
         return _response(msgspec.json.encode(body), tag)
 
     def kv_tag(self, entry: KvEntry) -> str:
-        """Return a strong entity tag of a value, because changes depend on it."""
+        """Return the entity tag of a value. It must be strong, because conditional changes compare it."""
         return f'"{self.life}-{self._consistency.changes.epoch}-{entry.revision}"'
 
 
@@ -372,10 +372,10 @@ def _response(body: bytes, tag: str) -> web.Response:
 
 
 def _wanted(request: web.Request, *, parts: int) -> Wanted:
-    """Return the part of a list that a request asks for.
+    """Return the part of a list that a request describes.
 
     Args:
-        parts: Number of texts in a cursor.
+        parts: Number of texts in a cursor of this list.
     """
     limit = whole_number(request, "limit")
     if limit is not None and not 1 <= limit <= lists.LIMIT_MAX:
@@ -393,7 +393,7 @@ def _wanted(request: web.Request, *, parts: int) -> Wanted:
 
 
 def whole_number(request: web.Request, name: str) -> int | None:
-    """Return a whole number from the query, None if the query has none."""
+    """Return a whole number from the query, or None if the query lacks the parameter."""
     text = request.query.get(name)
     if text is not None and not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise Problem(400, f"{name}={text[:40]} is no whole number")
@@ -401,7 +401,7 @@ def whole_number(request: web.Request, name: str) -> int | None:
 
 
 def _blocking(request: web.Request) -> tuple[int | None, int | None, float]:
-    """Return the index above which to wait, its epoch, and the longest wait in seconds."""
+    """Return the index above which a blocking query waits, its epoch, and its longest wait in seconds."""
     for name in ("wait", "epoch"):
         if name in request.query and "index" not in request.query:
             raise Problem(400, f"{name} needs index")

@@ -1,12 +1,16 @@
 """Blocking route queries of clients that watch a topic, answered without aiohttp.
 
-A client that watches a topic sends the same request again and again; only the number of ``index`` differs.
-aiohttp reads the first one. This module recognises a later one on the same connection by its bytes: only that
-number differs, so all results of reading and checking the first one hold for it, too.
+A client that watches a topic repeats the same request; only the number in ``index`` differs. aiohttp handles
+the first request. This module recognises later requests of the same connection by their bytes. Since only the
+number differs, the results of reading and checking the first request hold for the later requests too.
 
-Known queries for one topic wait in one list, without a task for each. A change answers all of them from one
-encoded answer. aiohttp still handles the unusual cases: a topic without a route, a read without contact to a
-leader, a large answer, and further bytes of the client before its answer.
+Such queries for one topic wait in one list, without a task for each query. A change of the topic answers all
+of them with one encoded answer. aiohttp still handles the unusual cases:
+
+- a topic without a route,
+- a read while there is no contact with a leader,
+- a large answer,
+- more bytes from the client before its answer.
 """
 
 from __future__ import annotations
@@ -33,9 +37,10 @@ log = logging.getLogger(__name__)
 
 ROUTE_PATH: Final = "/v1/topics/{topic}/route"
 BODY_MAX: Final = 64 << 10
-"""Size of a body in bytes above which aiohttp sends the answer, because it waits for a slow reader."""
+"""Largest body in bytes that the shortcut sends. aiohttp sends larger answers, because it waits for a slow
+reader."""
 AT_ONCE: Final = 64
-"""Queries that are answered in one turn of the loop."""
+"""Largest number of queries that are answered in one turn of the event loop."""
 _QUERY: Final = re.compile(
     rb"(GET /[^ ?#\r\n]*\?(?:[^ #\r\n]*&)?index=)([0-9]{1,18})((?:&[^ #\r\n]*)? HTTP/1\.1\r\n.*\r\n\r\n)",
     re.DOTALL,
@@ -43,7 +48,7 @@ _QUERY: Final = re.compile(
 
 
 class Asked(NamedTuple):
-    """All parameters of a blocking query beside its index."""
+    """All parameters of a blocking query except its index."""
 
     topic: str
     epoch: int | None
@@ -53,11 +58,14 @@ class Asked(NamedTuple):
 
 
 _Form = tuple[str, Freshness, bool]
-"""Two queries with the same values get the same answer at one moment: topic, freshness, gzip."""
+"""Topic, freshness and use of gzip of a query.
+
+Queries with equal values that are answered at the same moment get equal answers.
+"""
 
 
 class _Known(NamedTuple):
-    """A request that was read: its bytes before and after the index, and their meaning."""
+    """A request that was read and checked: its bytes before and after the index, and its parameters."""
 
     before: bytes
     behind: bytes
@@ -66,7 +74,7 @@ class _Known(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Query:
-    """A query that waits; see :class:`routekeeper.remoting.http.listener.Held`."""
+    """A waiting query; implements :class:`routekeeper.remoting.http.listener.Held`."""
 
     connection: HttpConnection
     data: bytes
@@ -87,11 +95,12 @@ class _Query:
 
 
 class Waiting:
-    """The known queries that wait, by topic; see :class:`routekeeper.remoting.http.listener.Shortcut`.
+    """The waiting queries, by topic; implements :class:`routekeeper.remoting.http.listener.Shortcut`.
 
     Args:
-        respond: Makes the answer with the route of a topic; None if it has none.
-        answered: Called for each answer with path, status, seconds.
+        respond: Function that makes the answer with a topic's route. It returns None if the topic has no
+            route.
+        answered: Function called for each answer, with path, status and seconds.
     """
 
     def __init__(
@@ -105,15 +114,15 @@ class Waiting:
         self._respond = respond
         self._answered = answered
         self._topics: dict[str, dict[_Query, None]] = {}
-        self._due: dict[str, None] = {}  # topics that have changed
+        self._due: dict[str, None] = {}  # topics that have changed, whose queries must be answered
         self._ended = False
 
     def __len__(self) -> int:
-        """Return how many queries wait."""
+        """Return the number of waiting queries."""
         return sum(map(len, self._topics.values()))
 
     def learn(self, request: web.Request, asked: Asked) -> None:
-        """Remember an answered query, if later queries of its connection can be recognised by their bytes."""
+        """Remember an answered query, if later queries of the connection can be recognised by their bytes."""
         connection = request.protocol
         if not isinstance(connection, HttpConnection) or asked.freshness is Freshness.LINEARIZABLE:
             return
@@ -127,7 +136,10 @@ class Waiting:
             connection.known = _Known(match[1], match[3], asked)
 
     def take(self, connection: HttpConnection, data: bytes) -> _Query | None:
-        """Take a query that has to wait, if its connection has sent such a query before."""
+        """Return a query that now waits here, or None if aiohttp must handle the request.
+
+        aiohttp handles the first query of a connection, and every query that can be answered at once.
+        """
         known: _Known | None = connection.known
         if known is None or self._ended:
             return None
@@ -154,7 +166,7 @@ class Waiting:
         return query
 
     def end(self) -> None:
-        """Answer all queries; from now on no query waits."""
+        """Answer all queries. Later queries do not wait."""
         self._ended = True
         answers: dict[_Form, bytes | None] = {}
         for queries in list(self._topics.values()):
@@ -162,7 +174,7 @@ class Waiting:
                 self._finish(query, answers, last=True)
 
     def left(self, query: _Query) -> None:
-        """Remove a query that does not wait any more."""
+        """Remove a query that no longer waits."""
         topic = query.asked.topic
         queries = self._topics[topic]
         del queries[query]
@@ -176,7 +188,7 @@ class Waiting:
         self._due[topic] = None
 
     def _answer_due(self) -> None:
-        """Answer the next queries whose topic has changed; equal answers are encoded once."""
+        """Answer the next queries whose topic has changed. Encode equal answers only once."""
         answers: dict[_Form, bytes | None] = {}
         view = self._consistency.view(Freshness.STALE)
         room = AT_ONCE
@@ -198,10 +210,10 @@ class Waiting:
             asyncio.get_running_loop().call_soon(self._answer_due)
 
     def _finish(self, query: _Query, answers: dict[_Form, bytes | None], *, last: bool = False) -> None:
-        """Answer a query with the present route; reuse the answers of this turn of the loop.
+        """Answer a query with the present route. ``answers`` holds answers already encoded in this call.
 
         Args:
-            last: Close the connection after the answer.
+            last: True closes the connection after the answer.
         """
         asked, connection = query.asked, query.connection
         form = asked.topic, asked.freshness, asked.accepts_gzip
@@ -217,19 +229,19 @@ class Waiting:
             if last:
                 connection.leave()
             self._answered(ROUTE_PATH, 200, time.perf_counter() - query.begun)
-        except Exception:  # This is the boundary of one request: the others are answered all the same.
+        except Exception:  # An error in one query must not stop the answers to other queries.
             log.exception("watched route was not answered topic=%s", asked.topic)
             connection.end()
 
     def _answer(self, asked: Asked) -> bytes | None:
-        """Return the whole answer; None if aiohttp has to send it."""
+        """Return the whole HTTP answer, or None if aiohttp must send it."""
         try:
             view = self._consistency.view(asked.freshness)
         except NoQuorum:
             return None
         try:
             response = self._respond(view, asked.topic)
-        except Exception:  # aiohttp answers such a request itself, with an error
+        except Exception:  # Hand the request to aiohttp, which then answers it with an error.
             log.exception("answer of watched route failed topic=%s", asked.topic)
             return None
         if response is None or not isinstance(body := response.body, bytes) or len(body) > BODY_MAX:
@@ -245,7 +257,7 @@ class Waiting:
 
 
 def _whole(body: bytes) -> bytes:
-    """Compress a small body at once."""
+    """Compress a small body in one step."""
     steps = compressing(body)
     while True:
         try:

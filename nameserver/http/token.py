@@ -1,4 +1,4 @@
-"""Conditions of changes over HTTP: the token of ``--http-token-file``, a deadline, a bounded body."""
+"""Requirements of changes over HTTP: the token of ``--http-token-file``, a deadline, a bounded body."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .problems import Problem, check_query
 
 log = logging.getLogger(__name__)
 
-#: Longest time of a change if the request names none, in seconds. A new member has to catch up first.
+#: Default time limit of a change, in seconds. It is long, because a new member must first catch up.
 TIMEOUT_S: Final = 30.0
-#: Longest time in seconds that a request may name. It is below the silence after which HTTP connections
-#: close.
+#: Largest time limit that a request may name, in seconds. It must be below the time after which the server
+#: closes silent HTTP connections.
 TIMEOUT_MAX_S: Final = 100.0
 _TIMEOUT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)s?")
 
 
 class Token:
-    """The token that senders of changes must know.
+    """Check of the token that every change must send.
 
     Args:
         word: The token, from ``--http-token-file``; None refuses every change.
@@ -38,10 +38,10 @@ class Token:
         """Refuse a request that does not send the token.
 
         Args:
-            changes: How the refusal names the changes.
+            changes: Name of the changes in the error text.
 
         Raises:
-            Problem: 401, or 403 where there is no token.
+            Problem: With status 401, or with 403 if this nameserver has no token.
         """
         if self._proof is None:
             raise Problem(403, f"{changes} are off: this nameserver has no --http-token-file")
@@ -49,7 +49,7 @@ class Token:
         scheme, _, token = (given or "").partition(" ")
         if given is None:
             raise _challenge("this needs the header Authorization: Bearer TOKEN")
-        # Compare digests of equal length, so that the time taken reveals nothing about the token.
+        # Compare digests of equal length, so that the comparison's time reveals nothing about the token.
         known = hmac.compare_digest(_proof(token.strip()), self._proof)
         if scheme.lower() != "bearer" or not known:
             self._log_refusal(request)
@@ -58,7 +58,7 @@ class Token:
 
     def _log_refusal(self, request: web.Request) -> None:
         now = asyncio.get_running_loop().time()
-        if now - self._refusal_logged_at >= 1.0:  # A flood of wrong tokens must not cause a log line each.
+        if now - self._refusal_logged_at >= 1.0:  # A flood of wrong tokens must not flood the log.
             self._refusal_logged_at = now
             log.warning(
                 "admin request refused reason=wrong token peer=%s path=%s", request.remote, request.path
@@ -74,7 +74,7 @@ def _proof(token: str) -> bytes:
 
 
 def deadline_of(request: web.Request) -> float:
-    """Return the loop time by which the request wants to be answered."""
+    """Return the loop time by which the request must end."""
     check_query(request, {"timeout"})
     text = request.query.get("timeout", f"{TIMEOUT_S}s")
     match = _TIMEOUT.fullmatch(text)
@@ -84,7 +84,7 @@ def deadline_of(request: web.Request) -> float:
 
 
 async def read_body(request: web.Request, *, limit: int) -> bytes:
-    """Return a request's body; stop reading a body that is above the limit."""
+    """Return a request's body. Stop reading once the body exceeds the limit."""
     body = bytearray()
     if (request.content_length or 0) <= limit:
         try:
@@ -94,7 +94,7 @@ async def read_body(request: web.Request, *, limit: int) -> bytes:
                     break
             else:
                 return bytes(body)
-        # The client is gone, so this answer only appears in the log of requests.
+        # The client has closed the connection, so only the log of requests shows this error.
         except ConnectionError as error:
             raise Problem(400, "the connection ended before the body did") from error
     raise Problem(413, f"a body of at most {limit} bytes is taken here")

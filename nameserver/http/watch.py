@@ -1,8 +1,8 @@
-"""One watch: the server-sent events that follow from a table's changes after an id.
+"""One watch: the server-sent events for all changes of a table after an event id.
 
-Pure. Ids name a revision of the table, so in a raft group a watcher can continue at any member. An event
-without an id is a part of a larger change: a watcher whose connection ends there continues from the last id
-before it.
+This module does no I/O. An id names a revision of the table, so in a raft group a watcher can continue at any
+member. An event without an id is one part of a larger change. If the connection ends after such an event, the
+watcher continues from the last id that it received.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ from .lists import InCluster, broker_answers
 from .order import TopicOrder
 
 KINDS: Final = ("topics", "brokers", "members")
-"""Kinds of events that are sent if a request names none."""
+"""Kinds of events that a watcher gets if its request names no kind."""
 ALL_KINDS: Final = (*KINDS, "console")
 """Kinds of events that a request may name."""
 COMMENT_S: Final = 15.0
-"""Silence in seconds after which a comment is sent: it keeps proxies from closing the connection."""
+"""Seconds without events after which a comment is sent, so that proxies do not close the connection."""
 COMMENT: Final = b":\n\n"
 PAUSE_MIN_S: Final = 0.1
-"""Least time in seconds between two reads of the changes. An entry that changes twice meanwhile is sent once.
-"""
+"""Shortest time in seconds between two reads of the changes. An entry that changes twice in this time is sent
+once."""
 PAUSE_PER_NAME_S: Final = 0.000_02
-"""Further time in seconds for each name that was read: so a watch costs at most a few percent of one core,
-however many changes come. A watch for which the log is too short gets the whole state instead of every
-change.
+"""Seconds by which each name in a read prolongs the pause before the next read.
+
+So a watch costs at most a few percent of one core, no matter how many changes come. If the log of changes is
+too short for a watch, the watch gets the whole state instead of every change.
 """
 LOOK_MAX: Final = 5 * STEP
-"""Largest number of changed topics that one read handles; the others follow."""
+"""Largest number of changed topics that one read handles. The next reads handle further topics."""
 
 _ID: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})")
 
 
 class Place(NamedTuple):
-    """A watcher's progress: it has received all changes up to a revision of an epoch."""
+    """A watcher's progress: the watcher has received all changes up to this revision of this epoch."""
 
     life: int
     epoch: int
@@ -54,7 +55,7 @@ class Place(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Place | None:
-        """Return the place that an id names, None if it is no id of ours."""
+        """Return the progress that an event id names, or None if the id has another form."""
         match = _ID.fullmatch(text)
         return None if match is None else cls(*map(int, match.groups()))
 
@@ -63,7 +64,10 @@ class Place(NamedTuple):
 
 
 class Reset(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of ``reset``: everything sent before is void. The whole state follows if it was requested."""
+    """Data of a ``reset`` event: the client must discard all earlier data.
+
+    The whole state follows if the client requested it.
+    """
 
     reason: str
     epoch: answers.Epoch
@@ -71,7 +75,7 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of ``topics``: names of topics with new or changed routes, and names of removed topics."""
+    """Data of a ``topics`` event: names of topics with new or changed routes, and of removed topics."""
 
     index: int
     changed: list[str] = []
@@ -82,14 +86,14 @@ class TopicChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker that is listed no more."""
+    """A broker that the table no longer lists."""
 
     cluster: str
     broker_addr: str
 
 
 class BrokerChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of ``brokers``: changed brokers in their present state, and removed brokers."""
+    """Data of a ``brokers`` event: changed brokers in their present state, and removed brokers."""
 
     index: int
     changed: list[answers.Broker] = []
@@ -97,7 +101,7 @@ class BrokerChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupMembers(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of ``members``: the group as this nameserver sees it. These events have no ids."""
+    """Data of a ``members`` event: the group as this nameserver sees it. These events have no ids."""
 
     mode: answers.Mode
     role: str
@@ -110,14 +114,17 @@ class GroupMembers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsoleChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of ``console``: the picture of all nameservers, or its history, has changed."""
+    """Data of a ``console`` event: the comparison of all nameservers, or the history, has changed."""
 
     tag: Annotated[str, said("Tag of the picture; empty before other nameservers were asked.")]
     happened: int
 
 
 class Complete(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of ``complete``: the whole state was sent. An entry not named since ``reset`` does not exist."""
+    """Data of a ``complete`` event: the whole state was sent.
+
+    Entries that were not sent since the ``reset`` event do not exist.
+    """
 
     index: int
 
@@ -132,12 +139,12 @@ class Filter(NamedTuple):
 
 
 class Watch:
-    """Makes the events of one watcher.
+    """Source of one watcher's events.
 
     Args:
-        life: Epoch of the table, see :attr:`.reads.Reads.life`.
+        life: Epoch of the table; see :attr:`.reads.Reads.life`.
         order: The sorted topics.
-        place: Position that the watcher had reached; None for a new watcher.
+        place: Progress that the watcher had reached before; None for a new watcher.
     """
 
     def __init__(
@@ -149,32 +156,32 @@ class Watch:
         self._wanted = wanted
         self._begins = place is None
         self._place = place
-        self._told_until: str | None = None  # steps that list the topics, while the whole state is sent
-        self._state: Place | None = None  # revision of the state that is sent
-        self._told_of = 0  # topics of the next change, if one read cannot handle all of them
+        self._told_until: str | None = None  # last topic sent while the whole state is being sent, in steps
+        self._state: Place | None = None  # progress that the watcher reaches with the state being sent
+        self._told_of = 0  # number of topics already sent of a change that is too large for one read
         self._members: GroupMembers | None = None
         self._console: ConsoleChange | None = None
         self._looked_at = 0
 
     @property
     def revision(self) -> int:
-        """Revision up to which the watcher knows all changes."""
+        """Revision up to which the watcher has received all changes; -1 if there is none yet."""
         return self._place.revision if self._place is not None else -1
 
     @property
     def is_telling(self) -> bool:
-        """Return whether more events are ready now."""
+        """True if more events are ready now."""
         return self._state is not None or self._told_of > 0
 
     def take_pause(self) -> float:
-        """Return how long to wait before the next read of the changes, in seconds."""
+        """Return the seconds to wait before the next read of the changes; reset the count of read names."""
         looked_at, self._looked_at = self._looked_at, 0
         return PAUSE_MIN_S + looked_at * PAUSE_PER_NAME_S
 
     def look(
         self, view: RouteView, members: GroupMembers, console: ConsoleChange | None = None
     ) -> Steps[bytes]:
-        """Return the next events to send: a part of the state, or the changes since the last read."""
+        """Return the next events to send, encoded: part of the state, or the changes since the last read."""
         events = []
         if "members" in self._wanted.kinds and members != self._members:
             self._members = members
@@ -209,7 +216,7 @@ class Watch:
         return [event("reset", reset)]
 
     def _more_state(self, view: RouteView) -> Steps[list[bytes]]:
-        """Send the next topics, and after the last topic the brokers."""
+        """Return events for the next topics of the state; after the last topic, also for all brokers."""
         state, kinds = self._state, self._wanted.kinds
         assert state is not None
         events = []
@@ -235,7 +242,7 @@ class Watch:
         return events
 
     def _changes(self, view: RouteView, changes: list[Change]) -> Steps[list[bytes]]:
-        """Send each changed entry once, in its present state: all, or as many as one read may handle."""
+        """Return events that name each changed entry once. Handle at most :data:`LOOK_MAX` topics."""
         kinds, place = self._wanted.kinds, self._place
         assert place is not None
         topics: dict[str, None] = {}
@@ -275,7 +282,7 @@ class Watch:
             events += self._brokers(view, above=above, removed=left, index=place.revision)
             yield
         self._place = place
-        if events:  # the last part brings the watcher to this place
+        if events:  # Put the id on the last event: before it, the watcher has only a part of the change.
             events[-1] = b"id: %b\n%b" % (str(place).encode(), events[-1])
         return events
 
@@ -306,6 +313,6 @@ class Watch:
 
 
 def event(name: str, data: msgspec.Struct, place: Place | None = None) -> bytes:
-    """Write an event; JSON has no line ends, so the data is one line."""
+    """Encode an event. JSON text contains no line breaks, so one data line is enough."""
     head = b"" if place is None else b"id: %b\n" % str(place).encode()
     return b"%bevent: %b\ndata: %b\n\n" % (head, name.encode(), msgspec.json.encode(data))

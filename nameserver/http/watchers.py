@@ -1,4 +1,7 @@
-"""The watchers: their bounds, and the rules for closing them. ``watch.py`` makes their events."""
+"""The clients that watch: the bounds of their number, and their connections.
+
+``watch.py`` makes the events for these clients.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +26,23 @@ from .problems import HEADERS, Problem, check_query
 from .reads import Reads
 from .watch import ALL_KINDS, COMMENT, COMMENT_S, KINDS, ConsoleChange, Filter, GroupMembers, Place, Watch
 
-#: Bounds of watchers: in all, and from one host (loopback has no bound of its own).
+#: Largest number of watchers in total, and from one host. Loopback clients count only in the total.
 WATCHERS_MAX: Final = 64
 WATCHERS_PER_HOST: Final = 32
-#: Time in seconds after which a watcher is closed whose host does not answer any more.
+#: Seconds after which a watcher is closed if its host acknowledges no data.
 LOST_S: Final = 30.0
-#: Time in seconds between two checks of facts that the table's changes do not show: members, closed
+#: Seconds between two checks for changes that the change log does not contain: changes of members, and closed
 #: connections.
 _TICK_S: Final = 1.0
-#: Time in seconds for which the group's state is kept before it is read again.
+#: Seconds for which the group's state is reused after it was read.
 _MEMBERS_S: Final = 0.25
 
 
 class Watchers:
-    """The resource ``/v1/watch``.
+    """Handler of the resource ``/v1/watch``.
 
     Args:
-        went_on: Called with each watch whose client has read everything so far.
+        went_on: Function called for each watch whose client has read everything sent so far.
     """
 
     def __init__(
@@ -60,23 +63,24 @@ class Watchers:
         self._members: tuple[float, GroupMembers] | None = None
 
     def __len__(self) -> int:
-        """Return the number of watchers."""
+        """Return the number of clients that watch now."""
         return self._hosts.total()
 
     @Serves(
         "GET",
         "/v1/watch",
-        "Events without end: reset, topics, brokers, members, complete; a comment every 15 s of silence.",
+        "An endless stream of the events reset, topics, brokers, members, console and complete. After 15 s "
+        "without an event, the nameserver sends a comment.",
         {
             400: "A parameter is unknown or wrong.",
-            503: "The number of watchers is at its bound, in all or from one host; see Retry-After.",
+            503: "Too many clients watch already, in total or from one host; see Retry-After.",
         },
         answer={"text/event-stream": {"schema": {"type": "string"}}},
         query="kinds prefix cluster state last_event_id",
-        headers={"Last-Event-ID": "Id of the last event that was received: the watch continues after it."},
+        headers={"Last-Event-ID": "Id of the last received event. The watch continues after this event."},
     )
     async def watch(self, request: web.Request) -> Answer:
-        """Changes of topics, brokers and members at this nameserver, as server-sent events."""
+        """Send the changes of topics, brokers and members at this nameserver as server-sent events."""
         wanted, place = _wanted(request), _place(request)
         with self._place_for(request):
             response = web.StreamResponse(
@@ -84,7 +88,7 @@ class Watchers:
             )
             await response.prepare(request)
             if request.method != "HEAD":
-                with contextlib.suppress(ConnectionError):  # the watcher is gone
+                with contextlib.suppress(ConnectionError):  # The client may close the connection at any time.
                     await self._tell(request, response, wanted, place)
             return response
 
@@ -93,7 +97,8 @@ class Watchers:
     ) -> None:
         reads, consistency = self._reads, self._consistency
         watch = Watch(consistency.changes, reads.order, life=reads.life, wanted=wanted, place=place)
-        # A change of brokers is noted with each change of topics, too.
+        # If both kinds are wanted, wait only for changes of brokers: the change log also notes each change of
+        # topics as a change of brokers.
         kind = Kind.BROKERS if "brokers" in wanted.kinds else Kind.TOPICS
         if not {"topics", "brokers"} & set(wanted.kinds):
             kind = Kind.KV
@@ -115,7 +120,7 @@ class Watchers:
             if not events and loop.time() - said_at >= COMMENT_S:
                 events = COMMENT
             if events:
-                await response.write(events)  # write() waits for a slow reader
+                await response.write(events)  # Waits for a slow reader, to bound the memory.
                 said_at = loop.time()
             self._went_on(request)
             if watch.is_telling:
@@ -181,13 +186,16 @@ def _wanted(request: web.Request) -> Filter:
 
 
 def _place(request: web.Request) -> Place | None:
-    """Return the position that a watcher had reached; an unknown id belongs to another table."""
+    """Return the progress that a watcher had reached before.
+
+    For a malformed id, return a revision that no table has, so that the watch begins with a ``reset`` event.
+    """
     text = request.headers.get("Last-Event-ID") or request.query.get("last_event_id")
     return None if not text else Place.read(text) or Place(-1, -1, -1)
 
 
 def _close_when_lost(request: web.Request) -> None:
-    """Have the kernel close a connection whose peer acknowledges no data any more, as after a network cut."""
+    """Let the kernel close a connection whose peer acknowledges no data, as after a network cut."""
     opened = request.transport.get_extra_info("socket") if request.transport is not None else None
     if opened is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(LOST_S * 1000))

@@ -1,6 +1,7 @@
-"""The last changes of a route table, for its followers: lists that wait for a change, and watches.
+"""The last changes of a route table, for its followers: requests that wait for a change, and watches.
 
-Pure. A change costs the same however many topics it is about: the log keeps the tuples that the table made.
+This module does no I/O. Storing a change takes the same time for few and for many topics, because the log
+stores the tuples that the table made.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from routekeeper.nameserver.types import BrokerKey
 from routekeeper.nameserver.verdicts import Applied
 
 CHANGES_MAX: Final = 10_000
-"""Bound of the remembered changes; the oldest is forgotten first."""
+"""Largest number of remembered changes; above it the oldest change is forgotten."""
 
 NAMES_MAX: Final = 100_000
-"""Bound of the topic names in all remembered changes."""
+"""Largest number of topic names in all remembered changes together."""
 
 
 class Kind(StrEnum):
-    """Parts of a table that have a list of their own, for which requests can wait."""
+    """Parts of a table that have their own list. A request can wait for a change of such a list."""
 
     TOPICS = "topics"
     BROKERS = "brokers"
@@ -32,12 +33,12 @@ class Kind(StrEnum):
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """One change, in the form for followers of the table.
+    """One change of the table, as followers need it.
 
     Attributes:
         topics: Topics whose own entry was changed, added or removed.
-        names: Broker names whose change shows in the routes of all their topics.
-        left: Brokers that are not listed any more.
+        names: Broker names whose change is visible in the routes of all their topics.
+        left: Brokers that the table no longer lists.
     """
 
     revision: int
@@ -47,13 +48,13 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChangeLog:
-    """The changes since some revision, bounded in number and in names.
+    """The table's last changes, bounded in number and in topic names.
 
     Attributes:
-        begun: The log has a follower; before that it notes nothing.
-        epoch, revision: Epoch and revision of the table after the last noted change. The table can be ahead,
-            because the changes of a raft log entry are noted when all its commands are applied.
-        changed_at: Revision of the last change by kind; never below the true one.
+        begun: True once the log has a follower. Before, the log stores nothing.
+        epoch, revision: Epoch and revision of the table after the last stored change. The table can be ahead:
+            changes of a raft log entry are stored only after all the entry's commands are applied.
+        changed_at: Revision of the last change, by kind. It may be too high, but never too low.
     """
 
     def __init__(self, *, changes_max: int = CHANGES_MAX, names_max: int = NAMES_MAX) -> None:
@@ -67,23 +68,23 @@ class ChangeLog:
         self.changed_at = dict.fromkeys(Kind, 0)
 
     def begin(self, view: RouteView) -> None:
-        """Begin to note changes. Earlier ones are unknown."""
+        """Begin to store changes. Earlier changes are unknown."""
         self.begun = True
         self.restart(view)
 
     def restart(self, view: RouteView) -> None:
-        """Forget everything, because the table is another one."""
+        """Forget all changes, because another table has replaced this one."""
         self._forget(view.revision)
         self.epoch, self.revision = view.epoch, view.revision
         self.changed_at = dict.fromkeys(Kind, view.revision)
 
     def note(self, applied: Applied) -> frozenset[Kind]:
-        """Note a change that was applied; return the kinds that differ from before."""
+        """Store an applied change; return the kinds of lists that may have changed."""
         revision = applied.revision
         if revision <= self.revision:
-            return frozenset()  # the log begins after that revision
+            return frozenset()  # The log began at this or a later revision: ignore the earlier change.
         kinds = _kinds_of(applied)
-        if revision != self.revision + 1:  # the log missed a change, so it cannot name the changes since
+        if revision != self.revision + 1:  # The log missed a change: forget the changes before the gap.
             self._forget(revision - 1)
             kinds = _ALL
         self.revision = revision
@@ -99,7 +100,7 @@ class ChangeLog:
         return kinds
 
     def since(self, revision: int) -> list[Change] | None:
-        """Return the changes above a revision of this epoch, the oldest first; None if some are forgotten."""
+        """Return the changes after a revision of this epoch, the oldest first; None if some are forgotten."""
         if revision < self._floor:
             return None
         found = []

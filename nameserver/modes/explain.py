@@ -1,8 +1,8 @@
-"""Why a topic is not in the routes: a bounded history, and the likely causes.
+"""Reasons why a topic has no route: a bounded history of events, and the likely causes.
 
-"No topic route info" is the complaint that users cannot debug. The history keeps the last few reasons per
-topic, for a bounded number of topics; :func:`explain_route` adds what the present table
-suggests. Pure: instants are passed in (wall clock, integer ms).
+Clients only see the error "No topic route info", without its cause. The history stores the last few reasons
+for each topic, for a bounded number of topics. :func:`explain_route` adds causes that the present table
+suggests. This module does no I/O and reads no clock: callers pass Unix times in integer ms.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from routekeeper.remoting.codes import DEFAULT_TOPIC, MASTER_ID, PERM_WRITE
 from .history import LEAVING, Event, History, in_words
 
 HEARTBEAT_MS: Final = 30_000
-"""Time between two registrations of a broker; the table of a new process is incomplete for that long."""
+"""Time in ms between two registrations of a broker.
+
+The table of a nameserver that has just started may be incomplete for this time.
+"""
 NAMES_SHOWN: Final = 3
-"""Number of brokers that a cause names at most."""
+"""Largest number of broker names in the text of one likely cause. The text gives only the number of further
+names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a topic is or is not routed, for HTTP and mqadmin."""
+    """Explanation of a topic's route, or of a missing route, for HTTP and mqadmin."""
 
     listed: bool
     summary: str
@@ -37,11 +41,11 @@ class Explanation:
 def explain_route(
     view: RouteView, topic: str, history: History, *, started_ms_ago: int, keeps_routes: bool
 ) -> Explanation:
-    """Explain why a topic has a route or none, from the table and the history.
+    """Explain from the table and the history why a topic has a route or none.
 
     Args:
-        started_ms_ago: How long this nameserver has been running.
-        keeps_routes: The table survives a restart (raft mode), so a fresh start explains nothing.
+        started_ms_ago: Milliseconds since this nameserver started.
+        keeps_routes: True if the table survives a restart (raft mode). A recent start then explains nothing.
     """
     events, entry = history.of_topic(topic), view.topic(topic)
     cold = not keeps_routes and started_ms_ago < HEARTBEAT_MS
@@ -93,7 +97,7 @@ def _causes(view: RouteView, topic: str, events: tuple[Event, ...], *, cold: boo
 
 
 def _some(names: Iterable[str]) -> str:
-    """Return the first few names, and the number of the others."""
+    """Return the first :data:`NAMES_SHOWN` names as text, and the number of further names."""
     ordered = sorted(names)
     shown = ", ".join(ordered[:NAMES_SHOWN])
     return shown if len(ordered) <= NAMES_SHOWN else f"{shown} and {len(ordered) - NAMES_SHOWN} more"

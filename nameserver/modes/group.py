@@ -1,4 +1,4 @@
-"""The group behind a mode: its status and its operations."""
+"""The status of the raft group behind a mode, and the operations on the group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from routekeeper.remoting.histogram import Histogram
 if TYPE_CHECKING:
     from routekeeper.nameserver.raft.node.member import RaftMember
 
-#: A member's address on the raft port, by which operators identify it.
+#: A member's address on the raft port. Operators identify a member by this address.
 MemberAddress = Annotated[
     str, Meta(description="A member's raft HOST:PORT, which is its identity.", examples=["10.0.0.4:9878"])
 ]
@@ -23,7 +23,7 @@ HttpAddress = Annotated[str, Meta(examples=["10.0.0.4:9880"])]
 
 
 def said(text: str) -> Meta:
-    """Add a description of a body's member to the OpenAPI document."""
+    """Return a description of a body's field for the OpenAPI document."""
     return Meta(description=text)
 
 
@@ -34,7 +34,7 @@ _Members: TypeAlias = tuple[MemberAddress, ...] | UnsetType
 class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Figures of this member, read locally.
 
-    A newer release may add some; figures that do not apply are absent or null.
+    A newer release may add figures. Figures that do not apply are absent or null.
     """
 
     role: Annotated[str, Meta(extra_json_schema={"enum": ["leader", "follower", "candidate", "learner"]})]
@@ -47,14 +47,16 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_contact_ms: Annotated[
         float | UnsetType | None, said("Age of the contact with a majority; null if there never was one.")
     ] = UNSET
-    contact_limit_ms: Annotated[_Count, said("Above it default reads and writes are refused.")] = UNSET
+    contact_limit_ms: Annotated[
+        _Count, said("Default reads and writes are refused while last_contact_ms is above this limit.")
+    ] = UNSET
     members: _Members = UNSET
     voters: _Members = UNSET
     learners: _Members = UNSET
     configuration_index: Annotated[_Count, said("Log index of the newest change of members.")] = UNSET
     cluster: Annotated[str | UnsetType, said("Name that the group got when it was founded.")] = UNSET
     linked: Annotated[_Members, said("Members with an authenticated link up.")] = UNSET
-    waiting_for: Annotated[_Members, said("First start: the members it still waits for.")] = UNSET
+    waiting_for: Annotated[_Members, said("First start: members for which this member still waits.")] = UNSET
     peer_format: Annotated[_Count, said("Newest version of messages that all members read.")] = UNSET
     journal_bytes: _Count = UNSET
     log_bytes: _Count = UNSET
@@ -64,7 +66,7 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     storage_stalled: bool | UnsetType = UNSET
     storage_stalls: _Count = UNSET
     leader_changes: _Count = UNSET
-    elections: Annotated[_Count, said("Candidacies begun here.")] = UNSET
+    elections: Annotated[_Count, said("Number of elections that this member began.")] = UNSET
     refused_truncations: _Count = UNSET
     snapshot_age_s: float | UnsetType | None = UNSET
     certificate_left_s: Annotated[
@@ -95,9 +97,10 @@ class Operations:
     """Status of the group behind a mode, and operations on it.
 
     Attributes:
-        raft_status: Returns figures of this member for people and metrics; local and without waiting.
-        member: Changes the group: who belongs to it, who leads it, its snapshots.
-        times: Steps of a change, each with how long it took: commit, fsync and apply.
+        raft_status: Function that returns this member's figures for people and metrics. It uses only local
+            data and never waits.
+        member: Changes of the group: its members, its leader and its snapshots.
+        times: Durations of the steps of a change: commit, fsync and apply.
     """
 
     raft_status: Callable[[], GroupStatus]

@@ -1,6 +1,6 @@
-"""Why topics left: a bounded history, of this process only.
+"""The reasons why topics left the table: a bounded history of this process only.
 
-Pure: instants are passed in (wall clock, integer ms).
+This module does no I/O and reads no clock: callers pass Unix times in integer ms.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from routekeeper.nameserver.types import BrokerKey, LeaveReason
 from .timeline import Timeline
 
 SUBJECTS_MAX: Final = 10_000
-"""Bound of the topics that are remembered of one change."""
+"""Largest number of topics that are remembered for one change."""
 
 NAMES_MAX: Final = 100_000
-"""Bound of the topic names in all remembered changes; the oldest change is forgotten first."""
+"""Largest number of topic names in all remembered changes; above it the oldest change is forgotten."""
 
 EVENTS_MAX: Final = 8
-"""Bound of the events that are shown of a topic; the last ones are shown."""
+"""Largest number of events that are shown for a topic: its last events."""
 
 
 class Note(StrEnum):
-    """Kinds of events besides removals, in the words that ``explain`` shows."""
+    """Kinds of events that are no removals. The values are the words that ``explain`` shows."""
 
     PERMISSION_WIPED = "write permission wiped by an admin request"
     PERMISSION_ADDED = "write permission added by an admin request"
@@ -43,11 +43,11 @@ WORDS: Final[Mapping[LeaveReason, str]] = {
     LeaveReason.DELETED: "the topic was deleted here by an admin request",
     LeaveReason.ABSENT: "the broker's registration no longer had the topic",
 }
-"""Words for operators."""
+"""Descriptions of the reasons, as operators read them."""
 
 
 LEAVING: Final = frozenset(LeaveReason) - {LeaveReason.FENCED}
-"""Reasons after which a topic or broker, or its part at one broker, is no longer listed."""
+"""Reasons after which a topic, a broker, or a topic's queues at one broker are no longer listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +61,13 @@ class Event:
 
 
 class History:
-    """The last changes, bounded in number and in names.
+    """The last changes, bounded in number and in topic names.
 
-    A change costs the same however many topics it is about. A search for a topic, which is rare, reads all
-    changes.
+    Storing a change takes the same time for few and for many topics. A search for a topic reads all changes;
+    such searches are rare.
 
     Attributes:
-        departures: Brokers that left, by reason.
+        departures: Number of brokers that left, by reason.
         timeline: The last events of this process.
     """
 
@@ -78,7 +78,7 @@ class History:
         self._names = 0
 
     def topics_changed(self, topics: Sequence[str], event: Event) -> None:
-        """Note one event for all of these topics; if they are above the bound, for the last ones."""
+        """Store one event for all of these topics. Above the bound, store it for the last topics only."""
         kept = topics[-SUBJECTS_MAX:]
         self._changes.append((kept, event))
         self._names += len(kept)
@@ -87,11 +87,11 @@ class History:
             self._names -= len(forgotten)
 
     def of_topic(self, topic: str) -> tuple[Event, ...]:
-        """Return the remembered events of a topic, the oldest first."""
+        """Return the last events of a topic, the oldest first; at most :data:`EVENTS_MAX`."""
         events = (event for topics, event in reversed(self._changes) if topic in topics)
         return tuple(islice(events, EVENTS_MAX))[::-1]
 
 
 def in_words(reason: LeaveReason | Note) -> str:
-    """Return the words for a reason."""
+    """Return the words that operators see for a reason."""
     return WORDS[reason] if isinstance(reason, LeaveReason) else reason.value

@@ -1,4 +1,4 @@
-"""The interface between the servers and a mode; freshness of reads; errors of a mode."""
+"""The interface between the servers and the nameserver's mode, the freshness of reads, and the errors."""
 
 from __future__ import annotations
 
@@ -26,35 +26,37 @@ from .group import Operations
 from .timeline import Timeline
 
 NO_QUORUM_TAG = "[NO_QUORUM]"
-"""Start of the remark of an answer to a change that was not applied."""
+"""Start of the remark of the answer to a change that was not applied."""
 OUTCOME_UNKNOWN_TAG = "[OUTCOME_UNKNOWN]"
-"""Start of the remark of an answer to a change that may still be applied."""
+"""Start of the remark of the answer to a change that may still be applied."""
 
 
 class Freshness(Enum):
-    """The allowed age of a read; the value is the word in settings and URLs."""
+    """The allowed age of a read's data. The values are the words in settings and URLs."""
 
     STALE = "stale"
-    """Local, always."""
+    """The answer always comes from this process's own data, without a bound on their age."""
     DEFAULT = "default"
-    """Contains all changes acknowledged more than one minimum election timeout before the request arrived."""
+    """The answer contains all changes acknowledged more than one minimum election timeout before the request
+    arrived."""
     LINEARIZABLE = "linearizable"
-    """Contains all changes acknowledged before the request arrived; needs a read barrier first."""
+    """The answer contains all changes acknowledged before the request arrived; this needs a read barrier."""
 
 
 DEFAULT: Final = Freshness.DEFAULT
 LINEARIZABLE: Final = Freshness.LINEARIZABLE
-"""Module constants for two members, used by the read path: Python 3.11 takes 0.2 us to find a member in its
-class.
+"""Module constants for the two members above, so that reads do not look them up in the class.
+
+Python 3.11 takes 0.2 us for one such look-up.
 """
 
 
 class ConsistencyError(Exception):
-    """Root of the errors that a mode raises on purpose; the message is a remark without its tag."""
+    """Base of the errors that a mode raises on purpose. Its message is a remark without the tag."""
 
 
 class NoQuorum(ConsistencyError):
-    """Not applied, or not readable with the requested freshness: no leader is known or in contact."""
+    """No leader is known or in contact: a change was not applied, or a read cannot be fresh enough."""
 
 
 class OutcomeUnknown(ConsistencyError):
@@ -62,34 +64,36 @@ class OutcomeUnknown(ConsistencyError):
 
 
 class NoRoom(ConsistencyError):
-    """Not applied: the table would grow beyond its bounds."""
+    """The change was not applied, because the table would exceed its bounds."""
 
 
 class FreshnessNotOffered(ConsistencyError):
-    """This mode never offers the requested freshness (independent: linearizable).
+    """This mode never offers the requested freshness. Independent mode does not offer linearizable reads.
 
-    The client made the mistake: 400.
+    HTTP answers 400, because the client made the mistake.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsistencyStatus:
-    """Status of a mode for operators.
+    """Status of the nameserver's mode (independent or raft), for operators.
 
     Attributes:
         role: leader, follower, candidate, learner, or independent.
-        term, commit_index, applied_index: Figures of the log; independent mode has term 0 and its revision as
-            both indexes.
-        leader: Identity of the leader if one is known.
-        last_contact_ms: Age of the contact with a majority (rule 8); 0 in independent mode, None if never.
+        term, commit_index, applied_index: Figures of the log. In independent mode, the term is 0 and both
+            indexes are the table's revision.
+        leader: Identity of the leader, if known.
+        last_contact_ms: Age of the contact with a majority in ms (rule 8); 0 in independent mode, None if
+            there was no contact yet.
         members: Identities of the configured members; empty in independent mode.
         boot_id: Number of this process, so that counts before and after a restart are not compared.
-        revision: Revision of the route table as applied here.
+        revision: Revision of the route table in this process.
         digest: Digest of the state that clients can read, 32 hex digits.
         state_digest: Digest of all replicated state, 32 hex digits.
-        reads_ready, writes_ready: A default read, or a write, could be served now.
-        waiting_for: In words, why reads or writes are not ready; empty if both are.
-        unwritten_files: Number of files that lack changes because the disk refused the last write.
+        reads_ready: True if this process can now serve a read of default freshness.
+        writes_ready: True if this process can now serve a write.
+        waiting_for: Text that says why reads or writes are not ready; empty if both are ready.
+        unwritten_files: Number of files that lack changes, because the disk refused the last write.
     """
 
     mode: str
@@ -112,28 +116,35 @@ class ConsistencyStatus:
 
 
 class Effects(Protocol):
-    """Actions of an applied change outside the table. The server implements them; never called in replay."""
+    """Effects of an applied change outside the table. The server implements them.
+
+    A replay of the log calls none of these methods.
+    """
 
     def close_connection(self, origin: ConnectionId) -> None:
-        """Close a connection over which an evicted broker registered; unknown ones are ignored.
+        """Close a connection over which an evicted broker registered. Ignore an unknown connection.
 
-        A connection with a request of that broker in flight is closed once that is answered.
+        If a request of that broker is in flight, close the connection after the answer.
         """
 
     def notify_min_broker(self, change: MinBrokerChange) -> None:
-        """Send request 905, oneway, to the addresses that the change names."""
+        """Send request 905 as a oneway request to the addresses in ``change``."""
 
 
 BarrierPassed = Callable[[int, NoQuorum | None], None]
-"""Called on the loop with the number of a barrier, and with None or the reason to refuse its reads. Barriers
-end in the order of their numbers. The view is valid until the function returns.
+"""Function called on the event loop when a barrier has passed or failed.
+
+The first argument is the barrier's number. The second argument is None if the barrier has passed, else the
+error with which the reads of the barrier are refused. Barriers end in the order of their numbers. A view that
+the function requests is valid until the function returns.
 """
 
 
 class Consistency(Protocol):
-    """Orders changes of routes, bounds the age of reads, tracks which brokers live; the same for every mode.
+    """Interface of the nameserver's modes: independent (one process) and raft (a group of processes).
 
-    Everything runs on one event loop. Deadlines are loop times in seconds.
+    A mode orders changes of routes, bounds the age of reads, and tracks which brokers live. All methods run
+    on one event loop. Deadlines are loop times in seconds.
     """
 
     @property
@@ -141,42 +152,45 @@ class Consistency(Protocol):
         """Operations on the group; None in a mode without a group."""
 
     def explain(self, topic: str) -> Explanation:
-        """Explain why a topic has a route here or none; local and without waiting."""
+        """Explain why a topic has a route here or none. Uses only local data and never waits."""
 
     def view(self, freshness: Freshness) -> RouteView:
         """Return a read-only view of the live table, valid until the caller next awaits.
 
-        Synchronous, for the read path. It never returns a linearizable view: that needs a barrier that begins
-        after the read arrived, see :meth:`await_view` and :meth:`join_barrier`.
+        It is synchronous, for the read path. For a linearizable view use :meth:`await_view` or
+        :meth:`join_barrier`, because such a view needs a barrier that begins after the read arrived.
 
         Raises:
             NoQuorum: If the freshness cannot be given now.
-            FreshnessNotOffered: If this method never gives it.
+            FreshnessNotOffered: If this method never gives this freshness.
         """
 
     async def await_view(self, freshness: Freshness, *, deadline: float) -> RouteView:
-        """Return the view with this freshness; wait for contact or for a barrier if necessary.
+        """Return a view that is as fresh as ``freshness`` requires.
+
+        In raft mode, a default read waits if necessary until this member is in contact with a leader. A
+        linearizable read waits until a read barrier has passed.
 
         Raises:
-            NoQuorum: If the freshness could not be given by the deadline, or the mode gave up earlier.
+            NoQuorum: If the mode cannot give the freshness by the deadline. This error may come earlier.
             FreshnessNotOffered: If this mode never gives this freshness.
         """
 
     def join_barrier(self, passed: BarrierPassed) -> int:
-        """Have ``passed`` called once ``view(STALE)`` contains all that was acknowledged before this call.
+        """Register ``passed`` for a call once ``view(STALE)`` contains all changes acknowledged until now.
 
-        The read path uses it, because it makes no object for each read. All calls before a barrier is sent
-        share that barrier.
+        The read path uses this method, because it creates no object for each read. All calls before a barrier
+        is sent share that barrier.
 
         Returns:
-            The barrier's number, from 1 and rising; :data:`BarrierPassed` gets the same.
+            The barrier's number, from 1 and rising. ``passed`` gets the same number.
 
         Raises:
             FreshnessNotOffered: In independent mode.
         """
 
     def refuse_read(self, error: NoQuorum) -> Answer:
-        """Return the answer to a read whose barrier did not pass, and count it."""
+        """Return the answer to a read whose barrier did not pass, and count the refusal."""
 
     def register(
         self,
@@ -188,88 +202,102 @@ class Consistency(Protocol):
         host: str = "",
         turn_of: str = "",
     ) -> Answer | None:
-        """Decide a registration (103), as :meth:`execute` does for other requests, but without a task.
+        """Decide a registration (request 103), as :meth:`execute` decides other requests, but without a task.
 
         Args:
-            turn_of: Host whose turn the work takes, because hosts take turns; empty for ``host``. It tells
-                apart addresses of loopback, which share one charge.
+            turn_of: Host in whose turn the work runs, because hosts take turns; empty means ``host``. In this
+                argument, each loopback address is a separate host. In ``host``, which is used for the table's
+                bounds, all loopback addresses are one host.
 
         Returns:
-            The answer, or None if ``answered`` is called with it later, once, on the loop.
+            The answer; or None, and ``answered`` will be called once with the answer, on the loop.
         """
 
     async def execute(
         self, request: Request, origin: ConnectionId, *, deadline: float, host: str = ""
     ) -> Answer:
-        """Decide a request on the view; answer, or propose and decide again while it has moved.
+        """Answer a request from the current table. If the request changes the table, propose a command first.
 
-        It raises no errors of its own: NoQuorum and OutcomeUnknown become answers of code 1 whose remarks
-        start with their tags. Serves reads too, with the freshness that ``routeFreshness`` sets.
+        If an entry of the table changes before the command is applied, the command may be outdated. The
+        command then has no effect, and its result is ``Moved``. In this case, decide the request again from
+        the newer table.
+
+        This method raises no errors of the mode: NoQuorum and OutcomeUnknown become answers of code 1 whose
+        remarks start with the error's tag. It also serves reads, as fresh as the setting ``routeFreshness``
+        requires.
 
         Args:
-            host: Host of the connection: entries that the request adds to the table count against its bounds.
+            host: Host of the connection. Entries that the request adds to the table count against this host.
         """
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
-        """Note that a connection ended: evidence that its brokers are gone, unless we closed it ourselves."""
+        """Record a connection's end.
+
+        If this process did not close the connection, this end is evidence that the connection's brokers
+        are gone.
+        """
 
     def carries_broker(self, origin: ConnectionId) -> bool:
-        """Return whether a broker registered over this connection (a refused read must not close it then)."""
+        """Return True if a broker registered over this connection.
+
+        The server must not close such a connection after it has refused a read.
+        """
 
     def ownership(self, broker: BrokerKey, origin: ConnectionId) -> Ownership:
         """Return the relation of a connection to a broker."""
 
     @property
     def departures(self) -> Mapping[LeaveReason, int]:
-        """Brokers that left the table since the start of this process, by reason."""
+        """Number of brokers that left the table since the start of this process, by reason."""
 
     @property
     def timeline(self) -> Timeline:
         """The last events of this process, for people."""
 
     def connection_of(self, broker: BrokerKey) -> ConnectionId | None:
-        """Return the open connection that a broker belongs to; None if there is none here."""
+        """Return the open connection to which a broker belongs, or None if this process has none."""
 
     def last_seen_s(self, broker: BrokerKey) -> float | None:
-        """Return the age of a broker's last message to this process; None if there was none."""
+        """Return the age of a broker's last message to this process in s, or None if there was no message."""
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
-        """Return the topic's revision once it is above ``after``, or its revision at the deadline.
+        """Return the topic's revision once it exceeds ``after``, or at the deadline.
 
-        It also returns once the table has another epoch, because ``after`` has no meaning in it.
+        It also returns once the table has another epoch, because ``after`` means nothing in another epoch.
         """
 
     def follow(self, topic: str, changed: Callable[[], None]) -> None:
-        """Have ``changed`` called whenever a topic's route may have changed, or the table is another one.
+        """Call ``changed`` whenever a topic's route may have changed, or another table replaces the table.
 
-        It is called while a change is applied, so it may only schedule. A topic has at most one follower.
+        The call happens while a change is applied, so ``changed`` may only schedule work. A topic has at most
+        one follower.
         """
 
     def unfollow(self, topic: str) -> None:
-        """End :meth:`follow`."""
+        """End the calls that :meth:`follow` began."""
 
     @property
     def changes(self) -> ChangeLog:
-        """The last changes of the table, for followers. The log begins with its first follower."""
+        """The log of the table's last changes, for followers. It stores nothing before the first follower."""
 
     async def list_changed(self, kind: Kind, after: int, *, deadline: float) -> None:
-        """Return once something of a kind has changed above ``after``, or at the deadline.
+        """Return once a list of this kind has changed after revision ``after``, or at the deadline.
 
-        It also returns once the table has another epoch, because ``after`` has no meaning in it.
+        It also returns once the table has another epoch, because ``after`` means nothing in another epoch.
         """
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
-        """Propose a command; return its verdict once it is applied here.
+        """Propose a command; return its result once this process has applied it.
 
         Raises:
-            NoQuorum: If it was certainly not applied.
-            OutcomeUnknown: If the deadline passed first.
-            CommandTooLarge: If it is above the limit of the log.
-            CommandFormatError: If its log form cannot be read back: a defect of this program.
+            NoQuorum: If the command was certainly not applied.
+            OutcomeUnknown: If the deadline passed before the outcome was known.
+            CommandTooLarge: If the command is larger than the log allows.
+            CommandFormatError: If the command cannot be read back, which is a defect of this program.
         """
 
     def status(self) -> ConsistencyStatus:
-        """Return the state of this mode, local and without waiting."""
+        """Return the state of this mode. Uses only local data and never waits."""
 
     async def close(self) -> None:
-        """Stop timers and release resources; requests in flight get their answers first."""
+        """Stop timers and release resources. Requests in flight get their answers first."""

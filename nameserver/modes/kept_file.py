@@ -1,4 +1,7 @@
-"""A file that follows a nameserver's state in force, even if the disk fails or hangs."""
+"""A file that a nameserver writes again after each change of its settings or KV configuration.
+
+A failed or hung disk does not stop the nameserver.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +19,31 @@ logger = logging.getLogger(__name__)
 RETRY_S: Final = 5.0
 """Seconds from a failed write to the next try."""
 BYTES_PER_S: Final = 8 * 1024 * 1024
-"""Bound in bytes per second: a pause after each write of a large file keeps the average below it."""
+"""Limit in bytes per second. A pause after each write of a large file keeps the average rate below it."""
 CLOSE_S: Final = 2.0
-"""Longest time in seconds that a nameserver waits for this file when it stops. Acknowledged changes are in
-the file or in the log.
+"""Longest time in seconds that a stopping nameserver waits for this file.
+
+Acknowledged changes are not lost: they are in the file or in the log.
 """
 
 
 class KeptFile:
-    """A file that a thread of its own writes as a whole, again and again until the disk takes it.
+    """A file that a separate thread writes as a whole. The thread tries again until a write succeeds.
 
-    Changes during a write, and in the pause after it, which grows with the size, go into the next write.
+    After each write there is a pause, which grows with the file's size. Changes during a write and its pause
+    go into the next write.
 
-    A failed write is logged once, reported to the callers that wait for it, and tried again. A hung disk
-    delays neither the loop nor the end of the process.
+    A failed write is logged once and tried again, and the callers that wait for it get the reason. A hung
+    disk delays neither the loop nor the end of the process.
 
     Args:
-        what, done: Words for the log: the content, and the action, such as "settings", "kept".
-        path: Path of the file, for the log and for its size.
-        write: Called on the loop; returns the function with which the thread updates the file. None if there
-            is nothing to write.
+        what, done: Words for the log: the content and the action, such as "settings" and "kept".
+        path: Path of the file, for the log and for measuring the file's size.
+        write: Function called on the loop. It returns the function with which the thread updates the file, or
+            None if there is nothing to write.
 
     Attributes:
-        is_failing: The last write failed.
+        is_failing: True if the last write failed.
     """
 
     def __init__(
@@ -49,37 +54,38 @@ class KeptFile:
         self._path = path
         self._write = write
         self._thread = DiskThreads(f"{what} file")
-        self._changes = 0  # changes since the start
-        self._kept = 0  # how many of these changes the file has
+        self._changes = 0  # number of changes since the start
+        self._kept = 0  # number of these changes that the file contains
         self._writing: asyncio.Future[str | None] | None = None
         self._timer: asyncio.Handle | None = None
-        self._pause: asyncio.Handle | None = None  # until a write begins for which callers wait
+        # Timer of a write that begins only after the pause. Callers may already wait for this write.
+        self._pause: asyncio.Handle | None = None
         self._pause_end = 0.0
         self._size = 0
         self.is_failing = False
         self._closed = False
 
     def changed(self) -> None:
-        """Note a change; :meth:`keep` or :meth:`keep_soon` follows."""
+        """Record a change of the state. The caller must then call :meth:`keep` or :meth:`keep_soon`."""
         self._changes += 1
 
     def keep_soon(self) -> None:
-        """Have the file written for all changes of this turn of the loop; return at once."""
+        """Start a write soon, after all changes of this turn of the loop; return at once."""
         if self._timer is None and self._writing is None and not self._closed:
             self._timer = asyncio.get_running_loop().call_soon(self._keep_again)
 
     async def keep(self) -> str | None:
-        """Wait for a write of all changes so far; return None, or the reason why it failed."""
+        """Wait until all changes so far are written. Return None, or the reason why a write failed."""
         needed = self._changes
         while self._kept < needed:
-            # A write that has begun goes on even when its request is cancelled.
+            # Shield the write: other callers wait for it too, so a cancelled request must not stop it.
             failure = await asyncio.shield(self._writing or self._begin())
             if failure is not None:
                 return f"in force, but not kept in a file: {failure}; tried again every {RETRY_S:g} s"
         return None
 
     async def close(self) -> None:
-        """Try once more to write the missing changes; do not wait for a hung disk."""
+        """Try once more to write the missing changes. Give up after :data:`CLOSE_S` s if the disk hangs."""
         self._closed = True
         self._stop_timer()
         if self._pause is not None:
@@ -105,7 +111,7 @@ class KeptFile:
         return outcome
 
     def _write_now(self) -> None:
-        """Write all changes so far for the callers that wait for the present write."""
+        """Start the write whose future is in ``_writing``. It contains all changes made until now."""
         self._pause = None
         outcome = self._writing
         assert outcome is not None
@@ -123,7 +129,7 @@ class KeptFile:
                 ).add_done_callback(lambda written: self._ended(outcome, changes, written.exception()))
 
     def _measured(self, work: Callable[[], None]) -> None:
-        """Run the write function in the thread, and note the file's size."""
+        """Run the write function in the thread, then measure the file's size."""
         work()
         with suppress(OSError):
             self._size = self._path.stat().st_size
@@ -139,7 +145,7 @@ class KeptFile:
             if self._kept < self._changes:
                 self.keep_soon()
         else:
-            if not self.is_failing:  # log the first failure only, not each new try
+            if not self.is_failing:  # Log only the first failure: a broken disk must not flood the log.
                 self._say(error)
             self.is_failing = True
             if not self._closed:

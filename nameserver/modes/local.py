@@ -1,4 +1,4 @@
-"""Answers of every mode from its own table and settings, without asking another process."""
+"""Answers that both modes give from their own table and settings, without a request to another process."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 
 class Local:
-    """One nameserver's table and its history: the common part of both modes.
+    """One nameserver's table, history and settings: the common part of both modes.
 
     Args:
         boot_id: Random number of this process.
-        keeps_routes: The table survives a restart.
+        keeps_routes: True if the table survives a restart.
     """
 
     def __init__(self, settings: LiveSettings, effects: Effects, *, boot_id: int, keeps_routes: bool) -> None:
@@ -52,7 +52,7 @@ class Local:
 
     @property
     def liveness(self) -> Liveness:
-        """Brokers as this process sees them over its own connections."""
+        """Facts about brokers from this process's own connections."""
         return self._liveness
 
     def carries_broker(self, origin: ConnectionId) -> bool:
@@ -72,7 +72,7 @@ class Local:
 
     @property
     def changes(self) -> ChangeLog:
-        """The last changes of the table."""
+        """The log of the table's last changes."""
         return self._waiters.log
 
     async def list_changed(self, kind: Kind, after: int, *, deadline: float) -> None:
@@ -89,7 +89,7 @@ class Local:
 
     @property
     def departures(self) -> Mapping[LeaveReason, int]:
-        """Brokers that left the table since the start, by reason."""
+        """Number of brokers that left the table since the start, by reason."""
         return self._history.departures
 
     @property
@@ -98,12 +98,12 @@ class Local:
         return self._history.timeline
 
     def connection_of(self, broker: BrokerKey) -> ConnectionId | None:
-        """Return the open connection that a broker belongs to; None if there is none here."""
+        """Return the open connection to which a broker belongs, or None if this process has none."""
         contact = self._liveness.contact(broker)
         return contact.owner if contact is not None and contact.connected else None
 
     def last_seen_s(self, broker: BrokerKey) -> float | None:
-        """Return the age of a broker's last message to this process; None if there was none."""
+        """Return the age of a broker's last message to this process in s, or None if there was no message."""
         contact = self._liveness.contact(broker)
         if contact is None or contact.heard_at == NEVER:
             return None
@@ -113,7 +113,7 @@ class Local:
         return refusal(f"{NO_QUORUM_TAG} {error}")
 
     def _first_reports(self) -> str:
-        """Return why route queries are refused shortly after the start; empty if they are served."""
+        """Return the reason for refusing route queries after the start, or "" if they are answered."""
         settings, uptime_s = self.settings.current, self.uptime_s
         if not must_wait(settings, uptime_s):
             return ""
@@ -128,7 +128,7 @@ class Local:
         return self._liveness.clock
 
     async def change_settings(self, change: SettingsChange) -> Answer:
-        """Put settings in force on this nameserver alone, and write them to its file."""
+        """Apply changed settings on this nameserver only, and write them to its file."""
         self.settings.change(change.after, change.changes)
         if "logLevel" in change.changes:
             apply_log_level(change.after.log_level)

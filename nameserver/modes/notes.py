@@ -1,4 +1,4 @@
-"""Notes on changes of the routes for people: in the history and in the log."""
+"""Entries about changes of the routes, for people: in the history and in the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def note_change(history: History, command: Command, applied: Applied) -> None:
-    """Note a change that was just applied."""
+    """Record in the history and in the log a change that was just applied."""
     at_ms = wall_clock.now_ms()
     for lost in applied.lost:
         detail = "" if lost.broker_name is None else f"broker name {lost.broker_name}"
@@ -35,7 +35,8 @@ def note_change(history: History, command: Command, applied: Applied) -> None:
             EventKind.LEFT, at_ms=at_ms, subject=str(gone.broker), detail=in_words(gone.reason)
         )
         if gone.reason is LeaveReason.DISPLACED and applied.joined is not None:
-            # Either two brokers have the same default name, or one broker moved: only the operator can know.
+            # Warn, because the program cannot know which case this is: two brokers that have the same
+            # default name, or one broker that moved to another address.
             logger.warning(
                 "broker displaced broker=%s name=%s by=%s revision=%d",
                 gone.broker,
@@ -54,5 +55,5 @@ def note_change(history: History, command: Command, applied: Applied) -> None:
 
 
 def note_late_unregister(broker: BrokerKey, origin: ConnectionId) -> None:
-    """Note an unregistration that a former process of a broker sent, and that changes nothing."""
+    """Log an unregistration from a broker's former process. Such a request changes nothing."""
     logger.info("late unregistration ignored broker=%s connection=%s", broker, origin)

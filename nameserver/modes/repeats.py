@@ -1,4 +1,4 @@
-"""Unchanged registrations, for every mode: most brokers send one every 30 s."""
+"""Shortcut for unchanged registrations, for every mode. Most brokers send such a registration every 30 s."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import ConnectionId, Request
 
-#: Bodies up to this size in bytes are kept whole; of larger ones a hash is kept. To hash 1.7 MB takes 0.5 ms
-#: (SHA-256: 1.0 ms, keyed BLAKE2b: 2.0 ms), while to decode and decide the registration takes 9 ms. Python's
-#: hash is SipHash of 64 bits, whose key everybody knows if PYTHONHASHSEED is set. So a secret goes before the
-#: body. Else a client that has its broker create topics could choose their names so that the broker's next
-#: registration counts as its last one, and is acknowledged without being applied.
+#: Largest body that is stored whole, in bytes. Of a larger body, only a hash is stored. Hashing 1.7 MB takes
+#: 0.5 ms (SHA-256: 1.0 ms, keyed BLAKE2b: 2.0 ms). Decoding and deciding such a registration takes 9 ms.
+#:
+#: Python's hash is SipHash with 64 bits. If PYTHONHASHSEED is set, the key of the hash is known. So random
+#: secret bytes are hashed before the body. Without the secret, an attacker who creates topics at a broker
+#: could choose their names so that the broker's next registration has the same hash as its last one. The
+#: nameserver would then acknowledge the next registration without applying it.
 BODY_BYTES_MAX: Final = 2 * 1024
-#: Bytes of that secret: as many as the state of SipHash has.
+#: Size of the secret in bytes, equal to the size of SipHash's state.
 SECRET_SIZE: Final = 32
-#: Bound of the remembered registrations of all connections, in bytes.
+#: Bound of the stored registrations of all connections, in bytes.
 REPEATS_BYTES_MAX: Final = 32 * 1024 * 1024
-_COST: Final = 500  # bytes of an entry without its body
+_COST: Final = 500  # size of an entry in memory without the body, in bytes
 
 
 @dataclass(slots=True)
 class Repeat:
-    """A registration that changed nothing, and how it was decided.
+    """A registration that changed nothing, and the decision on it.
 
     Attributes:
-        mark: The body, or its hash.
-        alone: The decision depends only on request, record, broker name and settings. If False, it is valid
-            only while the table is unchanged.
+        mark: The body, or the body's hash.
+        alone: True if the decision depends only on request, record, broker name and settings. If False, the
+            decision is valid only while the table is unchanged.
         renewal: The decision, made at one revision of the table.
     """
 
@@ -53,18 +55,19 @@ class Repeat:
 class Repeats:
     """The last registration of each connection, if it changed nothing and had the record's data version.
 
-    While the record and its broker name are the very same objects, the same bytes need no decoding, check or
-    comparison: every change makes a new object. Late copies are not kept: a repeated one may show that the
-    broker's data version went back.
+    Every change makes a new record object or a new broker name object. While the table still has the same
+    two objects, an equal registration needs no decoding, check or comparison. Late copies are not stored,
+    because each one must be decided again: an older data version that is repeated may show that the broker's
+    data version went back.
 
     Args:
-        secret: Random bytes of this process, :data:`SECRET_SIZE` of them.
+        secret: Random bytes of this process; :data:`SECRET_SIZE` bytes.
     """
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._kept: dict[ConnectionId, Repeat] = {}
-        #: Number of bytes that are remembered.
+        #: Size of all stored registrations, in bytes.
         self.held_bytes = 0
 
     def __len__(self) -> int:
@@ -73,7 +76,7 @@ class Repeats:
     def find(
         self, request: Request, origin: ConnectionId, table: RouteTable, settings: NamesrvSettings
     ) -> Repeat | None:
-        """Return the last decision on a registration, if it is still valid."""
+        """Return the connection's last decision if it is valid for this registration, else None."""
         kept = self._kept.get(origin)
         if kept is None:
             return None
@@ -90,7 +93,8 @@ class Repeats:
         ):
             return None
         if kept.revision != table.revision:
-            # The answer names a slave's master, and for a broker the order of topics.
+            # Build the answer again: it contains a slave's master and the order of topics, which may differ
+            # now.
             kept.renewal = renewal_of(table.view, record, settings, is_current=True)
             kept.revision = table.revision
         return kept
@@ -104,7 +108,7 @@ class Repeats:
         table: RouteTable,
         settings: NamesrvSettings,
     ) -> None:
-        """Keep the decision on a registration, if it may be valid for the next one over its connection."""
+        """Store the decision on a registration, if it may be valid for the connection's next registration."""
         self.forget(origin)
         name = table.brokers.names.get(renewal.record.broker_name)
         if not renewal.is_current or name is None:
@@ -126,7 +130,7 @@ class Repeats:
             body_size=len(request.body),
             mark=mark,
             lease_ms=decoded.lease_ms,
-            # The topics of a full registration are not compared if its version is the listed one.
+            # A full registration with the listed data version is accepted without comparing its topics.
             alone=renewal.record.complete and len(decoded.table) != 1,
             name=name,
             renewal=renewal,
@@ -135,16 +139,16 @@ class Repeats:
         )
 
     def forget(self, origin: ConnectionId) -> None:
-        """Forget the registration of a connection."""
+        """Remove the stored registration of a connection."""
         kept = self._kept.pop(origin, None)
         if kept is not None:
             self.held_bytes -= kept.cost
 
     def clear(self) -> None:
-        """Forget all registrations: another table may have the same revision."""
+        """Remove all stored registrations. Call it when another table may have the same revision."""
         self._kept.clear()
         self.held_bytes = 0
 
     def mark_of(self, body: bytes) -> bytes | int:
-        """Return a body, or its hash if it is large."""
+        """Return the body, or the body's hash if the body is large."""
         return body if len(body) <= BODY_BYTES_MAX else hash(self._secret + body)

@@ -1,7 +1,8 @@
 """The last events of one nameserver, for people: a bounded number of each kind.
 
-Pure: instants are passed in (wall clock, integer ms). Strangers can cause some kinds at any rate. So each
-kind has a bounded list of its own, and a flood of one kind displaces no other event.
+This module does no I/O and reads no clock: callers pass Unix times in integer ms. Strangers can cause some
+kinds of events at any rate. So each kind has its own bounded list, and a flood of one kind removes no events
+of other kinds.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Final
 import msgspec
 
 EVENTS_PER_KIND: Final = 200
-"""Bound of the remembered events of each kind; the oldest is forgotten first."""
+"""Largest number of remembered events of each kind; above it the oldest event of the kind is forgotten."""
 REPEATS_WITHIN_MS: Final = 10_000
-"""A repeated event within this time is only counted; it makes no new entry."""
+"""Time in ms within which an equal event only increases the earlier event's count, without a new entry."""
 TEXT_MAX: Final = 200
-"""Bound of each text of an event in characters, because strangers choose these texts."""
+"""Largest number of characters of each text of an event. A limit is needed: strangers choose these texts."""
 
 
 class EventKind(StrEnum):
@@ -37,12 +38,11 @@ class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         number: Number of this event's last change: an event that is counted again gets a new number.
-        at_ms: Time of its first occurrence.
-        until_ms: Time of its last occurrence.
-        kind: One of :class:`EventKind`; a newer release may have more.
-        subject: The member, broker, topic or other thing that it is about.
-        by: The peer that requested it; empty if none did.
-        count: How often it happened.
+        at_ms, until_ms: Unix time in ms of the event's first, last occurrence.
+        kind: One of :class:`EventKind`; a newer release may have more kinds.
+        subject: The member, broker, topic or other object that the event is about.
+        by: The peer that requested the change; empty if no peer requested it.
+        count: Number of times that the event happened.
     """
 
     number: int
@@ -56,10 +56,10 @@ class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Timeline:
-    """The last events.
+    """The last events of each kind.
 
     Attributes:
-        number: Number of the last change of an event, 0 before the first.
+        number: Number of the last change of an event; 0 before the first event.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Timeline:
     def note(
         self, kind: EventKind, *, at_ms: int, subject: str, detail: str = "", by: str = "", count: int = 1
     ) -> None:
-        """Note an event, or count it if it repeats the last one of its kind."""
+        """Add an event. If it repeats the last event of its kind, only raise that event's count."""
         subject, detail, by = subject[:TEXT_MAX], detail[:TEXT_MAX], by[:TEXT_MAX]
         self.number += 1
         ring = self._rings[kind]
@@ -96,13 +96,13 @@ class Timeline:
         ring.append(event)
 
     def after(self, number: int) -> list[TimelineEvent]:
-        """Return the events that came or changed after a number, in the order of their last change."""
+        """Return the events that were added or counted after a number, in the order of their numbers."""
         found = [event for event in chain.from_iterable(self._rings.values()) if event.number > number]
         return sorted(found, key=lambda event: event.number)
 
 
 class GroupNotes:
-    """Compares a raft group with its state at the last call, and notes changes: leader, contact, refusals."""
+    """Recorder of a raft group's changes on the timeline: new leaders, contact lost or found, refusals."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -113,10 +113,10 @@ class GroupNotes:
     def look(
         self, *, at_ms: int, leader: str | None, term: int, in_contact: bool, refused: tuple[int, int]
     ) -> None:
-        """Compare the group with the last call.
+        """Compare the group with its state at the last call, and add events for the differences.
 
         Args:
-            refused: Reads and writes refused since the start.
+            refused: Two numbers since the process started: refused reads, and refused writes.
         """
         note = self._timeline.note
         if leader is not None and (leader, term) != self._leader:

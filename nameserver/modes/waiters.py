@@ -1,4 +1,4 @@
-"""Requests that wait for a table to change: one topic, or a kind of list; the same in every mode."""
+"""Requests that wait for a change of one topic or of one kind of list, for every mode."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ class TableWaiters:
     """Requests that wait for a table to change.
 
     Attributes:
-        log: The last changes; it is empty until it has a follower.
+        log: The last changes of the table; empty until the log has a follower.
     """
 
     def __init__(self, table: RouteTable) -> None:
         self._table = table
         self.log = ChangeLog()
-        # Waiting requests by kind, in the order of the revisions above which they wait. So a request for a
-        # later revision costs nothing at a change.
+        # Waiting requests by kind, sorted by the revision above which they wait. A change then reads only the
+        # requests that it wakes.
         self._lists: dict[Kind, list[tuple[int, int, asyncio.Future[None]]]] = {kind: [] for kind in Kind}
         self._numbers = count()
-        # Events by topic, as long as a request waits for the topic. A change sets the event and clears it
-        # again.
+        # The event of each topic for which a request waits. A change sets the event, then clears it.
         self._changes: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
         self._followed: dict[str, Callable[[], None]] = {}
-        # Number of requests that wait for a topic. Each change reads it, and the length of a weak dictionary
-        # is slow to compute.
+        # Number of requests that wait for a topic. Each change reads this number; the length of a weak
+        # dictionary would be slow to compute.
         self._waiting = 0
         self._ended = False
 
@@ -46,11 +45,11 @@ class TableWaiters:
         return len(self._changes)
 
     def __bool__(self) -> bool:
-        """Return whether some request waits, or the log is kept."""
+        """Return True if any request waits, the log has begun, or a topic has a follower."""
         return self._waiting > 0 or self.log.begun or bool(self._followed)
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
-        """Return the topic's revision, see :meth:`Consistency.changed`; do not wait after :meth:`end`."""
+        """Return the topic's revision as :meth:`Consistency.changed` does. After :meth:`end`, do not wait."""
         view = self._table.view
         epoch = view.epoch
         change = self._changes.setdefault(topic, asyncio.Event())
@@ -65,8 +64,10 @@ class TableWaiters:
         return view.topic_revision(topic)
 
     async def list_changed(self, kind: Kind, after: int, *, deadline: float) -> None:
-        """Return once something of a kind has changed above a revision, the table is another one, or at the
-        deadline; once this has ended, at once."""
+        """Return when a list of this kind has changed after revision ``after``, or at the deadline.
+
+        It also returns when another table replaces the table. After a call of :meth:`end` it returns at once.
+        """
         if self.log.changed_at[kind] > after or self._ended:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -82,16 +83,16 @@ class TableWaiters:
                 del waiting[found]
 
     def follow(self, topic: str, changed: Callable[[], None]) -> None:
-        """See :meth:`Consistency.follow`."""
+        """Call ``changed`` whenever a topic's route may have changed; see :meth:`Consistency.follow`."""
         assert topic not in self._followed, "a topic has one follower"
         self._followed[topic] = changed
 
     def unfollow(self, topic: str) -> None:
-        """End :meth:`follow`."""
+        """End the calls that :meth:`follow` began."""
         del self._followed[topic]
 
     def wake_affected(self, applied: Applied) -> None:
-        """Wake the requests that wait for a topic or a list that a change affects."""
+        """Wake the requests that wait for a topic or a list which an applied change affects."""
         if self._waiting:
             self._look(self._table.view.affected(applied, self._changes))
         if self._followed:
@@ -106,7 +107,7 @@ class TableWaiters:
                 del waiting[:reached]
 
     def wake_all(self) -> None:
-        """Wake all requests; each checks its condition again."""
+        """Wake all requests. Each request then checks its own condition again."""
         if self.log.begun:
             self.log.restart(self._table.view)
         self._look(self._changes)
@@ -118,7 +119,7 @@ class TableWaiters:
             waiting.clear()
 
     def end(self) -> None:
-        """Answer all requests; from now on no request waits."""
+        """Wake all requests, which then get answers. Later requests do not wait."""
         self._ended = True
         self.wake_all()
 
@@ -130,13 +131,13 @@ class TableWaiters:
 
 
 def wake(waiters: Iterable[asyncio.Future[None]]) -> None:
-    """Resolve all waiters."""
+    """Set the result of all waiters to None."""
     for waiter in waiters:
         resolve(waiter, None)
 
 
 def resolve(waiter: asyncio.Future[_T], outcome: _T | Exception) -> None:
-    """Resolve a waiter with an outcome, unless it has one or was cancelled."""
+    """Set a waiter's result or exception. Do nothing if it is done already or was cancelled."""
     if waiter.done():
         return
     if isinstance(outcome, Exception):

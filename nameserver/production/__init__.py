@@ -1,7 +1,8 @@
-"""The production environment of ``clusterTest``: this nameserver asks it for routes of unknown topics.
+"""Requests to the production environment of ``clusterTest``, for routes of topics that are unknown here.
 
-Here belongs all code that asks other nameservers as a client does. Only the wire uses it.
+All code that sends requests to other nameservers, as a client does, belongs here. Only the server's wire code
+uses this package.
 
-    kept.py        kept answers, and bounds on questions; pure
+    kept.py        kept answers, and bounds on questions, without I/O
     asking.py      Production: the connections, the address server, deadlines
 """

@@ -1,7 +1,8 @@
-"""Asks nameservers of the production environment for routes, on the event loop and within deadlines.
+"""Questions to nameservers of the production environment, asked on the event loop and within deadlines.
 
-All requests that wait for the same topic share one question. A request waits no longer than its own answer
-may take. The question goes on until its own deadline, and its answer is kept for later requests.
+All client requests for the same topic share one question to production. A client request waits only until the
+deadline of its response. The question may continue after this deadline, because it has a deadline of its own.
+The nameserver keeps the answer for later client requests.
 """
 
 from __future__ import annotations
@@ -27,39 +28,41 @@ from .kept import MARK, Kept, KeptAnswers, QuestionLimit
 
 log = logging.getLogger(__name__)
 
-#: Longest time in seconds of one question, including the address server.
+#: Longest time in seconds of one question, including the request to the address server.
 QUESTION_S: Final = 3.0
-#: Seconds that one nameserver has to answer while another can be asked.
+#: Seconds that one nameserver has to answer, before the next nameserver is asked.
 _TRY_S: Final = 1.4
 _CONNECT_S: Final = 1.0
 _TRIES_MAX: Final = 3
-#: Seconds after which the address server is asked again; source: MQClientInstance, RocketMQ 4.9 and 5.3.
+#: Seconds between an answer of the address server and the next request to it; source: MQClientInstance,
+#: RocketMQ 4.9 and 5.3.
 ADDRESSES_EVERY_S: Final = 120.0
-#: Seconds after which the address server is asked again if it gave no answer.
+#: Seconds between a failed request to the address server and the next request to it.
 ADDRESSES_AGAIN_S: Final = 10.0
-#: Largest route in bytes that is accepted.
+#: Largest accepted size of an encoded route, in bytes.
 ROUTE_SIZE_MAX: Final = 4 * 1024 * 1024
-#: Size in bytes above which a thread decodes the route.
+#: Largest size in bytes of a route that the event loop decodes itself; a thread decodes larger routes.
 _DECODED_HERE_MAX: Final = 16 * 1024
 
 
 class _Unanswered(Exception):
-    """Production gave no answer; the message says why."""
+    """The production environment gave no answer; the message says why."""
 
 
 class Production:
     """The production environment, as one nameserver of a test environment sees it.
 
     Args:
-        group: Owns the tasks that ask.
+        group: The task group that runs the questions.
 
     Attributes:
-        questions: Number of questions by result: answered with a route (``found``), without one (``absent``),
-            not answered (``unanswered``), not asked because there were too many (``refused``).
-        kept_answers: Number of requests that kept answers served.
+        questions: Number of questions by result: ``found`` (the answer has a route), ``absent`` (the answer
+            has no route), ``unanswered`` (no answer came), ``refused`` (not sent, because there were too
+            many questions).
+        kept_answers: Number of client requests that were answered from the cache of earlier answers.
 
     Raises:
-        ConfigError: If a setting cannot be used for questions.
+        ConfigError: If the value of a setting cannot be used to ask production.
     """
 
     def __init__(self, settings: LiveSettings, group: asyncio.TaskGroup) -> None:
@@ -75,7 +78,7 @@ class Production:
         self._addrs: tuple[str, ...] = ()
         self._ask_addrs_at = 0.0
         self._fetching: asyncio.Task[None] | None = None
-        self._first = 0  # index of the address that is asked first: the one that answered last
+        self._first = 0  # index of the address that answered last; it is asked first
         self._log = LimitedLog(log, self._loop.time)
         self.questions = Counter(found=0, absent=0, unanswered=0, refused=0)
         self.kept_answers = 0
@@ -94,8 +97,9 @@ class Production:
         )
 
     def kept(self, topic: str) -> Kept | None:
-        """Return the kept answer for a topic; None if a question is needed."""
-        if self._environment != self._settings.current.product_env_name:  # request 318 changed productEnvName
+        """Return the cached answer for a topic, or None if production must be asked."""
+        # After request code 318 has changed productEnvName, drop the answers for the former environment.
+        if self._environment != self._settings.current.product_env_name:
             self._environment = self._settings.current.product_env_name
             self._kept.clear()
             self._addrs, self._ask_addrs_at = (), 0.0
@@ -105,11 +109,13 @@ class Production:
         return kept
 
     async def ask(self, topic: str, *, host: str, deadline: float) -> TopicRouteData | None:
-        """Ask production for a topic without a kept answer; return its route, or None if none came in time.
+        """Ask production for a topic that has no cached answer.
+
+        Return the route. Return None if production has no route, or if no answer came in time.
 
         Args:
             host: Host of the client.
-            deadline: Instant of the loop's clock.
+            deadline: Time at which the client's request stops waiting, in seconds of the loop's clock.
         """
         task = self._asking.get(topic)
         if task is None:
@@ -126,7 +132,7 @@ class Production:
         return None if kept is None else kept.route
 
     def figures(self) -> list[tuple[str, str, list[tuple[dict[str, str], float]]]]:
-        """Return name, help text and samples by labels of each metric."""
+        """Return each metric as name, help text and samples; a sample has labels and a value."""
         questions = [({"result": result}, float(count)) for result, count in self.questions.items()]
         kept = "Route queries answered from kept answers of production."
         return [
@@ -135,7 +141,7 @@ class Production:
         ]
 
     async def close(self) -> None:
-        """End all questions."""
+        """Cancel all questions and close the connections."""
         pending = [*self._asking.values(), *filter(None, (self._fetching,))]
         for task in pending:
             task.cancel()
@@ -156,7 +162,7 @@ class Production:
             self._log.write(
                 logging.INFO, "question", "production gave no route env=%s reason=%s", environment, why
             )
-        except Exception:  # This is the boundary of one question: the others go on.
+        except Exception:  # An error in one question must not stop the other questions.
             log.exception("question to production failed env=%s", environment)
         self.questions[result] += 1
         if environment == self._environment:
@@ -164,7 +170,10 @@ class Production:
         return Kept(route, 0.0, size)
 
     async def _route(self, topic: str) -> tuple[TopicRouteData | None, int]:
-        """Ask one nameserver after the other; return the route, None if there is none, and its bytes."""
+        """Ask the nameservers one after the other; return the route and its size in bytes.
+
+        The route is None if the nameserver that answered does not know the topic.
+        """
         request = RemotingCommand.request(
             RequestCode.GET_ROUTEINFO_BY_TOPIC,
             {"topic": topic, "acceptStandardJsonOnly": "true", MARK: "true"},
@@ -191,7 +200,7 @@ class Production:
     # -- the address server --------------------------------------------------------------------------
 
     async def _nameservers(self) -> tuple[str, ...]:
-        """Return the addresses of production's nameservers; wait only while none is known."""
+        """Return the addresses of production's nameservers; wait only while no address is known."""
         named = addresses_in(self._settings.current.cluster_test_nameservers)
         if named:
             return named
@@ -202,7 +211,7 @@ class Production:
         return self._addrs
 
     async def _fetch(self) -> None:
-        """Ask the address server; keep the known addresses if it returns none."""
+        """Ask the address server for production's nameservers; if it fails, keep the known addresses."""
         url, again_s = self._url(), ADDRESSES_AGAIN_S
         environment = self._environment
         try:
@@ -215,7 +224,7 @@ class Production:
             self._log.write(
                 logging.WARNING, "addresses", "address server failed url=%s reason=%s", url, str(error)
             )
-        except Exception:  # This is the boundary of one fetch: the nameserver goes on.
+        except Exception:  # An error in one request to the address server must not stop the nameserver.
             log.exception("address server failed url=%s", url)
         finally:
             self._ask_addrs_at = self._loop.time() + again_s
@@ -234,7 +243,7 @@ async def _decode(body: bytes) -> TopicRouteData:
     """Decode a route.
 
     Raises:
-        RemoteProtocolError: If the body is no route.
+        RemoteProtocolError: If the body is not a route.
         _Unanswered: If the route is too large.
     """
     if len(body) > ROUTE_SIZE_MAX:

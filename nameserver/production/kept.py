@@ -1,4 +1,4 @@
-"""Kept answers of the production environment, and bounds on questions to it. Pure."""
+"""Cache of answers from the production environment, and limits on questions to it; without I/O."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from typing import Final
 from routekeeper.remoting.route import TopicRouteData
 
 MARK: Final = "askedByNameserver"
-"""Argument of a question. It makes a nameserver answer from its own table, so that two never ask each other.
+"""Name of an argument that marks a nameserver's question to another nameserver.
+
+The other nameserver answers such a question from its own table, so two nameservers never ask each other.
 """
-#: Seconds for which an answer, or its absence, is kept: the time after which a client asks again.
+#: Seconds for which an answer is kept, even an answer without a route. The first client request for the topic
+#: after this time leads to a new question.
 KEPT_S: Final = 30.0
-#: Bound of the kept answers; the oldest is dropped first.
+#: Largest number of kept answers; beyond it, the oldest answers are dropped.
 ENTRIES_MAX: Final = 8192
-#: Bound of the kept bytes: encoded answers and names.
+#: Largest size in bytes of all kept answers together: their encoded routes and topic names.
 BYTES_MAX: Final = 32 * 1024 * 1024
-#: Bound of the questions under way at once.
+#: Largest number of questions under way at the same time.
 ASKING_MAX: Final = 16
-#: Bound of the questions that begin in a second, for all hosts.
+#: Largest number of questions that begin within one second, for all client hosts together.
 QUESTIONS_PER_S: Final = 200
-#: Bound of the questions that begin in a second for one host. Loopback may use the bound of all hosts.
+#: Largest number of questions that begin within one second for one client host. Clients on loopback are
+#: limited only by the bound for all hosts.
 QUESTIONS_PER_HOST_S: Final = 50
 _ENTRY_BYTES: Final = 500
 
@@ -31,9 +35,9 @@ class Kept:
     """The answer to one question.
 
     Attributes:
-        route: None if the topic is unknown there, or no nameserver answered.
-        until: Instant in seconds up to which it is used.
-        size: Bytes that it counts against the bound.
+        route: The topic's route; None if production does not know the topic, or if no nameserver answered.
+        until: Time, in seconds of the caller's clock, until which the answer is used.
+        size: Bytes of the answer that count against :data:`BYTES_MAX`.
     """
 
     route: TopicRouteData | None
@@ -42,7 +46,7 @@ class Kept:
 
 
 class KeptAnswers:
-    """Answers by topic, the oldest first."""
+    """Kept answers by topic, the oldest first."""
 
     def __init__(self) -> None:
         self._answers: dict[str, Kept] = {}
@@ -52,15 +56,15 @@ class KeptAnswers:
         return len(self._answers)
 
     def find(self, topic: str, now: float) -> Kept | None:
-        """Return the kept answer for a topic, if its time is not over."""
+        """Return the kept answer for a topic; None if there is none or if it is too old."""
         kept = self._answers.get(topic)
         return kept if kept is not None and now < kept.until else None
 
     def keep(self, topic: str, route: TopicRouteData | None, now: float, *, size: int = 0) -> None:
-        """Keep an answer; drop answers that are too old or beyond the bounds.
+        """Keep an answer, and drop answers that are too old or exceed the bounds.
 
         Args:
-            size: Bytes of the answer.
+            size: Size of the answer in bytes.
         """
         self._drop(topic)
         kept = Kept(route, now + KEPT_S, size + len(topic) + _ENTRY_BYTES)
@@ -74,7 +78,7 @@ class KeptAnswers:
             self._drop(oldest)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all answers."""
         self._answers.clear()
         self.held_bytes = 0
 
@@ -85,9 +89,9 @@ class KeptAnswers:
 
 
 class QuestionLimit:
-    """Decides whether one more question may be asked.
+    """Decides if the nameserver may ask production one more question.
 
-    It counts those under way and those begun in this second.
+    The limit counts questions under way, and questions that began in the present second.
     """
 
     def __init__(self) -> None:
@@ -95,11 +99,11 @@ class QuestionLimit:
         self._begun: Counter[str] = Counter()
 
     def allow(self, host: str, now: float, *, asking: int) -> bool:
-        """Count a question and return True, unless there are too many.
+        """Return True and count a question if it may begin; return False if there are too many.
 
         Args:
             host: Host of the client, in the form of :func:`routekeeper.remoting.addresses.charged_host`.
-            now: Instant in seconds.
+            now: Time in seconds.
             asking: Number of questions under way.
         """
         if now >= self._until:

@@ -1,12 +1,13 @@
 """The Raft engine of the replicated nameserver, and the only package that imports PySyncObj.
 
-Here belongs code that replicates a log for any state machine; code that knows routes is above it.
+Code that replicates a log for any state machine belongs here. Code that knows routes belongs to the packages
+that use this one.
 
-    types.py           settings, roles, the state machine it drives
-    library.py         the library under public names, with the private names that we use
-    pysyncobj_seam.py  a private copy of the library
-    consensus/         pure: what a member decides
-    storage/           files of a member
-    links/             connections to the other members
+    types.py           settings, roles, the state machine that the engine drives
+    library.py         PySyncObj's Raft; each private name of PySyncObj that is used here has a public name
+    pysyncobj_seam.py  a private copy of the PySyncObj modules
+    consensus/         the decisions of a member, without I/O
+    storage/           the files of a member
+    links/             the connections to the other members
     node/              one engine with its clock, disk and links on the event loop
 """

@@ -1,9 +1,10 @@
-"""PySyncObj's Raft under public names: the only file that uses the library's private ones.
+"""PySyncObj's Raft behind public names. All private names of the library that are used are in this file.
 
-The library elects, votes and advances the commit index; :class:`Library` drives it. Terms, votes and the
-commit rule run unchanged. Each method with a defect is overridden by a call of :class:`Rules`. Private
-methods can be replaced only by inheritance, so there is one subclass, and nothing inherits from it. Private
-names can change in any release, so the version is pinned exactly, and each name is checked at start.
+The library elects, votes and advances the commit index; :class:`Library` drives it. The library's code for
+terms, votes and the commit rule runs unchanged. Each library method that has a defect is overridden: the new
+method calls :class:`Rules` instead. Private methods can be replaced only by inheritance, so there is one
+subclass, and nothing inherits from this subclass. Private names can change in any release of the library. So
+the version is pinned exactly, and each name is checked at start.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ SyncObj: Any = module.SyncObj
 
 
 class Rules(Protocol):
-    """Decisions that replace the library's; it calls them while it runs."""
+    """Decisions that replace the library's own decisions; the library calls these methods while it runs."""
 
     def send_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None: ...
     def send_vote(self, peer: str, term: int) -> None: ...
     def replicate(self) -> None:
-        """Leader: send each peer the entries that it lacks."""
+        """Send each peer the entries that it lacks; called on the leader."""
 
     def term_begins(self, term: int) -> None:
-        """The term changes to ``term``: forget the messages of the former one."""
+        """Forget the messages of the former term, because the term changes to ``term``."""
 
     def state_changed(self, before: int, state: int) -> None: ...
     def leadership_begins(self) -> None:
@@ -49,10 +50,10 @@ class Rules(Protocol):
 
 
 class _Named(str, Node):  # type: ignore[misc]  # the library has no types
-    """A member in the form the library wants, with a faster lookup by name than the library's class.
+    """A member in the form that the library wants; lookup by name is faster than in the library's class.
 
     Attributes:
-        name: The name as a plain text.
+        name: The name as plain text.
     """
 
     id: str
@@ -63,7 +64,7 @@ class _Named(str, Node):  # type: ignore[misc]  # the library has no types
 
 
 class _Port(LibraryTransport):  # type: ignore[misc]  # the library has no types
-    """The library's transport: it turns the library's few own messages into ours."""
+    """A transport for the library: it turns messages that the library sends into calls of :class:`Rules`."""
 
     ready = True
 
@@ -83,8 +84,10 @@ class _Port(LibraryTransport):  # type: ignore[misc]  # the library has no types
 
 
 def _field(private: str) -> Any:
-    """Return a property for a field of the library, read without a Python frame of its own: one write reads
-    such fields some 150 times.
+    """Return a property for a private field of the library.
+
+    Reading the property creates no Python frame: one write reads such fields about 150 times, and each frame
+    would cost time.
     """
     name = f"_SyncObj__{private}"
     return property(attrgetter(name), lambda library, value: setattr(library, name, value))
@@ -93,15 +96,15 @@ def _field(private: str) -> Any:
 class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     """One member's Raft state inside the library, driven by messages and ticks that carry their time.
 
-    Members are named by text here. ``now`` is a time on the member's own clock, in seconds; ``log`` is the
-    object that the library uses as its journal.
+    Members are identified by their names here. ``now`` is a time on the member's own clock, in seconds.
+    ``log`` is the object that the library uses as its journal.
 
     Attributes:
-        rules: Decides in the library's place; called by every method except the constructor.
-        transferring: The leader itself asked for the election that is due or under way.
+        rules: Makes the decisions that replace the library's own; the constructor does not call it.
+        transferring: True if the leader itself asked for the election that is due or has begun.
     """
 
-    # Fields of the library that are used here; its constructor sets them.
+    # Fields of the library that are used here; the library's constructor sets them.
     _SyncObj__raftState: int
     _SyncObj__raftCurrentTerm: int
     _SyncObj__raftCommitIndex: int
@@ -117,25 +120,25 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     _SyncObj__otherNodes: Any
     _SyncObj__newAppendEntriesTime: float
 
-    #: The state, as the library numbers it.
+    #: State of the member, as the library numbers it.
     state: int = _field("raftState")
     #: The newest term that this member knows.
     term: int = _field("raftCurrentTerm")
     #: The last index that is known to be committed.
     commit_index: int = _field("raftCommitIndex")
-    #: The last index that is applied; the engine moves it.
+    #: The last index that is applied; the engine raises it.
     applied_index: int = _field("raftLastApplied")
-    #: The instant at which a follower or candidate that hears nothing stands for election.
+    #: The time at which a follower or candidate stands for election; messages of a leader move it later.
     election_deadline: float = _field("raftElectionDeadline")
-    #: True if the leader has asked this member to stand.
+    #: True if the leader has asked this member to stand for election.
     transfer_in_progress: bool = _field("transferInProgress")
-    #: Leader: the time from which each voter's last answer counts. The library steps down when the answers
-    #: of a majority are too old.
+    #: On the leader: for each voter, the time at which the voter's silence began. The library steps down when
+    #: a majority has been silent for too long.
     answered: dict[str, float] = _field("lastResponseTime")
-    #: Leader: the index up to which each voter counts for the commit index.
+    #: On the leader: for each voter, the last index up to which the voter's log counts for the commit index.
     match: dict[str, int] = _field("raftMatchIndex")
-    #: Linked members; with other voters in the group, the library stands for election only if some are
-    #: linked.
+    #: Linked members. If the cluster has other voters, the library stands for election only if at least one
+    #: member is linked.
     connected: Collection[str] = _field("connectedNodes")
 
     def __init__(
@@ -149,14 +152,16 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self.transferring = False
         conf = SyncObjConf(
             autoTick=False,
-            appendEntriesPeriod=timeout / 6,  # checked, but used only by its replication
+            # the library only checks this value; its own replication is not used
+            appendEntriesPeriod=timeout / 6,
             raftMinTimeout=timeout,
             raftMaxTimeout=2 * timeout,
             leaderFallbackTimeout=fallback,
-            connectionTimeout=2 * timeout,  # checked, but used only by its transport
+            # the library only checks this value; its own transport is not used
+            connectionTimeout=2 * timeout,
             useFork=False,
         )
-        conf.journalFile = log  # createJournal is the identity
+        conf.journalFile = log  # our substitute for createJournal returns this object unchanged
         self._at(now)
         super().__init__(_Named(me), [], conf=conf, transport=_Port(self))
         self.applied_index = log.base_index
@@ -167,7 +172,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         """Set the clock and the random source that the library reads in the next call."""
         context.now, context.random = now, self._random
 
-    # ---- its state
+    # ---- the state of the library
 
     @property
     def leader(self) -> str | None:
@@ -176,12 +181,12 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
 
     @property
     def leads(self) -> bool:
-        """Return whether this member leads, and an entry of its own term is committed."""
+        """True if this member leads and an entry of its own term is committed."""
         return self._SyncObj__raftState == LEADER and self._SyncObj__raftCommitIndex >= self._SyncObj__noopIDx
 
     @property
     def seen(self) -> tuple[object, ...]:
-        """State, term, leader, and whether it :attr:`leads`: in one call, to be compared."""
+        """State, term, leader and :attr:`leads` as one value, to be compared with an earlier value."""
         state = self._SyncObj__raftState
         leads = state == LEADER and self._SyncObj__raftCommitIndex >= self._SyncObj__noopIDx
         return state, self._SyncObj__raftCurrentTerm, self._SyncObj__raftLeader, leads
@@ -191,17 +196,19 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     def tick(self, now: float, *, commit_limit: int | None) -> None:
         """Do everything that is due at ``now``: stand for election, commit, replicate.
 
-        D4: the library reads the clock several times in a tick. If an election deadline passed in between, it
-        would stand without having asked for pre-votes, so its clock stays at ``now``.
+        The library reads the clock several times in a tick. If an election deadline passed between two
+        readings, the library would stand for election without pre-votes. So during the tick its clock always
+        shows ``now`` (D4).
 
         Args:
-            commit_limit: D7: the index that a majority holds durably. The library counts the leader for every
-                index in its memory, which its journal may not hold yet.
+            commit_limit: The index that a majority holds durably (D7). Without this limit, the library would
+                count entries of the leader that are in memory and not yet in the leader's journal.
         """
         context.now, context.random = now, self._random
         self._commit_limit = commit_limit
         self.transferring = self.transfer_in_progress
-        self._SyncObj__newAppendEntriesTime = -math.inf  # the engine decides what is sent
+        # Let the library call replicate() in each tick: the engine decides which messages are sent.
+        self._SyncObj__newAppendEntriesTime = -math.inf
         try:
             super()._onTick(0.0)
         finally:
@@ -210,7 +217,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     def append_entries(
         self, now: float, leader: str, *, term: int, commit: int, entries: Sequence[tuple[bytes, int, int]]
     ) -> None:
-        """Accept ``leader`` for ``term``; ``entries`` replace all entries from the first one's index on."""
+        """Accept ``leader`` for ``term``; replace all log entries from the first given index on."""
         message: dict[str, object] = {"type": "append_entries", "term": term, "commit_index": commit}
         if entries:
             prev = entries[0][1] - 1
@@ -231,10 +238,10 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         context.now, context.random = now, self._random
         self._SyncObj__onMessageReceived(self._node(peer), message)
 
-    # ---- state changes of our own rules
+    # ---- changes of the state that the engine makes
 
     def become_follower(self, term: int | None = None) -> None:
-        """Become a follower without a leader, in this term or in ``term``."""
+        """Become a follower without a known leader, in this term or in ``term``."""
         if term is not None:
             self._SyncObj__setCurrentTerm(term, None)
         self.stop_leading()
@@ -247,17 +254,18 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self._SyncObj__raftLeader = None
 
     def count_voters(self, others: Iterable[str]) -> None:
-        """Count votes, matches and answers of these, and of this member."""
-        # The order of a set of names differs between processes; a dict's does not, so simulated seeds replay.
+        """Count only the votes, match indexes and answers of these members and of this member."""
+        # Use a dict: it keeps the same order in every process, so a simulated run can be repeated from its
+        # seed.
         self._SyncObj__otherNodes = dict.fromkeys(map(self._node, others)).keys()
 
     def remember_vote(self, name: str) -> None:
-        """Count the vote of this term as given to ``name``."""
+        """Record that this member gave its vote of the present term to ``name``."""
         self._log.setCurrentTerm(self.term, name)
         self._SyncObj__votedForNodeId = name
 
     def commit(self, index: int) -> None:
-        """Commit up to ``index``, if it is above the commit index."""
+        """Raise the commit index to ``index``, if it is lower."""
         self.commit_index = commit = max(self.commit_index, index)
         self._log.setRaftCommitIndex(commit)
 
@@ -267,11 +275,11 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self.commit(index)
 
     def draw_timeout(self) -> float:
-        """Draw seconds until an election."""
+        """Draw a random election timeout, in seconds."""
         self._at(math.nan)
         return float(self._SyncObj__generateRaftTimeout())
 
-    # ---- overridden
+    # ---- overridden methods of the library
 
     def _SyncObj__setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
         if term != self.term:
@@ -293,42 +301,48 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         return last if self._commit_limit is None else min(last, self._commit_limit)
 
     def _SyncObj__applyLogEntries(self) -> bool:
-        """Apply nothing: the engine applies committed entries after the tick, and moves the applied index."""
-        self._commit_limit = None  # the commit loop is over
+        """Apply nothing: the engine applies committed entries after the tick and raises the applied index."""
+        self._commit_limit = None  # the library has advanced the commit index; remove the limit
         return False
 
     def _SyncObj__sendAppendEntries(self) -> None:
         self.rules.replicate()
 
     def _SyncObj__sendNextNodeIdx(self, *_: object, **__: object) -> None:
-        """D7, D18: do not answer here; the receiver of a message answers when its entries are durable."""
+        """Do nothing: the receiver of a message answers later, when its entries are durable (D7, D18)."""
 
     # ---- library paths that must not run
 
     def _applyCommand(self, command: object, callback: object, commandType: object = None) -> NoReturn:
-        """D12, D13, D23, D27, D31: entries enter the log on the leader, and nowhere else."""
+        """Raise an error, because only the leader itself appends entries to the log.
+
+        The library's method has the defects D12, D13, D23, D27 and D31.
+        """
         raise AssertionError("commands are not forwarded: append them")
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> NoReturn:
-        """D7, D11: an entry is applied in steps, and stops the member if it cannot be read."""
+        """Raise an error, because the engine applies the entries itself (D7, D11).
+
+        The engine applies long entries in steps, and stops the member if an entry is unreadable.
+        """
         raise AssertionError("the engine applies entries")
 
     def _checkCommandsToApply(self) -> None:
-        """Do nothing: there is no command queue."""
+        """Do nothing, because the library's command queue is not used."""
 
     def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> None:
-        """D35, D36, D37: do nothing; our own entries change the membership."""
+        """Do nothing, because RouteKeeper's own log entries change the membership (D35, D36, D37)."""
 
     def _SyncObj__tryLogCompaction(self) -> None:
-        """D14, D28, D29: do nothing; the engine takes snapshots."""
+        """Do nothing, because the engine takes the snapshots (D14, D28, D29)."""
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> NoReturn:
         raise AssertionError("the library's dumps are not used")
 
 
-#: Fields that are used.
+#: Private fields of the library that this module uses.
 FIELDS: Final = tuple(name for name in Library.__annotations__ if name.startswith("_SyncObj__"))
-#: Private methods that are called and not overridden.
+#: Private methods of the library that this module calls and does not override.
 CALLED: Final = ("_onTick", "_SyncObj__onMessageReceived", "_SyncObj__generateRaftTimeout")
 OVERRIDDEN: Final = tuple(
     name
@@ -338,10 +352,10 @@ OVERRIDDEN: Final = tuple(
 
 
 def check_library(made: Library | None = None) -> None:
-    """Make sure that the library is the one this module was written for.
+    """Check that the installed library is the one that this module was written for.
 
     Raises:
-        RaftStartError: If its version differs or a private name is gone.
+        RaftStartError: The library has another version, or a private name is missing.
     """
     missing = [name for name in (*CALLED, *OVERRIDDEN) if not callable(getattr(SyncObj, name, None))]
     missing += missing_names

@@ -1,6 +1,7 @@
-"""PySyncObj 0.3.17, loaded a second time for this package alone; the installed module stays unchanged.
+"""PySyncObj 0.3.17, loaded a second time for this package only; the installed module stays unchanged.
 
-Clock, random source, poller, journal and pickle are replaced. Only :mod:`.library` uses it.
+In this copy, the clock, random source, poller, journal and pickle are replaced. Only :mod:`.library` uses
+this module.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 LIBRARY_VERSION: Final = "0.3.17"
-#: Names of its module that are replaced.
+#: Names in the library's module that are replaced.
 MODULE_NAMES: Final = ("monotonicTime", "random", "pickle", "createPoller", "createJournal", "SyncObj")
 
 
@@ -27,7 +28,7 @@ class _NoPickle:
 
 
 class _NoPoller:
-    """An empty poller; the event loop does its work."""
+    """A poller that does nothing: RouteKeeper's event loop does a poller's work."""
 
     def subscribe(self, *_: object) -> None: ...
     def unsubscribe(self, *_: object) -> None: ...
@@ -37,8 +38,8 @@ class _NoPoller:
 class CallContext:
     """Clock and random source for the present call into the library, which reads both from its module.
 
-    Everything runs on one thread, and each method of :class:`.Library` sets both before it calls the library.
-    So members with different clocks can share a process (tests, simulator).
+    The library runs on one thread, and each method of :class:`.Library` sets both before it calls the
+    library. So members with different clocks can share a process (tests, simulator).
     """
 
     def __init__(self) -> None:
@@ -50,8 +51,9 @@ context: Final = CallContext()
 
 
 def restore_socket() -> None:
-    """Undo the library's replacement of ``socket.inet_ntop``: it is for Windows, and fails elsewhere
-    (D38).
+    """Restore ``socket.inet_ntop``, which the library replaces (D38).
+
+    The library's replacement is for Windows, and fails on other systems.
     """
     socket.inet_ntop = _socket.inet_ntop
 

@@ -1,4 +1,4 @@
-"""Interface of the raft package for the layer above: settings, roles, the state machine it drives."""
+"""Interface of the raft package for the layer above: settings, roles, and the state machine to implement."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from routekeeper.remoting.steps import Steps
 
 Durability = Literal["memory", "journal", "fsync"]
 
-#: N in milliseconds. A leader that falls silent is replaced after N..2N (4/3 N on average, the smaller of two
-#: draws), heartbeats leave every N/6. A killed process closes its links and is replaced within about N/2. On
-#: two cores shared by twelve busy processes, a single idle one was seen to wait up to 0.45 s for its turn: a
-#: shorter N would take that for death.
+#: The election timeout N in milliseconds. Followers replace a silent leader after a random time of N to 2N.
+#: With two followers the average is 4/3 N, because the follower with the shorter random time stands for
+#: election first. The leader sends heartbeats every N/6. If the leader's process is killed, its links close,
+#: and the followers replace the leader within about N/2. With a smaller N, members could take a busy member
+#: for a dead member: on two cores with twelve busy processes, an idle process waited up to 0.45 s for a
+#: processor.
 ELECTION_TIMEOUT_MS: Final = 500
-#: Smaller values that a peer states are refused; settings allow no smaller one either.
+#: Smallest election timeout in milliseconds that the settings and the greetings of peers may have.
 ELECTION_TIMEOUT_MS_MIN: Final = 30
 ELECTION_TIMEOUT_MS_MAX: Final = 60_000
 
-#: A shorter secret could be guessed from a recorded handshake. It is the key of a MAC of the same length.
+#: Smallest size in bytes of a secret. An attacker could guess a shorter secret with the help of a recorded
+#: handshake. 32 bytes is also the size of the HMAC-SHA256 values in a handshake.
 SECRET_SIZE_MIN: Final = 32
 
 
 class Role(enum.StrEnum):
-    """The role of a member. A learner neither votes nor counts."""
+    """The role of a member; a learner does not vote and does not count in a majority."""
 
     LEADER = "leader"
     FOLLOWER = "follower"
@@ -36,7 +39,7 @@ class Role(enum.StrEnum):
 
 
 class RaftStartError(Exception):
-    """The member must not start. The text is one line for the operator; the program exits with 2."""
+    """The member must not start; the text is one line for the operator, and the exit status is 2."""
 
 
 def _said(error: Any) -> object:
@@ -47,7 +50,7 @@ def _said(error: Any) -> object:
 def needed_to_start(
     what: object, *errors: type[Exception], reason: Callable[[Any], object] = _said
 ) -> Iterator[None]:
-    """Turn these errors into a RaftStartError: one line that names ``what`` and the reason."""
+    """Turn the given errors into a RaftStartError: one line that names ``what`` and the reason."""
     try:
         yield
     except errors as error:
@@ -55,10 +58,10 @@ def needed_to_start(
 
 
 def secrets_in(content: bytes) -> tuple[bytes, ...]:
-    """Return the secrets that a file holds, the preferred one first.
+    """Return the secrets in a file's content, the preferred one first.
 
-    Two lines that are long enough are two secrets, the old one and the new one. The whole content comes last:
-    it is the secret of a member of an older version, which reads the file as one secret.
+    Two lines that are long enough are two secrets: the old one and the new one. The whole content is the last
+    secret in the result, because members of an older version read the whole file as one secret.
     """
     whole = content.strip()
     lines = [line.strip() for line in whole.splitlines()]
@@ -68,15 +71,16 @@ def secrets_in(content: bytes) -> tuple[bytes, ...]:
 
 
 class StopMember(Exception):
-    """Raised by :meth:`StateMachine.apply` for an entry it cannot read (a newer format).
+    """:meth:`StateMachine.apply` cannot read an entry, for example because a newer program wrote the entry.
 
-    The member stops with the message; the entry does not count as applied, so nothing is lost.
+    The member stops with the message. The entry does not count as applied, so nothing is lost.
     """
 
 
 class NotLeader(Exception):
-    """Nothing was done, because only the leader changes the cluster. ``leader`` is None if it is not
-    known.
+    """The request was not carried out, because only the leader changes the cluster.
+
+    ``leader`` is None if no leader is known.
     """
 
     def __init__(self, leader: str | None) -> None:
@@ -85,63 +89,68 @@ class NotLeader(Exception):
 
 
 class ChangeRefused(Exception):
-    """Nothing was done; the text tells an operator why, and how to proceed."""
+    """The change was not made; the text tells an operator the reason and the next step."""
 
 
 class ChangeNotYet(ChangeRefused):
-    """Refused for a reason that usually passes within a second."""
+    """The change was refused for a reason that usually passes within a second."""
 
 
 class ChangeUnknown(Exception):
-    """The deadline passed before the change was complete; it may still complete. The text says how far it
-    got.
+    """The deadline passed before the change was complete; the change may still complete later.
+
+    The text says how far the change got.
     """
 
 
 class StateMachine(Protocol):
-    """The replicated state. Methods run on the event loop unless they say otherwise."""
+    """The replicated state. Methods run on the event loop unless their docstring names a thread."""
 
     def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> Steps[None] | None:
-        """Apply one committed entry. A command that is rejected is applied, too: its outcome is the
-        rejection.
+        """Apply one committed entry.
 
-        The state belongs to ``index`` once all steps are made. Between two steps only :meth:`prepare` is
-        called. A snapshot may replace the state before the last step.
+        A command that is rejected counts as applied, too: its outcome is the rejection.
+
+        After the last step, the state is the state at ``index``. Between two steps the caller calls only
+        :meth:`prepare`. A snapshot may replace the state before the last step.
+
+        Args:
+            live: False for an entry that this member already had in its log when it started.
 
         Returns:
-            The steps that are left, None if there are none.
+            The remaining steps, or None if the entry is applied completely.
 
-        Any exception stops the member, and the entry does not count as applied. :class:`StopMember` says why;
-        any other exception is a defect or a lack of memory.
-
-        ``live`` is False for entries that this member already had in its log when it started.
+        Raises:
+            StopMember: The entry cannot be read; the text says why. The member stops, and the entry does not
+                count as applied. Any other exception has the same effect; it means a defect or a lack of
+                memory.
         """
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Return, quickly, a function that encodes the present state; the function runs in a thread."""
+        """Return, quickly, a function that encodes the present state; the caller runs it in a thread."""
 
     def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
-        """Read a snapshot that :meth:`snapshot` made, here or on another member; runs in a thread.
+        """Read a snapshot that :meth:`snapshot` made, here or on another member; called in a thread.
 
-        The caller keeps the snapshot: do not change it.
+        The caller still uses ``image`` afterwards, so do not change it.
 
         Returns:
-            A quick function that replaces the state by the snapshot, to be called on the event loop, or
-            never.
+            A quick function that replaces the state by the snapshot. The caller calls it on the event loop,
+            or never.
 
         Raises:
-            StopMember: A newer program made it.
+            StopMember: A newer program made the snapshot.
         """
 
     def restored(self, image: bytes | bytearray) -> bytes:
-        """Return the snapshot that an operator restores, with any mark that the machine adds; runs in a
-        thread.
+        """Return the snapshot to use when an operator restores ``image``; the caller runs this in a thread.
 
-        A restored state may be an older or an unrelated one. The machine can mark it, so that it differs from
-        every former state.
+        A restored state may be older than the present state, or from another cluster. In the returned
+        snapshot, the state machine can set a mark, so that the restored state differs from every former
+        state.
 
         Raises:
-            StopMember: A newer program made it.
+            StopMember: A newer program made the snapshot.
         """
 
 
@@ -150,25 +159,27 @@ class RaftConfig:
     """One member's settings.
 
     Attributes:
-        me: Identity, ``HOST:PORT``; compared as text, resolved at each dial.
-        peers: Identities of all members, this one included.
-        listen: Address to bind if other than ``me``.
-        secret: The members' shared secret. A bound address that is not loopback needs it or certificates.
-        other_secrets: Secrets that are accepted as well while the secret is changed.
-        secret_file: The file of the secrets; read again when it changes, if it is named.
-        tls_cert: PEM file with this member's certificate; it names the host of ``me``, and may be used by
-            TLS servers and clients. Together with ``tls_key`` and ``tls_ca``, or none of the three.
-        tls_key: PEM file with its key, without a password.
-        tls_ca: PEM file with the authority that every member's certificate must come from.
-        election_timeout_ms: N. Election timeouts are drawn from N..2N, a heartbeat leaves every N/6.
+        me: Identity of this member, ``HOST:PORT``. Identities are compared as text. Other members resolve the
+            host at each dial.
+        peers: Identities of all members, this member included.
+        listen: Address to bind, if it is not ``me``.
+        secret: The secret that all members share. It is required if the bound address is not loopback and
+            there are no certificates.
+        other_secrets: Secrets that are accepted as well while operators change the secret.
+        secret_file: The file of the secrets, or None; it is read again when it changes.
+        tls_cert: PEM file with this member's certificate, which must name the host of ``me`` and be valid for
+            TLS servers and clients. Set all of ``tls_cert``, ``tls_key`` and ``tls_ca``, or none of them.
+        tls_key: PEM file with the certificate's key, without a password.
+        tls_ca: PEM file with the authority that must have issued every member's certificate.
+        election_timeout_ms: N. Election timeouts are drawn from N to 2N; a heartbeat leaves every N/6.
         entry_size_max: Largest payload of one entry, in bytes.
-        compact_bytes: A snapshot is taken when the journal has grown by this much since the last one
-            (or by twice the last snapshot, if that is more).
-        http: ``HOST:PORT`` where operators reach this member's HTTP port; announced to the others, may be
-            empty.
-        force_new_cluster: For a quorum that is lost for good: become the only member of a new cluster,
-            with the data of this directory, if any. Old members are refused until their disks are
-            emptied.
+        compact_bytes: This member makes a new snapshot when the journal has grown by this number of bytes
+            since the last snapshot, or by twice the size of the last snapshot if that is more.
+        http: ``HOST:PORT`` at which operators reach this member's HTTP server. It is announced to the other
+            members, and may be empty.
+        force_new_cluster: True to become the only member of a new cluster, with the data of this directory.
+            Use it when a cluster has lost its majority for ever. The new cluster refuses old members until
+            their disks are emptied.
     """
 
     me: str
@@ -190,14 +201,14 @@ class RaftConfig:
 
     @property
     def authenticated(self) -> bool:
-        """Return whether peers must prove their identity, so that only members can send messages."""
+        """True if peers must prove their identity, so that only members can send messages."""
         return self.secret is not None or self.tls_ca is not None
 
     def validate(self) -> None:
-        """Check the secret, which :mod:`routekeeper.nameserver.settings` cannot, because it is read later.
+        """Check the secret; :mod:`routekeeper.nameserver.settings` has checked all other settings before.
 
         Raises:
-            RaftStartError: It is too short.
+            RaftStartError: The secret is too short.
         """
         if self.secret is not None and len(self.secret) < SECRET_SIZE_MIN:
             raise RaftStartError(

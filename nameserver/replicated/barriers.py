@@ -1,36 +1,44 @@
-"""Barriers that make reads linearizable: the barrier that a read joins, and when the leader may answer it.
+"""Barriers that make reads linearizable: choose a barrier for each read, and decide the leader's answers.
 
-A read may be answered from a member's table once the table holds everything that was acknowledged before the
-read arrived. A barrier ensures that. *After* the read arrived, the member asks the leader. The leader must
-have committed an entry of its own term; it takes its commit index and makes sure that it still led when it
-was asked. The member waits until it has applied that index. Nothing is written to the journal.
+A read may be answered from a member's table once the table has everything that was acknowledged before the
+read arrived. A barrier ensures this in three steps:
 
-All reads that arrive before a barrier is sent share it. Later ones wait for the next barrier, which is sent
-after the answer to the present one. So reads cost a fixed number of messages a round trip, for any number
+1. After the read has arrived, the member sends a barrier to the leader.
+2. The leader must have committed an entry of its own term. The leader notes its commit index, makes sure that
+   it still led after the barrier was sent, and answers with the noted index.
+3. The member waits until it has applied this index. Then it answers the read.
+
+A barrier writes nothing to the journal.
+
+All reads that arrive before a barrier is sent share this barrier. Later reads wait for the next barrier,
+which is sent after the present barrier is answered. So the number of messages does not depend on the number
 of reads.
 
-A leader is sure when a majority of voters, itself included, had not left its term at some time after the
-barrier was sent. A voter that sends a barrier proves this by sending it: it was in the term after the read
-arrived. Other voters are asked. They echo the number of a *round* that began after the barrier arrived, in a
-message of the same term. This is the echoed clock of
-:mod:`routekeeper.nameserver.raft.consensus.contact` with a logical clock.
+The leader still led after the barrier was sent, if a majority of voters (the leader is one of them) was still
+in its term after that time. A voter that sends a barrier of this term was in the term after the read arrived,
+so the leader need not ask this voter. The leader asks other voters in a *round*: it sends them a round
+number, and they send the number back in a message of the same term. Only a round that began after the barrier
+arrived counts. A round number is a logical clock, and is echoed like the clocks in
+:mod:`routekeeper.nameserver.raft.consensus.contact`.
 
 Proof: let a write be acknowledged in term U, before the read arrived, and let the leader's term be T.
 
 - U above T is impossible. A majority voted in U before the write was acknowledged, so before the read
-  arrived. It shares a voter with the majority above, which was still in T later; but no voter's term
-  falls.
+  arrived. This majority shares a voter with the majority that confirmed T. The shared voter was in U before
+  the read arrived, and in T after it arrived. But a voter's term never falls.
 - If U is T or below, the leader has the entry: it won T with a majority's votes, or appended the entry
-  itself. Its ``read_index`` covers the entry once an entry of its own term is committed. If a follower
-  answered early, from its own log, the leader had sent it the commit index, and ``read_index`` is never
-  below that.
+  itself. The leader's ``read_index`` covers the entry once an entry of the leader's own term is committed.
+- A follower may acknowledge the write before the leader has applied it. But the follower knows from the
+  leader that the entry is committed. So ``read_index``, the leader's commit index, is not below this entry.
 
-Of three voters, the asker and the leader are such a majority. Of five, one more is asked, in a round that
-begins after the barrier arrived, because another member's barrier may have been sent before this read
-arrived. A barrier that waited in a buffer does no harm: it was sent after its reads arrived, and the index is
-read later.
+In a cluster of three voters, the asking voter and the leader are such a majority. In a cluster of five, the
+leader asks one more voter, in a round that begins after the barrier arrived. An earlier round is not enough:
+it may have begun for another member's barrier that was sent before this read arrived. A barrier that waited
+in a buffer does no harm: it was sent after its reads arrived, and the leader reads its commit index even
+later.
 
-Pure: times are loop times in seconds that are passed in. No lock, no future, no callback.
+This module does no I/O: the caller passes in times, in seconds of the loop's clock. There is no lock, no
+future and no callback.
 """
 
 from __future__ import annotations
@@ -43,32 +51,33 @@ from routekeeper.nameserver.raft.consensus.members import majority
 from .peer_messages import ReadIndex, ReadIndexReply
 
 Route = tuple[int, str, int]
-"""The recipient of a barrier: term, leader, and the number of the link to the leader."""
+"""The leader to which a barrier is sent: term, name of the leader, and number of the link to the leader."""
 
 RESEND_S: Final = 1.0
-"""A barrier without an answer is replaced after this time in seconds, even over the same link."""
+"""Seconds after which an unanswered barrier is replaced by a new barrier, even over the same link."""
 
 
 GATHER_S: Final = (0.001, 0.004)
 """Shortest and longest time in seconds for which the next barrier waits for more reads (gathering).
 
-A barrier costs more than a read, and clients that read in a loop send the next read soon. So the next barrier
-waits for as many reads as the last barrier served, plus the reads that wait already. If they come in time,
-the longest time applies; each time that they do not, the time is halved. A single reader never waits.
+A barrier costs more than a read, and a client that reads in a loop soon sends its next read. So the next
+barrier waits for an expected number of reads: the number of reads that the last barrier served, plus the
+number of reads that wait already. If this number of reads arrives in time, the next wait may take the longest
+time. Otherwise the limit for the next wait is halved, down to the shortest time. A single reader never waits.
 
 On quiet cores, three members answer 21 to 33 thousand linearizable reads/s with gathering, and 11 to 15
-thousand without (docs/decisions.md)."""
+thousand without gathering (docs/decisions.md)."""
 
 
 class Barriers:
     """The reads of one process, and the barriers that they wait for.
 
-    Barriers are numbered from 1. A read gets the number of its barrier as a ticket, and may be answered once
-    :attr:`passed` has reached it: a later barrier serves earlier reads, too.
+    Barriers are numbered from 1. A read gets the number of its barrier as a ticket. The read may be answered
+    once :attr:`passed` is equal to the ticket or higher: a barrier also serves reads with lower tickets.
 
     Attributes:
         sent: Number of barriers sent so far, repetitions included.
-        passed: Reads with tickets up to this one may be answered.
+        passed: Reads with tickets up to this number may be answered.
         joined: Number of reads that joined the next barrier.
         expected: Number of reads for which the next barrier waits.
         gather_until: Time at which the next barrier is sent without waiting for more reads.
@@ -82,11 +91,12 @@ class Barriers:
         self.gather_until = 0.0
         self._gather_s = GATHER_S[0]
         self._served = 0  # number of reads that the barriers under way serve
-        self._wanted = 0  # the latest barrier that a read joined
+        self._wanted = 0  # number of the latest barrier that a read joined
         self._sent_at = 0.0
         self._route: Route | None = None
-        self._confirmed = 0  # the latest barrier with a known index
-        self._indexes: list[tuple[int, int]] = []  # (number, index) not applied yet, with rising numbers
+        self._confirmed = 0  # number of the latest barrier whose index is known
+        # barriers whose index is not applied yet, as (barrier, index) in rising order
+        self._indexes: list[tuple[int, int]] = []
 
     def join(self) -> int:
         """Return the ticket of a read that arrives now: the number of the next barrier."""
@@ -95,10 +105,10 @@ class Barriers:
         return self._wanted
 
     def to_send(self, route: Route | None, *, now: float) -> int | None:
-        """Return the number of a barrier to send now over ``route``, None if none must be sent.
+        """Return the number of a barrier to send now over ``route``; None if no barrier must be sent.
 
-        One barrier is under way at a time. A barrier that went to another leader, or over a link that is
-        gone, does not count, because no answer to it is expected.
+        One barrier is under way at a time. A barrier that was sent to another leader, or over a link that is
+        closed now, does not count as under way, because no answer to it is expected.
         """
         if route is None or self._wanted <= self._confirmed:
             return None
@@ -118,12 +128,14 @@ class Barriers:
         return self.sent
 
     def not_sent(self) -> None:
-        """Undo the last :meth:`to_send`, because the message could not be sent."""
+        """Undo the last :meth:`to_send`, because the message could not be sent; the barrier is sent again."""
         self._route = None
 
     def confirmed(self, number: int, index: int) -> None:
-        """Record the leader's answer: a table that has applied ``index`` serves the reads of barrier
-        ``number``.
+        """Record the leader's answer: a table that has applied ``index`` serves the reads of this barrier.
+
+        Args:
+            number: Number of the barrier.
         """
         if self._confirmed < number <= self.sent:
             self._confirmed = number
@@ -132,7 +144,8 @@ class Barriers:
     def applied(self, index: int, *, now: float) -> None:
         """Record that this process's table has the entries up to ``index``."""
         indexes = self._indexes
-        for at in range(len(indexes) - 1, -1, -1):  # a barrier that passed lets all earlier ones pass
+        # Begin with the latest barrier: if its index is applied, all earlier barriers may pass, too.
+        for at in range(len(indexes) - 1, -1, -1):
             number, needed = indexes[at]
             if needed <= index:
                 del indexes[: at + 1]
@@ -145,39 +158,40 @@ class Barriers:
 
 
 class Confirmations:
-    """The leader's work for the barriers of one term: the members that asked, and the voters that confirmed
-    it.
+    """The leader's work for the barriers of one term: members that asked, and voters that confirmed the term.
 
-    One round is under way at a time; members that ask meanwhile wait for the next one. Rounds are numbered
-    from 1.
+    In a round the leader asks the voters if they are still in its term. One round is under way at a time. If
+    a member sends a barrier during a round, its barrier waits for the next round. Rounds are numbered from 1.
     """
 
     def __init__(self, *, term: int) -> None:
         self.term = term
         self.number = 0
-        """Number of the latest round; 0 before the first."""
+        """Number of the latest round; 0 before the first round."""
         self.asked: dict[str, ReadIndex] = {}
-        """The newest question of each member that waits for the next round. This leader's own question has
-        ``voter`` false, because the leader counts anyway."""
+        """Newest barrier (message) of each member that waits for the next round. In this leader's own message
+        ``voter`` is false, because the leader is counted in every round anyway."""
         self.round: dict[str, ReadIndex] = {}
-        """The questions that the round under way will answer; empty if no round is under way."""
-        self._round_index = 0  # commit index when the round began
+        """Barriers (messages) that the round under way will answer; empty if no round is under way."""
+        self._round_index = 0  # commit index at the beginning of the round
         self.confirmed_by: set[str] = set()
         """Voters that have answered the round under way."""
 
     def confirms(self, member: str, round_: int) -> None:
-        """Record a voter's answer to a round: the member had not left the term after the round began."""
+        """Record a voter's answer to a round: the voter had not left the term after the round began."""
         if round_ == self.number:
             self.confirmed_by.add(member)
 
     def settle(self, *, commit_index: int, voters: Collection[str]) -> list[tuple[str, ReadIndexReply]]:
-        """Return the answers that are certain now. Call it only after an entry of the own term is committed.
+        """Return the answers to barriers for which a majority has confirmed the term.
+
+        Call this method only after an entry of this leader's own term is committed.
 
         Args:
-            voters: The voters of the configuration in force; this leader always counts, even as no voter.
+            voters: The voters of the configuration in force. This leader counts even if it is not a voter.
         """
         confirmed: list[tuple[str, ReadIndexReply]] = []
-        enough = majority(len(voters)) - 1  # voters beside the leader
+        enough = majority(len(voters)) - 1  # number of voters needed besides the leader
         by = self.confirmed_by.intersection(voters)
         for questions, index, confirming in (
             (self.round, self._round_index, by),
@@ -191,10 +205,10 @@ class Confirmations:
         return confirmed
 
     def begin(self, *, commit_index: int) -> int | None:
-        """Begin a round if one is needed and none is under way.
+        """Begin a round if a member waits for the next round and no round is under way.
 
         Returns:
-            The number of the round, for the question to voters; None if no round begins.
+            The number of the round, which the caller must send to the voters; None if no round begins.
         """
         if not self.asked or self.round:
             return None

@@ -1,14 +1,19 @@
-"""Liveness of brokers over all members: the leader's copy of their reports, and its judgement.
+"""Liveness of brokers over all members: the members' reports to the leader, and the leader's evictions.
 
-Reports decide nothing; the leader of a term gathers them in a :class:`FailureDetector` and judges by
-:func:`judge`. Both sides keep copies and send differences: all changes after a version that the other side
-has acknowledged. After a gap (a new leader, a restarted member) the receiver does not hold a message's base.
-Its answer names the version it holds, and the next message starts there.
+A single report evicts no broker. The leader of a term collects the reports in a :class:`FailureDetector`, and
+decides by :func:`judge` which brokers to evict.
 
-A message is dated by its arrival. So an age in it is never too great, but it is too small by the time that
-the message was delayed. A silent broker may stay listed for that much longer, and none is evicted too early.
+Evidence means last-seen times and connections of brokers. Members and leader keep copies of each other's
+evidence. They send each other only differences: all changes after a version that the receiver has
+acknowledged. The receiver may not have this version, because there is a new leader or a restarted member.
+Then the receiver's answer names the version that it has, and the next message starts from that version.
 
-Pure: clocks are passed in, in seconds, always the liveness clock of the process that runs the code.
+A message carries times of the sender's clock, together with the present reading of that clock. The receiver
+computes ages from them, and subtracts each age from the time at which the message arrived. If the message was
+delayed, the result is too late by the delay, and never too early. So a silent broker may stay in the table
+longer by the delay, but no broker is evicted too early.
+
+This module does no I/O. The caller passes in the time, in seconds of its process's liveness clock.
 """
 
 from __future__ import annotations
@@ -29,21 +34,21 @@ from .peer_messages import FORMAT as MESSAGE_FORMAT
 from .peer_messages import Acknowledgement, BrokerContact, Hearing, Report, in_parts, size_of
 
 HEARINGS_BYTES: Final = 1024 * 1024
-"""The last-seen times in one acknowledgement take about this many bytes at most."""
+"""Approximate largest size, in bytes, of the list of last-seen times in one acknowledgement."""
 
 FORGET_S: Final = 10 * LEASE_DEFAULT_S
-"""Time in seconds for which a leader remembers when a broker without record and connection was last seen."""
+"""Seconds for which a leader keeps the last-seen time of a broker that has no record and no connection."""
 
 UNLISTED_MAX: Final = 20_000
-"""Bound of the brokers without a record in the leader's own evidence, and in its copy of each member's
-evidence. Brokers that were last seen longest ago are forgotten first. No member knows more of them."""
+"""Largest number of brokers without a record in the leader's own table of last-seen times, and in its copy of
+each member's report. If there are more, the leader forgets those that were last seen longest ago."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(slots=True, kw_only=True)
 class ReportedBy:
-    """Copy of one member's evidence. Times are on this leader's clock."""
+    """The leader's copy of one member's last-seen times and connections. Times are on this leader's clock."""
 
     boot_id: int
     version: int = 0
@@ -53,18 +58,20 @@ class ReportedBy:
 
 
 class FailureDetector:
-    """Reports of all members to the leader of one term, and its decision which brokers are gone.
+    """Reports of all members to the leader of one term, and the leader's decision which brokers to evict.
 
     Args:
-        members: Identities of all members, this leader included: it reports to itself. See
-            :meth:`members_are`.
-        prior_term: Term of the previous leader. Times handed over from an older term are ignored, because
-            a later leader may have heard from the broker since.
+        members: Identities of all members, this leader included, because the leader reports to itself, too.
+            See :meth:`members_are`.
+        prior_term: Term of the previous leader. A report may repeat last-seen times that its sender received
+            from a former leader. If the term of that leader is older than ``prior_term``, these times are
+            ignored, because the previous leader may have had newer times.
         clock: Time at which this member began to lead.
-        judge_after_s: Two maximum election timeouts; after them the leader judges without missing reports.
+        judge_after_s: Two maximum election timeouts, in seconds. After this time the leader judges even if
+            reports are missing.
 
     Attributes:
-        members: The copy of each member's evidence, for members that have reported.
+        members: The copy of each member's reported evidence; a member that has not reported is missing.
     """
 
     def __init__(
@@ -80,7 +87,8 @@ class FailureDetector:
         """Begin a term.
 
         Args:
-            known_format: Command format of an entry in the log, which every member must therefore know.
+            known_format: Command format of an entry in the log. Every member must know it, because every
+                member applies the entry.
         """
         self.term = term
         self._known_format = known_format
@@ -89,20 +97,21 @@ class FailureDetector:
         self._leads_since = clock
         self._judge_after_s = judge_after_s
         self.members: dict[str, ReportedBy] = {}
-        # In the order of change, as Liveness keeps contacts: (last seen, version).
+        # Last-seen time and version of each broker; the broker that changed last is at the end.
         self._hearings: dict[BrokerKey, tuple[float, int]] = {}
         self._version = 0
         self._judged: dict[BrokerKey, int] = {}
 
     def members_are(self, members: Collection[str]) -> None:
-        """Use another configuration: a new member has yet to report, and a removed one does not count (rule
-        11).
+        """Use another configuration (Rule 11 of docs/raft-rules.md).
+
+        A new member counts after its first report. A removed member does not count any more.
         """
         self._names = frozenset(members)
         self.members = {name: known for name, known in self.members.items() if name in self._names}
 
     def receive(self, member: str, report: Report, *, clock: float) -> Acknowledgement | None:
-        """Store a report and return the answer; None if it is from another term or from no member."""
+        """Store a report and return the answer; None if the report's term or its sender is wrong."""
         if report.term != self.term or member not in self._names:
             return None
         known = self.members.get(member)
@@ -112,7 +121,7 @@ class FailureDetector:
             offset = clock - report.clock
             handed = report.handed if report.handed_term >= self._prior_term else ()
             for heard in (*report.contacts, *handed):
-                self.note(heard.broker, min(heard.heard_at, report.clock) + offset)  # never in the future
+                self.note(heard.broker, min(heard.heard_at, report.clock) + offset)  # not after the report
             known.contacts.update({line.broker: _shifted(line, offset) for line in report.contacts})
             known.version = report.version
             known.counts = not report.more
@@ -132,36 +141,41 @@ class FailureDetector:
         )
 
     def out_of_contact(self, members: Iterable[str]) -> None:
-        """Do not count members that lost contact or have a new link until they have reported again."""
+        """Ignore members that lost contact or have a new link, until they have reported again."""
         for member in members:
             if member in self.members:
                 self.members[member].counts = False
 
     def understood(self) -> int:
-        """Return the newest command format that every member understands, as far as all have reported it."""
+        """Return the newest command format that every member understands.
+
+        While a member has not reported yet, return the format of ``known_format``.
+        """
         if len(self.members) < len(self._names):
             return self._known_format
         return min([member.understands for member in self.members.values()])
 
     def ready(self, clock: float) -> bool:
-        """Return whether this leader may judge brokers yet."""
+        """Return True once this leader may judge brokers."""
         return len(self.members) == len(self._names) or clock - self._leads_since >= self._judge_after_s
 
     def judge(
         self, records: Iterable[Record], *, in_contact: Collection[str], clock: float
     ) -> tuple[Evict, ...]:
-        """Return evictions in the order of the records; each revision of a record is evicted only once.
+        """Return evictions in the order of the records, at most one eviction for each revision of a record.
 
         Args:
-            records: The brokers to judge: all brokers from time to time, and the brokers of a report at once.
-            in_contact: Members seen within two minimum election timeouts, this one included.
+            records: The records of the brokers to judge. The caller passes all records from time to time.
+                When a report arrives, the caller at once passes the records of the report's brokers.
+            in_contact: Members that this leader saw within two minimum election timeouts, itself included.
         """
         if not self.ready(clock):
             return ()
         counting = [
             self.members[m] for m in sorted(in_contact) if m in self.members and self.members[m].counts
         ]
-        # A member that has yet to report may have a connection with any broker.
+        # A member that has not reported yet may have a connection with any broker. So without its report, no
+        # broker is evicted for a closed connection.
         complete = len(counting) == len(self._names.intersection(in_contact))
         nearest = counting[0].contacts if complete and counting else None
         hearings = self._hearings
@@ -174,12 +188,13 @@ class FailureDetector:
                     continue
                 contact = None if nearest is None else nearest.get(broker)
                 if contact is not None and contact.connected:
-                    continue  # nearly every broker: judge() would return None, and takes longer
+                    continue  # fast path for nearly every broker: judge() would return None, but takes longer
             if self._judged.get(broker) == record.revision:
                 continue
             if heard is None:
-                # No member knows the broker. From here on this time is handed to the next leader as a
-                # last-seen time; else each of several short leaders would begin to wait anew.
+                # No member has seen the broker. Count its silence from the beginning of this term, and store
+                # this time as a last-seen time, so that the next leader gets it. Otherwise each of several
+                # leaders with short terms would begin to count anew.
                 self.note(broker, self._leads_since)
             reason = judge(
                 record,
@@ -193,12 +208,14 @@ class FailureDetector:
         return tuple(found)
 
     def removed(self, broker: BrokerKey) -> None:
-        """Forget a broker whose record was removed: its evidence says nothing about a next record."""
+        """Forget the last-seen time of a broker whose record was removed; a new record begins without it."""
         self._hearings.pop(broker, None)
 
     def prune(self, is_listed: Callable[[BrokerKey], bool], *, clock: float) -> None:
-        """Forget brokers without a record that have been silent without a connection for long, or are too
-        many.
+        """Forget old brokers without a record.
+
+        A broker is old if it has no connection and has been silent for longer than FORGET_S. If there are
+        more than UNLISTED_MAX brokers without a record, the oldest are forgotten, too.
         """
 
         def stays(broker: BrokerKey, heard_at: float) -> bool:
@@ -215,8 +232,9 @@ class FailureDetector:
     def note(self, broker: BrokerKey, at: float) -> None:
         """Record the time at which a broker was last seen, or at which its record was made.
 
-        A record counts too, because no report about its broker may be here: it may still be on its way, or it
-        may have been forgotten together with a former record.
+        The time at which a record was made counts, too, because this leader may have no report about the
+        broker. The report may still be on its way, or the leader may have forgotten it together with a former
+        record of the broker.
         """
         if at == NEVER:
             return
@@ -224,12 +242,14 @@ class FailureDetector:
         if before is not None and before[0] >= at:
             return
         self._version += 1
-        self._hearings.pop(broker, None)  # a dict keeps insertion order, so the latest change is last
+        self._hearings.pop(broker, None)  # a dict keeps insertion order, so the latest change must come last
         self._hearings[broker] = (at, self._version)
 
     def _hearings_after(self, version: int) -> tuple[tuple[Hearing, ...], int]:
-        """Return last-seen times that changed after a version, and the version they reach; the rest follows
-        later.
+        """Return last-seen times that changed after ``version``, and the version of the last returned change.
+
+        If there are too many changes for one message, return the oldest of them. The next call, with the
+        returned version, returns more.
         """
         later = list(takewhile(lambda broker: self._hearings[broker][1] > version, reversed(self._hearings)))
         hearings = (
@@ -243,16 +263,20 @@ class FailureDetector:
 def judge(
     record: Record, contacts: Iterable[BrokerContact | None] | None, *, heard_at: float, clock: float
 ) -> LeaveReason | None:
-    """Return why a broker's record should be removed, or None if it stays (rule 5).
+    """Return the reason to remove a broker's record, or None if the record stays (rule 5).
 
-    Gone: no member in contact has a connection with the broker, and one of them reports that its connection
-    closed at the record's current revision. Silent: no member has heard from the broker for its lease.
+    There are two reasons to remove the record:
+
+    - The broker is gone. No member in contact with the leader has a connection with the broker. One of these
+      members reports that the broker unregistered or that its connection closed, at most one lease ago. The
+      record has not changed since.
+    - The broker is silent. No member has received a message from it for the length of its lease.
 
     Args:
-        contacts: The evidence of each member in contact, None for a member that does not know the broker.
-            None in place of the list if one of these members has yet to report.
-        heard_at: The latest known time at which the broker was seen, or else the time at which this leader
-            began to lead.
+        contacts: The evidence of each member in contact with the leader; an item is None if the member does
+            not know the broker. If one of these members has not reported yet, pass None in place of the list.
+        heard_at: The latest known time at which the broker was seen. If it is unknown, pass the time at which
+            this leader began to lead.
     """
     lease_s = record.lease_ms / 1000
     known = [contact for contact in contacts or () if contact is not None]

@@ -1,4 +1,4 @@
-"""RocketMQ's KV file beside the replicated KV configuration: imported once, afterwards only written."""
+"""RocketMQ's KV file: imported once into the replicated KV configuration, and afterwards only written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Table: TypeAlias = dict[str, dict[str, str | None]]
 
 
 class KvFile(Component):
-    """Offers the file found at the start to the group, and then keeps it equal to the table.
+    """Imports a KV file that exists at the start into the replicated table, and later writes the table to it.
 
     A file that cannot be imported does not prevent the start, and is not overwritten.
 
@@ -41,7 +41,8 @@ class KvFile(Component):
         path = self._path = Path(given.settings.current.kv_path)
         super().__init__(given)
         self._proposer = proposer
-        self._found: _Table | None = None  # None: the file is broken and stays unchanged
+        # content of the file; None if the file is broken and must stay unchanged
+        self._found: _Table | None = None
         self._exports = False
         self.export = KeptFile("KV configuration", "exported", path=path, write=self._write)
         self._importer: asyncio.Task[None] | None = None
@@ -59,7 +60,7 @@ class KvFile(Component):
             )
 
     def start(self) -> None:
-        """Begin to import and to export the file."""
+        """Begin to import the file, and to write it when the table changes; do nothing for a broken file."""
         if self._found is None:
             return
         self._exports = True
@@ -74,7 +75,7 @@ class KvFile(Component):
             self.export.keep_soon()
 
     async def close(self) -> None:
-        """Stop the import; return once the file equals the table, or the disk hangs."""
+        """Stop the import; return when the file equals the table, or when the disk hangs."""
         if self._importer is not None:
             self._importer.cancel()
             await asyncio.wait((self._importer,))
@@ -84,14 +85,15 @@ class KvFile(Component):
         try:
             await self._offer(ImportKv(table=found))
         except Exception:
-            # The file's content must not be lost, so nothing is exported over it.
+            # Do not overwrite the file: its content is not in the table, and must not be lost.
             logger.exception("KV configuration not imported file=%s", self._path)
             self._exports = False
 
     async def _offer(self, command: ImportKv) -> None:
-        """Offer the KV file to a group that has never held any KV configuration.
+        """Propose the content of the KV file to a cluster that never had a KV configuration.
 
-        The first member's import wins; the table rejects every later one, and then the file is only written.
+        The first import by any member succeeds. The table rejects every later import. If it rejects this
+        member's import, this member only writes its file from then on.
         """
         while not self._table.view.kv_table():
             try:
@@ -105,7 +107,10 @@ class KvFile(Component):
                 return
 
     def _write(self) -> Callable[[], None] | None:
-        """Return a function that writes the table's KV configuration, for RocketMQ's tools."""
+        """Return a function that writes the table's KV configuration to the file, for RocketMQ's tools.
+
+        Return None if the table has no KV configuration, or if the file must stay unchanged.
+        """
         table = self._table.view.kv_table()
         if not table or not self._exports:
             return None

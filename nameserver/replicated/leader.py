@@ -1,7 +1,7 @@
-"""The leader's work above the engine: appending proposals, answering barriers, judging brokers.
+"""The leader's work above the raft engine: append proposals, answer read barriers, evict dead brokers.
 
-It decides nothing itself: :class:`Sequencer`, :class:`Confirmations` and :class:`FailureDetector` are pure,
-and they hold its state.
+:class:`Sequencer`, :class:`Confirmations` and :class:`FailureDetector` hold the leader's state and make the
+decisions; these classes do no I/O and read no clock. This module calls them and sends their answers.
 """
 
 from __future__ import annotations
@@ -54,27 +54,31 @@ from .surroundings import Component, Surroundings
 logger = logging.getLogger(__name__)
 
 LARGE_BYTES: Final = 2048
-"""Size of a command's log form in bytes, above which its decoded topics are not kept: 10,000 topics have
-26 KB in the log form, and take 2 MB decoded.
+"""Largest command, in bytes as written to the log, whose decoded topics the leader keeps in memory.
+
+10,000 topics take 26 KB in the log, but 2 MB of memory when they are decoded.
 """
 
 ASK_ALL_S: Final = 0.05
-"""A round of barriers first asks only as many voters as it needs. If it is not over after this time in
-seconds, it asks all voters.
+"""Seconds after which the leader asks all voters to confirm its term, if too few voters have answered.
+
+In each round of questions, the leader first asks only as many voters as a majority needs.
 """
 
 
 class Leader(Component):
-    """State of this member while it leads, all of one term.
+    """A member's state during one term as leader, and the methods that do a leader's work.
 
     Attributes:
-        sequencer: Appends proposals in order; None if this member does not lead.
-        rounds: Barriers that members asked for; None if this member does not lead.
-        failure_detector: Judges brokers; None before an entry of this leader's own term is applied.
-        barriers_answered: Number of barriers answered, for other members and for itself.
-        rounds_begun: Number of rounds begun to answer barriers.
-        judge_all_at: Time at which all brokers are judged next, on the liveness clock.
-        judged_with: Members in contact when all brokers were last judged.
+        sequencer: Decides which proposals are appended next; None if this member does not lead.
+        rounds: Read barriers that members asked for, and the questions to voters that decide them; None if
+            this member does not lead.
+        failure_detector: Judges which brokers must be evicted. None until this leader has applied an entry
+            of its own term.
+        barriers_answered: Number of barriers answered, for other members and for this member itself.
+        rounds_begun: Number of rounds of questions to voters that were begun to answer barriers.
+        judge_all_at: Time at which this leader judges all brokers next, in seconds of the liveness clock.
+        judged_with: Members with which this leader was in contact when it last judged all brokers.
     """
 
     def __init__(
@@ -105,26 +109,26 @@ class Leader(Component):
         self.rounds: Confirmations | None = None
         self.failure_detector: FailureDetector | None = None
         self.barriers_answered = self.rounds_begun = 0
-        # Reports that arrived before there was a failure detector, by member, each with the number of its
-        # link.
+        # Reports that arrived before the failure detector existed. Key: the member. Value: its latest report,
+        # and the number of the link over which the report came.
         self._early: dict[str, tuple[Report, int]] = {}
-        # Commands under way by boot id and sequence, kept until they are applied or given up, so that small
-        # ones are decoded once; large ones are kept without their topics. Commands of other processes are
-        # kept only while this member leads.
+        # Decoded commands by boot id and sequence, kept until they are applied or dropped. A small command is
+        # kept completely, so that it is decoded only once. A large command is kept without its topics.
+        # Commands of other processes are kept only while this member leads.
         self._decoded: dict[tuple[int, int], Command] = {}
-        self._mark_due = False  # the mark of this leadership could not be appended yet
-        self._near: list[str] = []  # voters, the latest sender of a message about barriers first
+        self._mark_due = False  # True while the empty first entry of this leader's term is not yet appended
+        self._near: list[str] = []  # linked voters; the voter that last sent a barrier message comes first
         self._round_timer: asyncio.TimerHandle | None = None
         self._prune_at = 0.0
         self.judge_all_at = 0.0
         self.judged_with: set[str] = set()
-        self._reported_over: dict[str, int] = {}  # link number of each member's last report
+        self._reported_over: dict[str, int] = {}  # number of the link over which each member last reported
 
     def update_role(self) -> None:
         """Begin or stop leading, according to this member's role and term.
 
-        Messages of other members call this as well: they may know of a new leader before this loop's next
-        turn.
+        This method is also called when another member's message arrives, because that member may know of a
+        new leader before this process has noticed the change.
         """
         member, term = self._member, self._member.term
         if member.role is not Role.LEADER:
@@ -138,15 +142,16 @@ class Leader(Component):
             self.mark()
 
     def mark(self) -> None:
-        """Append an entry that marks the leader, see FailureDetector.prior_term; try again if that is not
-        possible.
+        """Append an empty entry, which marks the start of this leader's term; see FailureDetector.prior_term.
+
+        If the entry cannot be appended now, the next call tries again.
         """
         if self._mark_due and self.sequencer is not None:
             mark = encode_batch(Batch(proposals=()))
             self._mark_due = self._member.append(mark, term=self.sequencer.term) is None
 
     def end(self) -> None:
-        """Forget the leader's state, if this member led."""
+        """Forget the leader's state; do nothing if this member did not lead."""
         if self.sequencer is None:
             return
         logger.info("no longer leading term=%d", self.sequencer.term)
@@ -160,7 +165,10 @@ class Leader(Component):
     # -- proposals ----------------------------------------------------------------------------------------
 
     def take_proposals(self, member: str, message: Propose) -> None:
-        """Accept another member's proposals, if this one leads in their term."""
+        """Queue another member's proposals, or defer them, if this member leads in the message's term.
+
+        To defer a proposal is to send it back, so that the proposer decides again (:class:`Deferral`).
+        """
         self.update_role()
         if self.sequencer is not None and self.sequencer.term == message.term:
             self._line.run(self._taking(member, message), lambda _: None, sender=member, host=member)
@@ -174,10 +182,10 @@ class Leader(Component):
         return True
 
     def offer(self, proposal: Proposal, *, attempt: int = 1) -> None:
-        """Queue a proposal of this process, or defer it. Only while this member leads.
+        """Queue a proposal of this process, or defer it. Call this method only while this member leads.
 
         Args:
-            attempt: Number of times that its proposer has handed it over.
+            attempt: Number of times that the proposer has handed the proposal to a leader.
         """
         finish(self._offering(proposal, self._me, attempt=attempt))
 
@@ -185,13 +193,14 @@ class Leader(Component):
         sequencer = self.sequencer
         assert sequencer is not None, "offered without leading"
         if sequencer.knows(proposal):
-            return  # the proposer sent it again, because the outcome takes long
+            return  # the proposer sent the proposal again, because it waited long for the outcome
         # The newest format that every member understands, as far as this leader knows.
         detector = self.failure_detector
         understood = FIRST_FORMAT if detector is None else detector.understood()
         needed = format_of(proposal.command)
         if needed > FIRST_FORMAT and needed > understood:
-            # A former leader allowed the proposer a newer format. The proposer sends the proposal again.
+            # A former leader allowed the proposer this newer format, but some member may not understand it.
+            # The proposer sends the proposal again later.
             self._refuse(logging.WARNING, member, "format=%d understood=%d", needed, understood)
             return
         mark = (proposal.boot_id, proposal.sequence)
@@ -203,7 +212,7 @@ class Leader(Component):
                 self._refuse(logging.ERROR, member, "error=%s", error)
                 return
             if self.sequencer is not sequencer:
-                return  # it stopped leading, or changed its term, while the command was read
+                return  # this member stopped leading, or its term changed, while the command was decoded
             self.keep_decoded(proposal, command)
         moved_at = self._member.applied_index if self._table.moved(command) else None
         pairs = self._table.unnamed_pairs(command)
@@ -215,14 +224,14 @@ class Leader(Component):
         self._peer_log.write(level, member, f"proposal refused member=%s {why}", member, *values)
 
     def keep_decoded(self, proposal: Proposal, command: Command) -> None:
-        """Keep a decoded command, so that it is decoded once; of a large one everything except its topics."""
+        """Keep a decoded command, so that it is decoded only once; drop the topics of a large command."""
         mark = (proposal.boot_id, proposal.sequence)
         if _is_large(proposal) and isinstance(command, RegisterBroker | Update):
             command = replace(command, topics=())
         self._decoded[mark] = command
 
     def pop_decoded(self, proposal: Proposal) -> Command | None:
-        """Return a kept command and forget it; None if it must be decoded."""
+        """Remove a kept command and return it; None if the command must be decoded again."""
         command = self._decoded.pop((proposal.boot_id, proposal.sequence), None)
         return None if _is_large(proposal) else command
 
@@ -230,15 +239,15 @@ class Leader(Component):
         """Forget a proposal of this process.
 
         Args:
-            withdraw: Remove it from this leader's queue, too, because its proposer will answer "not
-                applied".
+            withdraw: True to remove the proposal from this leader's queue, too. Necessary if the client will
+                be answered "not applied".
         """
         if withdraw and self.sequencer is not None:
             self.sequencer.withdraw(self._book.boot_id, sequence)
         self._decoded.pop((self._book.boot_id, sequence), None)
 
     def append(self) -> None:
-        """Append the next entry of waiting proposals, unless one is in flight."""
+        """Append the next entry, made of queued proposals, unless an entry is in flight."""
         sequencer = self.sequencer
         batch = None if sequencer is None else sequencer.next_batch()
         if sequencer is None or batch is None:
@@ -246,7 +255,9 @@ class Leader(Component):
         index = self._member.append(encode_batch(batch), term=sequencer.term)
         if index is None:
             if self._member.role is Role.LEADER and self._member.term == sequencer.term:
-                sequencer.not_appended()  # it hands over leadership; if that fails, the next tick retries
+                # This member is handing over leadership, so the engine appends nothing now. If the handover
+                # fails, the next tick tries to append again.
+                sequencer.not_appended()
             else:
                 self.end()
             return
@@ -256,7 +267,7 @@ class Leader(Component):
         self._send_deferrals(sequencer.appended(index))
 
     def applied(self, index: int) -> None:
-        """Record that an entry is applied, so that the next one may be appended."""
+        """Record that an entry is applied, so that the next entry may be appended."""
         if self.sequencer is not None:
             self.sequencer.applied(index)
 
@@ -277,15 +288,13 @@ class Leader(Component):
     # -- read barriers ------------------------------------------------------------------------------------
 
     def take_barrier(self, member: str, barrier: ReadIndex) -> None:
-        """Handle a barrier of another member, or one of this leader's own, see
-        :attr:`Confirmations.asked`.
-        """
+        """Handle a read barrier of another member or of this leader; see :attr:`Confirmations.asked`."""
         if barrier.voter:
             index = self._member.read_index_with(member, barrier.term)
-            if index is not None:  # the asker and this leader are a majority of the voters
+            if index is not None:  # the sender and this leader together are a majority of the voters
                 self.barriers_answered += 1
                 self._note_voter(member)
-                # If this answer is lost, the link is gone, and the other member sends its barrier again.
+                # The answer is lost only if the link breaks. The other member then sends its barrier again.
                 self._send(member, ReadIndexReply(number=barrier.number, index=index))
                 return
         rounds = self._rounds_of(barrier.term)
@@ -297,7 +306,7 @@ class Leader(Component):
         self.settle_rounds()
 
     def take_confirmation(self, member: str, answer: ReadIndexCheckReply) -> None:
-        """Record a voter's answer to a round."""
+        """Record that a voter confirmed this leader's term, in answer to a :class:`ReadIndexCheck`."""
         rounds = self.rounds
         if rounds is not None and rounds.term == answer.term:
             self._note_voter(member)
@@ -305,7 +314,7 @@ class Leader(Component):
             self.settle_rounds()
 
     def settle_rounds(self) -> None:
-        """Answer the barriers that are certain, and begin a round for the others."""
+        """Answer the barriers that a majority of voters has confirmed; ask voters to confirm all others."""
         rounds, member = self.rounds, self._member
         if rounds is None or not (rounds.asked or rounds.round):
             return
@@ -320,7 +329,7 @@ class Leader(Component):
                 if asker == self._me:
                     self._barriers.confirmed(answer.number, answer.index)
                 else:
-                    # If this answer is lost, the link is gone, and the asker sends its barrier again.
+                    # The answer is lost only if the link breaks. The member then sends its barrier again.
                     self._send(asker, answer)
             self._answer_reads()
             index = member.read_index_in(rounds.term)
@@ -339,7 +348,7 @@ class Leader(Component):
         self._near = [member for member in self._near if member in self._links]
 
     def _rounds_of(self, term: int) -> Confirmations | None:
-        """Return the rounds of a term, if this member leads in it."""
+        """Return the read barriers of ``term``; None if this member does not lead in ``term``."""
         if self.rounds is None or self.rounds.term != term:
             self.update_role()
         return self.rounds if self.rounds is not None and self.rounds.term == term else None
@@ -354,7 +363,7 @@ class Leader(Component):
             self._send(member, question)
 
     def _ask_all(self) -> None:
-        """Ask all voters if a round was not over in time: the voters asked first may be gone, or hang."""
+        """Ask all voters that have not confirmed the term: the voters asked first may be gone or hang."""
         self._round_timer = None
         rounds = self.rounds
         if rounds is not None and rounds.round and not self._given.closing:
@@ -364,7 +373,9 @@ class Leader(Component):
     # -- brokers ------------------------------------------------------------------------------------------
 
     def begin_to_judge(self, term: int, *, prior_term: int) -> None:
-        """Begin to judge brokers, if an applied entry marks this member as the leader.
+        """Begin to judge which brokers must be evicted, if this member leads in ``term``.
+
+        The caller has just applied the empty first entry of ``term``, see :meth:`mark`.
 
         Args:
             prior_term: The previous leader's term, see :class:`FailureDetector`.
@@ -390,7 +401,7 @@ class Leader(Component):
         """Store a report, answer it, and judge the brokers that it names.
 
         Args:
-            link: The number of the link over which it came; None for the present link.
+            link: Number of the link over which the report came; None for the member's present link.
         """
         link = self._member.link_number(member) if link is None else link
         detector = self.failure_detector
@@ -405,7 +416,7 @@ class Leader(Component):
             return
         if answer.version == report.version and self._reported_over.get(member) != link:
             self._reported_over[member] = link
-            self.judge_all_at = 0.0  # this member's report was missing until now
+            self.judge_all_at = 0.0  # at the next tick, judge all brokers with the evidence in this report
         if member == self._me:
             self._reporter.acknowledged(answer)
         else:
@@ -415,7 +426,10 @@ class Leader(Component):
         self._judge([record for record in unconnected if record is not None])
 
     def tick(self) -> None:
-        """Judge all brokers when that is due. The caller has advanced the liveness clock."""
+        """Judge all brokers once per second, and also when the set of members in contact has changed.
+
+        The caller has advanced the liveness clock.
+        """
         clock, detector = self._liveness.clock, self.failure_detector
         if clock >= self._prune_at:
             self._prune_at = clock + PRUNE_PERIOD_S
@@ -428,17 +442,17 @@ class Leader(Component):
             self._judge(list(self._table.view.records()))
 
     def removed(self, broker: BrokerKey) -> None:
-        """Forget a broker whose record was removed: its evidence says nothing about a next record."""
+        """Forget a broker whose record was removed: old evidence must not count against a new record."""
         if self.failure_detector is not None:
             self.failure_detector.removed(broker)
 
     def listed(self, broker: BrokerKey) -> None:
-        """Record that a broker's record was made."""
+        """Record that a broker got a record in the table."""
         if self.failure_detector is not None:
             self.failure_detector.note(broker, self._liveness.clock)
 
     def evict(self, eviction: Evict) -> None:
-        """Propose an eviction. Only this leader may append it, and only in the term of its judgement."""
+        """Propose an eviction. Only this leader may append the eviction, and only in the present term."""
         sequence = self._book.next_sequence()
         data = encode_command(eviction)
         self.offer(Proposal(boot_id=self._book.boot_id, sequence=sequence, command=data))
@@ -456,14 +470,18 @@ class Leader(Component):
             self.evict(eviction)
 
     def _linked_anew(self, members: set[str]) -> set[str]:
-        """Return members that have yet to report over their present link; reports over the former link may
-        be lost.
+        """Return the members that have not reported over their present link yet.
+
+        A report over a former link may be lost.
         """
         number = self._member.link_number
         return {m for m in members if m != self._me and number(m) != self._reported_over.get(m)}
 
     def in_contact(self) -> set[str]:
-        """Return the members in contact, this one included; none while this member judges no brokers."""
+        """Return the members with which this leader is in contact, and this leader itself.
+
+        The set is empty while this member does not judge brokers.
+        """
         if self.failure_detector is None:
             return set()
         within_s = 2 * self._member.contact_limit

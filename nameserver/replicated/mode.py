@@ -1,4 +1,4 @@
-"""One nameserver of a replicated group: implements the mode's interface, applies the log, wires the parts."""
+"""One nameserver of a raft group: it implements ``Mode``, applies the log, and connects the components."""
 
 from __future__ import annotations
 
@@ -73,28 +73,39 @@ from .under_way import EntryUnderWay
 logger = logging.getLogger(__name__)
 
 STEP_WORK: Final = 64 * 1024
-"""Largest work of an entry that is applied in one step, see :func:`.commands.work_of`: some 600 topics."""
+"""Largest work of an entry that is applied in one step, in bytes as :func:`.commands.work_of` counts them.
+
+Larger entries let the event loop run between two steps. 64 KiB is the work of about 600 topics.
+"""
 
 _SHORT: Final = (Update, Touch, PutKv, DeleteKv, RegisterTopic, DeleteTopic)
-"""Commands that change only what they name. Any other command may remove all topics of a broker."""
+"""Commands that change only the objects which they name.
+
+Any other command may change much of the table, for example remove all topics of a broker.
+"""
 
 
 class Replicated(Local):
     """One nameserver of a group. Implements ``Consistency``, ``Mode`` and the engine's ``StateMachine``.
 
-    Make it on the running loop, then ``await start()``. A request that must wait does so in :meth:`execute`.
-    A default read waits for contact with a leader, at most one maximum election timeout. A linearizable read
-    waits for a barrier, and a write for its outcome, until the deadline. ``view(DEFAULT)`` never waits: it
-    raises NoQuorum. The server then calls ``execute``, or ``await_view`` where it needs the view itself
-    (HTTP).
+    Make the object while the loop runs, then ``await start()``.
+
+    A request that must wait does so in :meth:`execute`:
+
+    - A default read waits for contact with a leader, at most one maximum election timeout.
+    - A linearizable read waits for a barrier until the deadline.
+    - A write waits for its outcome until the deadline.
+
+    ``view(DEFAULT)`` never waits: without contact it raises NoQuorum. The wire server then calls ``execute``.
+    The HTTP server then calls ``await_view``, because it needs the view itself.
 
     Attributes:
         member: The raft member.
-        leader: The member's work while it leads.
+        leader: The leader's work, done while this member leads.
         reports: Evidence about brokers for the leader.
         reader: Reads that wait.
         proposer: Registrations and other changes.
-        surroundings: State that all of these share.
+        surroundings: State that all of these components share.
     """
 
     def __init__(
@@ -108,18 +119,18 @@ class Replicated(Local):
         on_removed: Callable[[str], None] | None = None,
         observer: Observer | None = None,
     ) -> None:
-        """Make a member that is not started.
+        """Make a member that is not started yet.
 
         Args:
             boot_id: Random number of this process, 63 bits.
             raft: The engine's settings; None to derive them from ``settings``.
-            on_fatal: As for :class:`RaftMember`.
+            on_fatal: See :class:`RaftMember`.
             on_removed: Called once, with a line for the operator, when the group has removed this member.
                 The member has stopped by then, and the process should end.
 
         Raises:
             RaftStartError: The raft settings are wrong.
-            FileError: The KV file cannot be used, or its owner has to decide.
+            FileError: The KV file cannot be used, or the operator must decide about the file.
         """
         super().__init__(settings, effects, boot_id=boot_id, keeps_routes=True)
         raft = raft_config(settings.current) if raft is None else raft
@@ -127,8 +138,10 @@ class Replicated(Local):
         self._loop = asyncio.get_running_loop()
         self._led_term = 0
         self._group_notes = GroupNotes(self._history.timeline)
-        self._before_entry: tuple[int, str, str] | None = None  # while one of several commands is applied
-        self._under_way: EntryUnderWay | None = None  # set once the commands of the entry are decoded
+        # Revision and digests before the entry that is being applied in steps, if it has several commands.
+        self._before_entry: tuple[int, str, str] | None = None
+        # The entry that is being applied in steps. It is set when its commands have been decoded.
+        self._under_way: EntryUnderWay | None = None
         self._work_due = False
         self._observer = Observer() if observer is None else observer
         self._peer_log = LimitedLog(logger, self._loop.time)
@@ -170,17 +183,17 @@ class Replicated(Local):
         self.operations = Operations(raft_status=self.raft_status, member=member, times=times)
 
     async def start(self) -> None:
-        """Recover, bind the raft port, take part; does not wait for a quorum.
+        """Read the stored state, bind the raft port, and join the group; do not wait for a quorum.
 
         Raises:
-            RaftStartError: One line for the operator.
+            RaftStartError: The member cannot start; the text is one line for the operator.
         """
         await self._member.start()
         self._tick()
         self.member_changed()
         self._kv_file.start()
 
-    # -- Consistency --------------------------------------------------------------------------------------
+    # -- methods of the interface Consistency -------------------------------------------------------------
 
     def view(self, freshness: Freshness) -> RouteView:
         if freshness is DEFAULT:  # nearly every read
@@ -193,17 +206,17 @@ class Replicated(Local):
     async def await_view(
         self, freshness: Freshness, *, deadline: float, topic: str | None = None
     ) -> RouteView:
-        """Return the view with this freshness, see :meth:`Consistency.await_view`.
+        """Return a view that is as fresh as ``freshness`` requires; see :meth:`Consistency.await_view`.
 
         Args:
-            topic: The only topic that the caller reads. The read does not wait for an entry that is being
-                applied if the entry cannot change this topic's route.
+            topic: The only topic that the caller reads; None if the caller reads more. If the entry that is
+                being applied cannot change this topic's route, the read does not wait for that entry.
         """
         otherwise = None if topic is None else partial(self._is_untouched, topic)
         return await self.reader.await_view(freshness, deadline=deadline, otherwise=otherwise)
 
     def _is_untouched(self, topic: str) -> bool:
-        """Return whether the entry that is being applied is known and cannot change the topic's route."""
+        """Return True if the entry that is being applied is decoded and cannot change the topic's route."""
         return self._under_way is not None and not self._under_way.may_change(topic)
 
     def join_barrier(self, passed: BarrierPassed) -> int:
@@ -250,7 +263,8 @@ class Replicated(Local):
         return await self.proposer.propose(command, deadline=deadline)
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
-        # Finish the registration that is being decided. Registrations that wait are not decided any more.
+        # This member still finishes a registration that it has begun to decide. It drops the connection's
+        # registrations that it has not begun.
         self.surroundings.line.leave(origin)
         closing = self._closing(origin, by_us=by_us)
         self.surroundings.line.run(closing, lambda _: None, sender=origin, host=origin)
@@ -290,7 +304,7 @@ class Replicated(Local):
         )
 
     def raft_status(self) -> GroupStatus:
-        """Return the raft member's figures, and this layer's counters since the start."""
+        """Return the raft member's figures, and this class's counters since the start."""
         member = self._member
         figures = member.status() | {
             "refused_reads": self.reader.refused,
@@ -305,23 +319,23 @@ class Replicated(Local):
         return msgspec.convert(figures, GroupStatus)
 
     async def close(self) -> None:
-        """Hand leadership over, write pending data, answer all waiting requests, and stop."""
+        """Hand over leadership, write pending data, answer all waiting requests, and stop."""
         if self.surroundings.closing:
             return
         self.surroundings.closing = True
         self._waiters.end()
         self.surroundings.line.clear()
-        async with asyncio.TaskGroup() as group:  # each task waits for the disk for a while
+        async with asyncio.TaskGroup() as group:  # each task may wait for the disk, so run them together
             group.create_task(self._kv_file.close())
             group.create_task(self._member.close())
             group.create_task(self._settings_file.close())
         self.proposer.end()
         self.reader.end()
 
-    # -- once a turn of the loop --------------------------------------------------------------------------
+    # -- work of one loop iteration ------------------------------------------------------------------------
 
     def _work_soon(self) -> None:
-        """Report, send and append once, after all callbacks of this turn of the loop."""
+        """Send reports and proposals, and append an entry, after all callbacks of this loop iteration."""
         if not self._work_due and not self.surroundings.closing:
             self._work_due = True
             self._loop.call_soon(self._work)
@@ -331,7 +345,9 @@ class Replicated(Local):
         if self.surroundings.closing:
             return
         if self.reports.send_due():
-            self.proposer.hand_over()  # a report of a connection must precede the command that came over it
+            # Only after the report: the leader must know a connection before it gets a command that came over
+            # the connection.
+            self.proposer.hand_over()
         if self.leader.sequencer is not None:
             self.leader.mark()
             self.leader.append()
@@ -351,7 +367,7 @@ class Replicated(Local):
         self._peer_log.tell_suppressed()
         self._work()
 
-    # -- the engine's side --------------------------------------------------------------------------------
+    # -- methods that the raft engine calls ---------------------------------------------------------------
 
     def member_changed(self) -> None:
         """React to possible changes of the member's role, term, leader and links."""
@@ -414,7 +430,8 @@ class Replicated(Local):
     def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> Steps[None]:
         """Apply one entry, see :class:`StateMachine`.
 
-        Each command is visible to readers at once; the entry as a whole is applied in several steps.
+        A long entry is applied in several steps. Readers see the effect of each command as soon as that
+        command is applied.
         """
         try:
             batch = decode_batch(payload)
@@ -430,8 +447,8 @@ class Replicated(Local):
                 short = short and isinstance(command, _SHORT)
         except CommandFormatError as error:
             raise StopMember(f"{error}; install the release that the other members run") from error
-        # Apply all commands to the table first. The later work concerns this process alone, and a defect in
-        # it must not make this member's table differ from the tables of other members.
+        # Apply all commands to the table first. The work after that concerns this process alone. A defect in
+        # that work must not make this member's table differ from the tables of other members.
         in_steps = work > STEP_WORK or not short
         if in_steps:
             self._under_way = EntryUnderWay(commands, self._table)
@@ -449,8 +466,8 @@ class Replicated(Local):
                 verdict = (yield from steps) if in_steps else finish(steps)
             self._observer.applied(command, verdict)
             verdicts.append(verdict)
-        # There is no yield between the last command and the end of the entry, so from here on the table
-        # belongs to the entry's index.
+        # The code does not yield between the last command and the end of the entry. So from here on the
+        # table is the state at the entry's index.
         self._before_entry = self._under_way = None
         for proposal, command, verdict in zip(batch.proposals, commands, verdicts, strict=True):
             try:
@@ -459,7 +476,8 @@ class Replicated(Local):
                 if proposal.boot_id == self._boot_id:
                     self.proposer.settle(proposal.sequence, verdict)
             except Exception:
-                # The table is changed already: a failing side effect must not make members differ.
+                # The table is changed already. Go on after an error: otherwise this member would differ from
+                # the other members.
                 logger.exception("what follows a change failed index=%d command=%s", index, type(command))
         if not batch.proposals and live:
             self.leader.begin_to_judge(term, prior_term=self._led_term)
@@ -472,7 +490,10 @@ class Replicated(Local):
 
     @property
     def _digests_applied(self) -> tuple[int, str, str]:
-        """Return the digests at the applied index; the table itself may hold a part of the next entry."""
+        """Return the revision and the digests at the applied index.
+
+        The table itself may already contain some commands of the next entry.
+        """
         return self._before_entry or self._digests()
 
     def _digests(self) -> tuple[int, str, str]:
@@ -480,11 +501,13 @@ class Replicated(Local):
         return view.revision, view.digest(), view.state_digest()
 
     def _after_change(self, command: Command, applied: Applied, *, live: bool) -> None:
-        """Do the work outside the table that an applied change requires; effects only for entries applied
-        live.
+        """Do the work outside the table that an applied change requires.
+
+        This member notifies brokers and closes connections (``effects``) only for live entries: entries that
+        were not yet in its log when it started.
         """
         if type(command) is Update and not self._waiters:
-            return  # most commands: only topics changed, and no request waits for them
+            return  # nearly every command: it changes only topics, and no request waits for a change
         if applied.kv_changed:
             self._kv_file.may_differ()
         for gone in applied.left:
@@ -507,19 +530,19 @@ class Replicated(Local):
                 self._effects.notify_min_broker(change)
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Return a function that encodes the present state, see :class:`StateMachine`."""
+        """Return a function that encodes the state of this moment, see :class:`StateMachine`."""
         return snapshot_of(self._table, self._led_term)
 
     def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
-        """Read a snapshot in a thread, see :class:`StateMachine`."""
+        """Decode a snapshot, and return a function that installs it. The engine calls this in a thread."""
         return partial(self._install, *read_snapshot(image))
 
     def restored(self, image: bytes | bytearray) -> bytes:
-        """Return an operator's snapshot as a newer epoch, see :class:`StateMachine`."""
+        """Return a snapshot that an operator restores, marked with a new epoch, see :class:`StateMachine`."""
         return snapshot_of_epoch(image, after=self._table.view.epoch)
 
     def _install(self, table: RouteTable, led_term: int) -> None:
-        """Replace the state by a prepared one."""
+        """Replace the state by the decoded state of a snapshot."""
         self._table.adopt(table)
         self._led_term = led_term
         self._before_entry = self._under_way = None

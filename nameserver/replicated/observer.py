@@ -1,4 +1,4 @@
-"""Hooks for the simulator, which watches the members of a group. A serving member's hooks do nothing."""
+"""Hooks for the simulator, which watches the members of a group. A real nameserver's hooks do nothing."""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ from .peer_messages import Report
 
 
 class Observer:
-    """Called on the loop at the time of each event; this class does nothing.
+    """Methods that a member calls, on the loop, at the time of each event; here they do nothing.
 
-    A derived class may read everything, and must change nothing.
+    A derived class may read all state, but must not change it.
     """
 
     def applying(self, command: Command) -> None:
-        """Notice that the table is about to apply a command."""
+        """Observe that the table is about to apply a command."""
 
     def applied(self, command: Command, verdict: Verdict) -> None:
-        """Notice that the table has applied a command; no request is answered yet."""
+        """Observe that the table has applied a command; no request is answered yet."""
 
     def settled(self, verdict: Verdict) -> None:
-        """Notice the outcome of a change of this process, which is passed on once the entry is applied."""
+        """Observe the outcome of a change that this process proposed.
+
+        The request that asked for the change is answered after the whole entry is applied.
+        """
 
     def renewed(self, answer: Answer) -> None:
-        """Notice that a registration without changes is answered without the log."""
+        """Observe that a registration that changes nothing is answered without the log."""
 
     def heard(self, broker: BrokerKey, *, registers: bool) -> None:
-        """Notice that a broker registered or sent a heartbeat over a connection to this member."""
+        """Observe that a broker registers or sends a heartbeat over a connection to this member."""
 
     def withdrawn(self, broker: BrokerKey) -> None:
-        """Notice that a broker unregistered over a connection to this member."""
+        """Observe that a broker unregisters over a connection to this member."""
 
     def reporting(self, report: Report) -> None:
-        """Notice a report of this member to the leader."""
+        """Observe that this member reports to the leader."""
 
     def evicting(self, eviction: Evict, sequence: int) -> None:
-        """Notice that this leader proposes an eviction, under this sequence of its process."""
+        """Observe that this leader proposes an eviction; ``sequence`` is the proposal's number."""

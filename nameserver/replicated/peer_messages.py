@@ -1,12 +1,13 @@
 """Messages between the nameservers of a group, outside the log: proposals, liveness reports, barriers.
 
 Messages travel over the members' authenticated links, in order on each link. A message is one byte of format
-version and then positional msgpack. A later version may append fields with defaults. A kind of message that
-an older member could not understand has a newer format, and is sent only to members that know it (rule 7):
-members state the format that they know in their reports, and the leader in its acknowledgements.
+version, followed by positional msgpack. A later version may append fields with defaults. A kind of message
+that an older member could not understand gets a newer format. Such a message is sent only to members that
+know the format (rule 7). Each member states the format that it knows in its reports, and the leader states
+its format in its acknowledgements.
 
-Times are seconds on the sender's liveness clock, sent with that clock's reading. The receiver turns them into
-ages, and these into times of its own clock.
+Times are seconds on the sender's liveness clock. Each message with times also holds the present reading of
+that clock. The receiver turns the times into ages, and the ages into times of its own clock.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from routekeeper.nameserver.types import BrokerAddr, BrokerKey, ClusterName
 from routekeeper.remoting.lenient import UNREADABLE
 
 FORMAT: Final = 2
-"""Newest format that this program reads. Format 2 added barriers."""
+"""Newest message format that this program reads. Format 2 added barriers."""
 
 BARRIER_FORMAT: Final = 2
-"""The first format with barriers: :class:`ReadIndex`, :class:`ReadIndexReply` and rounds."""
+"""First message format with the four messages for read barriers, ``ReadIndex...``."""
 
 
 _Item = TypeVar("_Item")
 
 
 class PeerMessageError(Exception):
-    """A member sent bytes that are no known message, or of a newer format."""
+    """Error: a member sent bytes that are not a known message, or a message of a newer format."""
 
 
 Instant = Annotated[float, msgspec.Meta(le=1e12)]
-"""Seconds on a liveness clock; -inf means never. Other values that no clock can have are refused."""
+"""Time on a liveness clock in seconds; -inf means never. Times above 1e12 s are refused as impossible."""
 Reading = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
-"""Reading of a liveness clock, which begins with its process."""
+"""Reading of a liveness clock in seconds. The clock starts at 0 when its process starts."""
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -45,7 +46,7 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class _OfBroker(_Wire, frozen=True):
-    """Base of statements about one broker: its key, and the time at which it was last seen."""
+    """Base of messages about one broker: the broker's key, and the time at which the broker was last seen."""
 
     cluster_name: ClusterName
     broker_addr: BrokerAddr
@@ -57,13 +58,16 @@ class _OfBroker(_Wire, frozen=True):
 
 
 class BrokerContact(_OfBroker, frozen=True):
-    """Evidence of one member about one broker, from its own connections.
+    """Evidence that one broker is alive or gone, from the broker's connections to one member.
 
     Attributes:
-        closed_at: Time at which its connection closed or it unregistered; None if neither happened, or if
-            the broker was seen since.
-        closed_revision: The record's revision at that time; None if there was no record.
-        unregistered: The broker unregistered.
+        connected: True if the last connection over which the broker registered is open, and the broker has
+            not unregistered over this connection.
+        closed_at: Time at which this connection closed, or at which the broker unregistered. None if neither
+            happened, or if the member saw the broker again afterwards.
+        closed_revision: Revision of the broker's record in the route table at the time ``closed_at``. None if
+            the table had no such record.
+        unregistered: True if the broker unregistered; False if only its connection closed.
     """
 
     connected: bool
@@ -73,16 +77,19 @@ class BrokerContact(_OfBroker, frozen=True):
 
 
 class Hearing(_OfBroker, frozen=True):
-    """The latest time at which a broker was seen, as a leader counts it."""
+    """The latest time at which any member saw a broker, in seconds of the leader's liveness clock."""
 
 
 def size_of(line: _OfBroker) -> int:
-    """Return an upper bound of the bytes that a contact or a last-seen time takes in a message."""
+    """Return an upper bound of the bytes that a contact or a last-seen time occupies in a message."""
     return 4 * (len(line.cluster_name) + len(line.broker_addr)) + 64
 
 
 def in_parts(items: Iterable[_Item], size: Callable[[_Item], int], part_size: int) -> Iterator[list[_Item]]:
-    """Yield items in order, in parts of at most ``part_size``; a larger item is a part of its own."""
+    """Yield the items in order, in lists with a total ``size`` of at most ``part_size`` each.
+
+    An item that is larger than ``part_size`` gets a list of its own.
+    """
     part: list[_Item] = []
     total = 0
     for item in items:
@@ -99,16 +106,17 @@ class Report(_Wire, frozen=True, tag=1):
     """A member's evidence for the leader of ``term``: changes after version ``base`` up to ``version``.
 
     Attributes:
-        boot_id: The reporting process; versions of two processes are not compared.
-        base: Version that the leader acknowledged; 0 for a full report.
-        clock: Reading of the reporter's liveness clock.
-        hearings_seen: Version of the leader's last-seen times that the reporter holds.
-        handed: Last-seen times that the leader of ``handed_term`` counted, until the first
-            acknowledgement of this term; then empty.
-        understands: Newest command format that the reporter can apply.
-        reads: Newest format of these messages that the reporter knows.
-        more: Another part follows, which begins at ``version``. Until the last part has arrived, nothing
-            is known of the brokers that it may name.
+        boot_id: Id of the reporting process; versions of two processes are not compared.
+        base: Version of the member's evidence that the leader has acknowledged; 0 for a full report.
+        clock: Reading of the reporting member's liveness clock, in seconds.
+        hearings_seen: Version up to which the reporting member has received the leader's last-seen times.
+        handed: Last-seen times of brokers, as the former leader (of ``handed_term``) knew them. Reports
+            contain these times until the leader of ``term`` has acknowledged a whole report. Afterwards this
+            field is empty.
+        understands: Newest command format that the reporting member can apply.
+        reads: Newest format of these messages that the reporting member knows.
+        more: True if another part follows, which begins at ``version``. Until the last part has arrived, the
+            leader knows nothing of brokers that the missing parts may name.
     """
 
     term: int
@@ -126,11 +134,13 @@ class Report(_Wire, frozen=True, tag=1):
 
 
 class Acknowledgement(_Wire, frozen=True, tag=2):
-    """The leader's answer to a report; ``version`` is the version it holds now, even after a gap.
+    """The leader's answer to a report: the leader has received the member's changes up to ``version``.
+
+    If an earlier report was lost, this version is older than the version in the report.
 
     Attributes:
         boot_id: The boot id in the report.
-        clock: Reading of the leader's liveness clock.
+        clock: Reading of the leader's liveness clock, in seconds.
         hearings: Last-seen times that changed after ``hearings_base`` up to ``hearings_version``.
         reads: Newest format of these messages that the leader knows.
         understood: Newest command format that every member can apply, as far as the leader knows.
@@ -149,10 +159,10 @@ class Acknowledgement(_Wire, frozen=True, tag=2):
 
 
 class Propose(_Wire, frozen=True, tag=3):
-    """Commands for the log, to the leader of ``term``; no other leader may append them.
+    """Commands for the log, sent to the leader of ``term``; no other leader may append them.
 
     Attributes:
-        attempts: For each command, how often the sender has handed it over, this time included.
+        attempts: For each command, the number of times that the sender has sent it, including this time.
     """
 
     term: int
@@ -161,10 +171,13 @@ class Propose(_Wire, frozen=True, tag=3):
 
 
 class Deferral(_Wire, frozen=True):
-    """One proposal that was not appended: decide again once everything up to ``index`` is applied.
+    """A proposal that the leader did not append, so that the proposer must decide the request again.
+
+    Before that, the proposer must apply the entry with this ``index``.
 
     Attributes:
-        attempt: Number of the copy that this answers; other copies may still be appended.
+        attempt: The proposer may send one proposal several times, numbered from 1. This is the number of the
+            sending that this message answers. The leader may still append the proposal from another sending.
     """
 
     boot_id: int
@@ -174,18 +187,22 @@ class Deferral(_Wire, frozen=True):
 
 
 class Deferred(_Wire, frozen=True, tag=4):
-    """The leader's answer to proposals that its table, or an entry already appended, makes *moved*."""
+    """The leader's answer to proposals that are *moved*: decided for a state that is outdated.
+
+    The leader's table shows that this state has changed, or an entry in flight will change it.
+    """
 
     term: int
     deferrals: tuple[Deferral, ...]
 
 
 class ReadIndex(_Wire, frozen=True, tag=5):
-    """Ask the leader of ``term`` for the index that must be applied before waiting reads are answered.
+    """A question to the leader of ``term``: which index must be applied before waiting reads are answered?
 
     Attributes:
         number: Number of the sender's barrier.
-        voter: The sender is a voter; by sending this in ``term`` it confirms the leader.
+        voter: True if the sender is a voter. A voter that sends this message also confirms that it still is
+            in ``term``.
     """
 
     term: int
@@ -194,21 +211,21 @@ class ReadIndex(_Wire, frozen=True, tag=5):
 
 
 class ReadIndexReply(_Wire, frozen=True, tag=6):
-    """The leader's answer to barrier ``number``: apply up to ``index``."""
+    """The leader's answer to barrier ``number``: apply entries up to ``index`` before answering reads."""
 
     number: int
     index: int
 
 
 class ReadIndexCheck(_Wire, frozen=True, tag=7):
-    """The leader of ``term`` asks a voter whether it is still in that term."""
+    """The question of the leader of ``term`` to a voter: is the voter still in that term?"""
 
     term: int
     number: int
 
 
 class ReadIndexCheckReply(_Wire, frozen=True, tag=8):
-    """A voter's answer to round ``number``: it is in ``term``."""
+    """A voter's answer to the question with this ``number``: the voter is still in ``term``."""
 
     term: int
     number: int
@@ -222,16 +239,16 @@ _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Mess
 
 
 def encode(message: Message) -> bytes:
-    """Return the format byte and the message."""
+    """Return the message as bytes: the format byte, then msgpack."""
     needed = BARRIER_FORMAT if isinstance(message, BarrierMessage) else 1
     return bytes((needed,)) + _encoder.encode(message)
 
 
 def decode(data: bytes) -> Message:
-    """Read one message.
+    """Decode one message.
 
     Raises:
-        PeerMessageError: The sender is broken, or newer than this program.
+        PeerMessageError: The bytes are not a valid message, or have a newer format than this program knows.
     """
     if not data or not 1 <= data[0] <= FORMAT:
         found = data[0] if data else "none"

@@ -1,14 +1,17 @@
 """Commands on their way into the log: the proposer's book, and the leader's queue.
 
-The proposer learns an outcome by applying the entry, never from an answer. After a leader change or a lost
-link it may send a proposal again at once, because a command applies at most once, and never over a newer
-state than it saw. A request that is decided again becomes another command. The new command is proposed only
-when no copy of the former command can be applied any more; else the request could take effect twice.
+The proposer is the process that makes a proposal. It learns the outcome by applying the entry, never from an
+answer. After a leader change or a lost link, the proposer may send a proposal again at once. This is safe: a
+command is applied at most once, and never to a newer state than the state for which it was decided.
 
-The leader gathers proposals that arrive while a commit is in flight into the next entry. It does not append a
-registration that is certain to be *moved*: it names the entry after which to decide again.
+A request that is decided again becomes another command. The new command is proposed only when no copy of the
+former command can be applied any more. Otherwise the request could take effect twice.
 
-Pure: deadlines are loop times in seconds that are passed in.
+While an entry is in flight, the leader gathers new proposals for the next entry. The leader does not append a
+registration that is certain to be *moved* (decided for a state that has changed). The leader answers with the
+index after which the proposer must decide again.
+
+This module does no I/O and reads no clock: callers pass the time of the event loop in seconds.
 """
 
 from __future__ import annotations
@@ -36,17 +39,18 @@ from routekeeper.nameserver.verdicts import Verdict
 from .peer_messages import Deferral, in_parts
 
 WRITE_DEADLINE_S: Final = 2.5
-"""A write is answered within this time in seconds in any case."""
+"""Seconds within which every write is answered, even if its outcome is still unknown."""
 
 BOOK_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of commands that one process may have on their way."""
+"""Largest total size in bytes of the commands of one process that have no outcome yet."""
 
 RESEND_S: Final = 1.0
-"""A proposal without an outcome is sent again after this time in seconds, even over the same link."""
+"""Seconds after which a proposal without an outcome is sent again, even over the same link."""
 
-#: Largest work of an entry. While members apply it, they are behind the leader and serve no reads. It is
-#: measured in bytes of uncompressed commands: some 20,000 topics that are registered, 40,000 that are removed
-#: or 2,000 small commands. That is 20 ms on one processor core. A larger command has an entry to itself.
+#: Largest work of an entry, measured in bytes of uncompressed commands. While a member applies an entry, the
+#: member is behind the leader and serves no reads. The limit is about 20,000 registered topics, 40,000
+#: removed topics or 2,000 small commands, which take 20 ms on one processor core. A larger command has an
+#: entry to itself.
 _ENTRY_WORK_MAX: Final = 2 * 1024 * 1024
 _COMMAND_WORK: Final = 1000
 _PAIR_WORK: Final = 50
@@ -56,10 +60,11 @@ _PAIR_WORK: Final = 50
 
 
 OnOutcome: TypeAlias = Callable[[Verdict | ConsistencyError], None]
-"""Called once with the outcome of a proposal.
+"""Function that is called once with the outcome of a proposal.
 
-*Moved* also stands for a leader's advice to decide again; an error is NoQuorum or OutcomeUnknown. After Moved
-and NoQuorum no copy of the proposal can be applied any more.
+The outcome is a verdict, or the error NoQuorum or OutcomeUnknown. The verdict *Moved* means that the request
+must be decided again: the state for which it was decided has changed, or a leader deferred the proposal.
+After Moved or NoQuorum, no copy of the proposal can be applied any more.
 """
 
 
@@ -68,17 +73,19 @@ Registrant: TypeAlias = tuple[BrokerKey, ConnectionId]
 
 
 class PendingProposal(msgspec.Struct, kw_only=True):
-    """One proposal of this process without an outcome.
+    """One proposal of this process without an outcome. All times are loop times in seconds.
 
     Attributes:
-        entered: Time at which it was made.
-        deadline: Time by which its request must be answered.
-        on_outcome: Called with its outcome; None if no request waits.
-        registrant: The broker and connection that register by it; None if it is no registration.
-        route: Term and link number of its last recipient; None before the first.
-        handed_at: Time at which it was last handed over.
-        attempts: Number of times that it was handed over.
-        copies: The term of each log that it may have reached, once for each copy.
+        entered: Time at which the proposal was made.
+        deadline: Time by which the request must be answered.
+        on_outcome: Called with the outcome; None if no request waits.
+        registrant: Broker and connection that register by this proposal; None if this proposal is not a
+            registration.
+        route: Term and link number of the leader to which this process sent the proposal last; None before
+            the first time.
+        handed_at: Time at which the proposal was last handed to a leader.
+        attempts: Number of times that the proposal was handed to a leader.
+        copies: For each copy that may have reached a log, the term of the leader that got the copy.
     """
 
     proposal: Proposal
@@ -93,7 +100,7 @@ class PendingProposal(msgspec.Struct, kw_only=True):
 
     @property
     def in_doubt(self) -> bool:
-        """Return whether some log may hold a copy of the proposal that is not applied here yet."""
+        """True if a log may contain a copy of the proposal that this process has not applied yet."""
         return bool(self.copies)
 
 
@@ -101,8 +108,8 @@ class ProposalBook:
     """Proposals of one process, from the decision to the outcome or the deadline.
 
     Attributes:
-        deferred: The proposals that a leader deferred; for each the leader's term, and the index that
-            must be applied before deciding again. In most turns there are none.
+        deferred: Proposals that a leader deferred, by sequence: the leader's term, and the index that must be
+            applied before the proposer decides again. Mostly there are none.
     """
 
     def __init__(self, *, boot_id: int) -> None:
@@ -110,12 +117,12 @@ class ProposalBook:
         self._bytes = 0
         self._sequence = 0
         self._waiting: dict[int, PendingProposal] = {}
-        # Proposals in _waiting that the present leader may not have yet; in most turns there are none.
+        # Proposals in _waiting that the present leader may not have yet. Mostly there are none.
         self._fresh: dict[int, PendingProposal] = {}
         self.deferred: dict[int, tuple[int, int]] = {}
         self._applied_term = 0
         self._route: tuple[int, int] | None = None
-        self._stale_at = math.inf  # before this time, nothing is sent again over the same route
+        self._stale_at = math.inf  # before this time, no proposal is sent again over the same route
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -124,11 +131,14 @@ class ProposalBook:
         return iter(self._waiting.values())
 
     def has_room(self, command: bytes) -> bool:
-        """Return whether there is room for one more command of this size."""
+        """Return True if one more command of this size fits within :data:`BOOK_BYTES_MAX`."""
         return self._bytes + len(command) <= BOOK_BYTES_MAX
 
     def next_sequence(self) -> int:
-        """Return a number for a proposal for which no request waits."""
+        """Return the next sequence number.
+
+        Call this method directly only if no request waits for the proposal's outcome.
+        """
         self._sequence += 1
         return self._sequence
 
@@ -141,7 +151,7 @@ class ProposalBook:
         on_outcome: OnOutcome | None = None,
         registrant: Registrant | None = None,
     ) -> int:
-        """Enter a command; return its sequence."""
+        """Enter a command as a new proposal; return the proposal's sequence number."""
         sequence = self.next_sequence()
         proposal = Proposal(boot_id=self.boot_id, sequence=sequence, command=command)
         self._waiting[sequence] = self._fresh[sequence] = PendingProposal(
@@ -151,10 +161,14 @@ class ProposalBook:
         return sequence
 
     def outgoing(self, route: tuple[int, int], *, now: float, understood: int) -> Iterator[PendingProposal]:
-        """Yield proposals that the leader at this route lacks, the oldest first; see :meth:`handed`.
+        """Yield the proposals that the leader at this route may not have yet, the oldest first.
+
+        The caller must call :meth:`handed` for each proposal that it hands to the leader.
 
         Args:
-            understood: The newest format for this leader; for proposals of newer formats see :meth:`beyond`.
+            route: The leader's term, and the number of the link to the leader.
+            understood: Newest command format that this leader may append. Proposals of newer formats are
+                skipped, see :meth:`beyond`.
         """
         if route != self._route or now >= self._stale_at:
             self._route = route
@@ -177,8 +191,8 @@ class ProposalBook:
         """Record that a proposal was handed to a leader.
 
         Args:
-            may_reach_log: The proposal left this process. In the leader's own process, whether it reaches the
-                log is known only later, see :meth:`appended`.
+            may_reach_log: True if the proposal was sent to another process. False if this process leads:
+                :meth:`appended` is called when the proposal reaches the log.
         """
         waiting.route = route
         waiting.handed_at = now
@@ -198,24 +212,28 @@ class ProposalBook:
         """Record that the leader of ``term`` did not append a copy of a proposal, see :meth:`released`.
 
         Only the answer to the newest copy counts. Copies reach the leader in the order in which they were
-        sent, because links follow one another. So when the leader answers the newest copy, no older copy can
-        reach it any more. If it appended an older copy, that entry is not after the index in its answer. The
-        answer to an older copy does not say whether a newer copy was appended.
+        sent, because a new link replaces the old link. So when the leader answers the newest copy, no older
+        copy can reach the leader any more. If the leader appended an older copy, the index of that entry is
+        not above the index in the leader's answer. The answer to an older copy does not say whether the
+        leader appended a newer copy.
         """
         waiting = self._waiting.get(deferral.sequence)
         if waiting is None or deferral.boot_id != self.boot_id:
             return
         if waiting.route is not None and waiting.route[0] == term:
             if waiting.route[1] and term in waiting.copies:
-                waiting.copies.remove(term)  # the answered copy is in no log
+                waiting.copies.remove(term)  # the leader says that it did not append this copy
             if deferral.attempt == waiting.attempts:
                 self.deferred[deferral.sequence] = (term, deferral.index)
 
     def applied(self, term: int) -> None:
-        """Record that an entry of this term was applied here, and its proposals were removed.
+        """Record that this process has applied an entry of this term.
+
+        Call this method after the entry's proposals were removed from the book.
+
 
         A leader's first entry follows all entries of former terms that can ever be committed. So a copy that
-        was handed to a former leader has been applied here and had its outcome, or never will be applied.
+        was handed to a former leader is now settled: either it was applied here, or it never will be applied.
         """
         if term <= self._applied_term:
             return
@@ -225,20 +243,21 @@ class ProposalBook:
                 waiting.copies = [of for of in waiting.copies if of >= term]
 
     def released(self, *, applied_index: int) -> tuple[int, ...]:
-        """Return deferred proposals to decide again: the entry that they wait for is applied, or the term is
-        over.
+        """Return the sequences of deferred proposals that can be decided again.
 
-        Each copy handed to this leader or a former one is then applied, was not appended, or never will be:
-        see :meth:`defer`.
+        A proposal can be decided again when this process has applied the entry that the deferral names, or an
+        entry of a later term. By then each copy of the proposal either is applied, or was not appended by
+        the leader, or can never be applied: see :meth:`defer` and :meth:`applied`.
         """
-        # Compare the term, too: another leader may have an entry with this index.
+        # Compare term and index: another leader may have appended another entry with this index.
         applied = (self._applied_term, applied_index)
         return tuple(sequence for sequence, needed in self.deferred.items() if needed <= applied)
 
     def beyond(self, understood: int) -> tuple[int, ...]:
-        """Return proposals of a newer format than ``understood`` that can be decided again, in an older one.
+        """Return the sequences of proposals of a newer format than ``understood`` that can be decided again.
 
-        The others wait until the format is understood, or until they are known to be in no log.
+        Only proposals that are in no log can be decided again, in an older format. Other proposals wait until
+        all members understand the format, or until no log can hold a copy.
         """
         return tuple(
             sequence
@@ -247,7 +266,7 @@ class ProposalBook:
         )
 
     def remove(self, sequence: int) -> PendingProposal | None:
-        """Remove a proposal that has its outcome, whose deadline has passed, or that is decided again."""
+        """Remove a proposal: it has its outcome, its deadline has passed, or it is decided again."""
         waiting = self._waiting.pop(sequence, None)
         if waiting is not None:
             self._bytes -= len(waiting.proposal.command)
@@ -260,7 +279,7 @@ class ProposalBook:
 
 
 class _Queued(msgspec.Struct, frozen=True):
-    """A proposal that waits for the log, its proposer, and the broker whose record it would change."""
+    """A proposal in the leader's queue, with its proposer and the broker whose record it would change."""
 
     proposal: Proposal
     member: str
@@ -284,18 +303,21 @@ def _work_of(queued: _Queued) -> int:
 
 
 class Sequencer:
-    """Queue of the leader of one term: decides which proposals are appended next.
+    """The leader's queue during one term: decides which proposals are appended next.
 
-    One entry at a time is in flight; proposals that arrive meanwhile go together into the next one.
+    One entry at a time is in flight. Proposals that arrive during that time go together into the next entry.
     """
 
     def __init__(self, *, term: int) -> None:
         self.term = term
         self._queue: deque[_Queued] = deque()
         self._known: set[tuple[int, int]] = set()  # proposals that are queued or in flight
-        # Brokers with a command here: the index of its entry in flight, or None while it is queued.
+        # Key: a broker whose record will be changed by a queued command, or by a command of the entry in
+        # flight. Value: None if a command is queued; else the index of the entry in flight.
         self._touching: dict[BrokerKey | None, int | None] = {}
-        self._held: list[_Queued] = []  # deferred once the queued command of the same broker has its index
+        # Proposals that will be deferred as soon as a queued command of the same broker is appended: the
+        # deferral must name the index of that command's entry.
+        self._held: list[_Queued] = []
         self._batch: tuple[_Queued, ...] = ()
         self._in_flight = 0
         self._applied = 0
@@ -310,19 +332,19 @@ class Sequencer:
         attempt: int = 1,
         pairs: int = 0,
     ) -> Deferral | None:
-        """Queue a proposal for the log.
+        """Queue a proposal for the log, or defer it.
 
         Args:
             command: The proposal's command, decoded.
-            member: Its proposer.
-            moved_at: If the leader's table shows that the command has moved, the index up to which that table
-                is applied; else None.
-            attempt: Number of times that its proposer has handed it over.
-            pairs: Number of the broker's topics that the command changes and does not name.
+            member: The member that made the proposal.
+            moved_at: The index up to which the leader's table is applied, if this table shows that the
+                command has moved (is outdated); else None.
+            attempt: Number of times that the proposer has handed the proposal to a leader.
+            pairs: Number of the broker's topics that the command changes without naming them.
 
         Returns:
-            A deferral to send back now. None if the proposal was queued, was here already, or gets its
-            deferral with the next entry.
+            A deferral to send back now. None if the proposal was queued, was in the queue already, or gets
+            its deferral when the next entry is appended.
         """
         broker: BrokerKey | None = getattr(command, "broker", None)
         queued = _Queued(proposal, member, broker, attempt, pairs)
@@ -343,13 +365,13 @@ class Sequencer:
         return None
 
     def knows(self, proposal: Proposal) -> bool:
-        """Return whether a copy of a proposal is queued or in flight; :meth:`offer` ignores another copy."""
+        """Return True if a copy of a proposal is queued or in flight; :meth:`offer` ignores another copy."""
         return (proposal.boot_id, proposal.sequence) in self._known
 
     def next_batch(self) -> Batch | None:
-        """Return the next entry, None if one is in flight or nothing waits.
+        """Return the next entry; None if an entry is in flight or the queue is empty.
 
-        :meth:`appended` or :meth:`not_appended` must follow.
+        The caller must call :meth:`appended` or :meth:`not_appended` afterwards.
         """
         if not self._queue or self._in_flight > self._applied or self._batch:
             return None
@@ -360,12 +382,12 @@ class Sequencer:
         return Batch(proposals=tuple(queued.proposal for queued in taken))
 
     def not_appended(self) -> None:
-        """Put the batch back unchanged, because nothing can be appended now."""
+        """Put the entry's proposals back at the head of the queue, because the log accepts no entry now."""
         self._queue.extendleft(reversed(self._batch))
         self._batch = ()
 
     def withdraw(self, boot_id: int, sequence: int) -> None:
-        """Remove a proposal from the queue, because its proposer will answer "not applied"."""
+        """Remove a proposal from the queue, because the client will be answered "not applied"."""
         self._known.discard((boot_id, sequence))
         for queued in self._queue:
             if queued.mark == (boot_id, sequence):
@@ -375,7 +397,7 @@ class Sequencer:
                 return
 
     def appended(self, index: int) -> tuple[tuple[str, Deferral], ...]:
-        """Record the index of the batch; return the deferrals that waited for it, each with its proposer."""
+        """Record the index of the appended entry; return (proposer, deferral) pairs to send now."""
         self._in_flight = index
         still_queued = {queued.broker for queued in self._queue}
         for queued in self._batch:
@@ -393,8 +415,8 @@ class Sequencer:
         return tuple(released)
 
     def applied(self, index: int) -> None:
-        """Forget the entries up to ``index``, which are applied."""
+        """Record that entries up to ``index`` are applied, and forget their proposals."""
         self._applied = max(self._applied, index)
-        if self._in_flight <= self._applied:  # only the entry in flight has an index
+        if self._in_flight <= self._applied:  # nothing is in flight, so only queued proposals stay known
             self._known = {queued.mark for queued in (*self._batch, *self._queue)}
             self._touching = {broker: None for broker, at in self._touching.items() if at is None}

@@ -1,4 +1,4 @@
-"""The raft engine's settings, derived from the nameserver's."""
+"""The raft engine's settings, derived from the nameserver's settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def raft_config(settings: NamesrvSettings) -> RaftConfig:
-    """Return the engine's settings; reads the shared secret, if one is named.
+    """Return the engine's settings; read the shared secret if the settings name its file.
 
     Raises:
         RaftStartError: The secret cannot be read.

@@ -1,6 +1,6 @@
 """Reads that wait: for contact with a leader, or for a barrier that makes them linearizable.
 
-:mod:`.barriers` decides which barrier a read joins; the leader's work for barriers is in :mod:`.leader`.
+:mod:`.barriers` decides which barrier a read joins. The leader's part of the work is in :mod:`.leader`.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from .surroundings import Component, Surroundings
 logger = logging.getLogger(__name__)
 
 CONTACT_LOOK_S: Final = 0.01
-"""Interval in seconds at which requests that wait for contact check for it; one timer serves all of them."""
+"""Seconds between two checks for contact while requests wait for it. One timer serves all these requests."""
 
 ANSWER_MARGIN_S: Final = 0.05
-"""A request stops waiting this many seconds before its deadline, so that its answer leaves in time."""
+"""Seconds before its deadline at which a request stops waiting, so that its answer leaves in time."""
 
 
 class _Joined(NamedTuple):
-    """Reads that joined one barrier: their deadline, and the functions to call at its end."""
+    """Reads that joined one barrier: their deadline, and the functions to call when the barrier ends."""
 
     deadline: float
     callbacks: list[BarrierPassed]
 
 
 class Reader(Component):
-    """The waiting reads of this process, and the contact with a leader that they wait for.
+    """The waiting reads of this process, and this process's contact with a leader.
 
     Attributes:
-        refused: Number of reads refused for lack of freshness, on the wire and over HTTP.
+        refused: Number of reads refused because their freshness could not be guaranteed (wire and HTTP).
     """
 
     def __init__(
@@ -53,30 +53,30 @@ class Reader(Component):
         self._barriers = barriers
         self._leader = leader
         self._reporter = reporter
-        # A process begins without contact; afterwards each loss and each return is logged.
+        # Time at which contact was lost, None while in contact. A process begins without contact.
         self._out_since: float | None = self._loop.time()
         self._contact_waiters: dict[asyncio.Future[None], Callable[[], bool] | None] = {}
         self._contact_timer: asyncio.TimerHandle | None = None
-        self._waiting: dict[int, _Joined] = {}  # reads by the number of their barrier, rising
+        self._waiting: dict[int, _Joined] = {}  # reads by the number of their barrier, in rising order
         self._late_timer: asyncio.TimerHandle | None = None
-        self._asking: asyncio.Handle | None = None  # the next send, now or after gathering
+        self._asking: asyncio.Handle | None = None  # scheduled call that sends the next barrier
         self._asks_soon = False
-        self._joined_latest = 0  # the latest barrier that a read joined, and its callback
+        self._joined_latest = 0  # the latest barrier that a read joined; _joined_by is that read's callback
         self._joined_by: BarrierPassed | None = None
 
     async def await_view(
         self, freshness: Freshness, *, deadline: float, otherwise: Callable[[], bool] | None = None
     ) -> RouteView:
-        """Return the view with this freshness; wait for contact with a leader or for a barrier if necessary.
+        """Return a view that is as fresh as ``freshness`` requires; see :meth:`Consistency.await_view`.
 
         A default read waits until the deadline, but no longer than one maximum election timeout.
 
         Args:
-            otherwise: Returns whether a default read need not wait for the entry that is being applied.
-                It is called while only that entry prevents contact.
+            otherwise: Returns True if a default read need not wait for the entry that is being applied. It is
+                called only while that entry alone prevents contact.
 
         Raises:
-            NoQuorum: There was no contact, or no barrier, in time.
+            NoQuorum: Contact was not found, or the barrier was not passed, in time.
         """
         try:
             if freshness is Freshness.LINEARIZABLE:
@@ -90,14 +90,14 @@ class Reader(Component):
         return self._table.view
 
     def end(self) -> None:
-        """Answer all waiting reads."""
+        """Answer all waiting reads, because this process ends."""
         wake(self._contact_waiters)
         self._refuse(up_to=math.inf)
 
     # -- contact with a leader ----------------------------------------------------------------------------
 
     def why_not(self) -> str:
-        """Return why this member cannot serve. The text begins like the remarks of RocketMQ's protocol."""
+        """Return the reason why this member cannot serve, in the style of RocketMQ's remarks."""
         member = self._member
         if waiting := member.waiting_for:
             return f"no leader, the first start waits for {', '.join(waiting)}"
@@ -116,7 +116,7 @@ class Reader(Component):
         return f"too much is under way at leader {member.leader}"
 
     def log_contact(self) -> None:
-        """Log each loss and return of contact once, and wake reads that wait for it."""
+        """Log each loss and each return of contact once, and wake reads that wait for contact."""
         member, now, here = self._member, self._loop.time(), self._member.in_contact()
         if here and self._out_since is not None:
             after_s, self._out_since = now - self._out_since, None
@@ -127,12 +127,12 @@ class Reader(Component):
         self._wake_in_contact()
 
     async def await_contact(self, *, deadline: float, otherwise: Callable[[], bool] | None = None) -> None:
-        """Return once this member is in contact with a leader.
+        """Return as soon as this member is in contact with a leader.
 
-        If only the entry that is being applied prevents contact, return also if ``otherwise`` allows it.
+        If only the entry that is being applied prevents contact, return also when ``otherwise`` returns True.
 
         Raises:
-            NoQuorum: It was not in contact by the deadline.
+            NoQuorum: This member was not in contact by the deadline.
         """
         while not self._member.in_contact() and not self._given.closing and self._loop.time() < deadline:
             if otherwise is not None and self._member.in_contact_behind_entry() and otherwise():
@@ -159,7 +159,7 @@ class Reader(Component):
     def _look_again(self) -> None:
         self._contact_timer = None
         if not self._given.closing:
-            if self._contact_waiters and self._member.in_contact_behind_entry():  # one check for all waiters
+            if self._contact_waiters and self._member.in_contact_behind_entry():  # check once for all waiters
                 waiters = self._contact_waiters.items()
                 wake([waiter for waiter, otherwise in waiters if otherwise is not None and otherwise()])
             self._wake_in_contact()
@@ -172,10 +172,10 @@ class Reader(Component):
         return self._barriers.sent
 
     async def await_barrier(self, *, deadline: float) -> None:
-        """Return once the table here has everything that was acknowledged before this call.
+        """Return as soon as this member's table has every change that was acknowledged before this call.
 
         Raises:
-            NoQuorum: The table did not have it by the deadline.
+            NoQuorum: The table did not contain these changes by the deadline.
         """
         waiter: asyncio.Future[None] = self._loop.create_future()
         self.join(lambda number, error: resolve(waiter, error))
@@ -189,7 +189,8 @@ class Reader(Component):
         """Join the next barrier, see :meth:`Consistency.join_barrier`."""
         barriers = self._barriers
         number = self._joined_latest
-        if number == barriers.sent + 1 and passed is self._joined_by:  # nearly every read
+        # True for nearly every read: an earlier read with the same callback has joined this barrier already.
+        if number == barriers.sent + 1 and passed is self._joined_by:
             barriers.joined += 1
             if self._asking is not None and barriers.joined >= barriers.expected:
                 self._ask_soon()
@@ -214,12 +215,12 @@ class Reader(Component):
         self.answer_waiting()
 
     def take_check(self, member: str, question: ReadIndexCheck) -> None:
-        """Answer a leader's question: confirm that this member is still in the leader's term."""
+        """Answer a leader's question: this member confirms that it is still in the leader's term."""
         if question.term == self._member.term and self._member.votes:
             self._send(member, ReadIndexCheckReply(term=question.term, number=question.number))
 
     def answer_waiting(self) -> None:
-        """Answer reads whose barrier has passed, and send the next barrier."""
+        """Answer the reads whose barrier has passed, and send the next barrier."""
         if not self._waiting:
             return
         self._barriers.applied(self._member.applied_index, now=self._loop.time())
@@ -232,7 +233,7 @@ class Reader(Component):
             self.ask()
 
     def ask(self) -> None:
-        """Send the barrier that reads wait for, unless one is under way."""
+        """Send the barrier that reads wait for, unless an answer to an earlier barrier is expected."""
         if not self._waiting or self._given.closing:
             return
         now, route = self._loop.time(), self._route()
@@ -248,18 +249,18 @@ class Reader(Component):
             self._barriers.not_sent()
 
     def _route(self) -> Route | None:
-        """Return the recipient of a barrier that is sent now; None if no member can get one."""
+        """Return the leader to which a barrier can be sent now, with term and link; None if there is none."""
         term, leader = self._member.term, self._member.leader
         if leader == self._me:
             return term, leader, 0
         if leader is None or leader not in self._links or self._reporter.term != term:
             return None
-        if self._reporter.leader_reads < BARRIER_FORMAT:  # the leader has not stated its format, or is older
+        if self._reporter.leader_reads < BARRIER_FORMAT:  # an older release, or its format is not known yet
             return None
         return term, leader, self._links[leader]
 
     def _gather(self, now: float) -> None:
-        """Send a barrier in the next turn of the loop, or later to gather more reads."""
+        """Send a barrier in the next loop iteration, or wait longer so that more reads can join it."""
         barriers = self._barriers
         if barriers.joined >= barriers.expected or now >= barriers.gather_until:
             self._ask_soon()
@@ -267,7 +268,7 @@ class Reader(Component):
             self._asking = self._loop.call_at(barriers.gather_until, self._ask_now)
 
     def _ask_soon(self) -> None:
-        """Send a barrier once, after all callbacks of this turn of the loop."""
+        """Send a barrier once, after all callbacks of this loop iteration."""
         if not self._asks_soon:
             self._asks_soon = True
             if self._asking is not None:
@@ -279,7 +280,9 @@ class Reader(Component):
         self.ask()
 
     def _end_barrier(self, number: int, error: NoQuorum | None) -> None:
-        if number == self._joined_latest:  # refused before it was sent: the next read must join it anew
+        # The reads of a barrier may be refused before the barrier is sent. The next read joins the same
+        # barrier, and then needs a new entry in _waiting.
+        if number == self._joined_latest:
             self._joined_latest = 0
         for callback in self._waiting.pop(number).callbacks:
             try:
@@ -288,8 +291,9 @@ class Reader(Component):
                 logger.exception("reads failed after their barrier number=%d", number)
 
     def _refuse_late(self) -> None:
-        """Refuse reads whose deadline has passed. One timer serves all; the oldest reads have the first
-        deadline.
+        """Refuse the reads whose deadline has passed.
+
+        One timer serves all reads, because the oldest reads have the first deadline.
         """
         self._late_timer = None
         self._refuse(up_to=self._loop.time())

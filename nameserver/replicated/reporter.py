@@ -1,7 +1,7 @@
-"""One member's reports of brokers, and the part of them that leaders acknowledged.
+"""One member's reports about brokers, and the part of the reports that leaders have acknowledged.
 
-The leader's side is :mod:`.failure_detector`. Pure: clocks are passed in, in seconds, always the liveness
-clock of the process that runs the code.
+The leader's side is :mod:`.failure_detector`. This module does no I/O and reads no clock: callers pass times,
+in seconds of the liveness clock of the process that runs the code.
 """
 
 from __future__ import annotations
@@ -19,29 +19,34 @@ from .peer_messages import FORMAT as MESSAGE_FORMAT
 from .peer_messages import Acknowledgement, BrokerContact, Hearing, Report, in_parts, size_of
 
 REPORT_PERIOD_S: Final = 1.0
-"""Interval in seconds between reports of last-seen times; new and closed connections are reported at once."""
+"""Seconds between two reports of last-seen times; new and closed connections are reported at once."""
 
 
 PRUNE_PERIOD_S: Final = 5.0
-"""Interval in seconds at which a member forgets brokers without a record."""
+"""Interval in seconds at which a member forgets brokers that have no record."""
 
 
 FRESH_SHARE: Final = 0.75
-"""Share of a lease. While the acknowledged last-seen time is younger than this, a registration without
-changes is answered without the log."""
+"""Greatest age of a fresh last-seen time, as a fraction of the broker's lease.
+
+The last-seen time is the newest one that a leader has acknowledged. While it is fresh, a registration
+without changes of this broker is answered without the log.
+"""
 
 
 PART_BYTES: Final = 1024 * 1024
-"""A report is sent in parts of about this many bytes. The leader bounds its answers in the same way."""
+"""Approximate largest size in bytes of one part of a report; also of the leader's answer to a report."""
 
-_OUTSTANDING_MAX: Final = 8  # reports that may still be acknowledged; a newer report contains the older ones
+# Largest number of reports that wait for an acknowledgement. Older reports are forgotten, because a newer
+# report contains their changes.
+_OUTSTANDING_MAX: Final = 8
 
 
 class Reporter:
-    """Makes one process's reports, and keeps the acknowledged state.
+    """Makes one process's reports, and remembers which evidence the leader has acknowledged.
 
     Attributes:
-        is_due: A report must be sent as soon as there is a leader.
+        is_due: True if a report must be sent as soon as there is a leader.
     """
 
     def __init__(self, liveness: Liveness, *, boot_id: int) -> None:
@@ -50,7 +55,7 @@ class Reporter:
         self.is_due = False
         self._number = 0  # number of the last report
         self.heard_acknowledged: dict[BrokerKey, float] = {}
-        """For each broker, the newest time at which this member saw it and that a leader acknowledged."""
+        """Newest last-seen time of each broker that this member reported and that a leader acknowledged."""
         self._handed: dict[BrokerKey, float] = {}
         self._handed_term = 0
         self._begin(0)
@@ -59,23 +64,23 @@ class Reporter:
         self.term = term
         """Term of the leader to which this member reports; 0 before the first leader."""
         self.base = 0
-        """Version that the leader of this term acknowledged."""
+        """Version of this member's evidence that the leader of this term has acknowledged; 0 if none."""
         self._acknowledged_in_term = False
-        self._outstanding: deque[tuple[int, Report]] = deque()  # parts, each with the number of its report
+        self._outstanding: deque[tuple[int, Report]] = deque()  # parts sent, each with its report's number
         self.hearings: dict[BrokerKey, float] = {}
-        """For each broker, the last-seen time that the leader of this term counts."""
+        """Last-seen time of each broker, as the leader of this term counts it."""
         self._hearings_seen = 0
         self._last_at: float | None = None
         self.leader_reads = 0
-        """Newest message format that the leader of this term states; 0 before its first answer."""
+        """Newest message format that the leader of this term can read; 0 before the leader's first answer."""
         self.understood = FIRST_FORMAT
         """Newest command format that the leader of this term may append: all members understand it."""
 
     def lead_by(self, term: int) -> bool:
-        """Record the leader of ``term``; the first report to it is full.
+        """Record the leader of ``term``. If the term is new, the next report is a full report.
 
         Returns:
-            Whether this is a new term.
+            True if the term is new.
         """
         if term == self.term:
             return False
@@ -85,14 +90,14 @@ class Reporter:
         return True
 
     def period_is_over(self) -> bool:
-        """Return whether a second has passed since the last report of this term."""
+        """Return True if one second has passed since the last report of this term."""
         return self._last_at is None or self._liveness.clock - self._last_at >= REPORT_PERIOD_S
 
     def reports(self, part_bytes: int = PART_BYTES) -> tuple[Report, ...]:
-        """Return the changes since the last acknowledged report, in parts, nearly always one.
+        """Return the changes since the last acknowledged report, in parts; nearly always there is one part.
 
-        They must be sent in this order, because each builds on the one before. Last-seen times that are
-        handed over come first, then changes, the oldest first.
+        The parts must be sent in this order, because each part builds on the part before. First come the
+        last-seen times that the former leader counted. Changes follow, the oldest first.
         """
         self._last_at = self._liveness.clock
         self._number += 1
@@ -100,7 +105,9 @@ class Reporter:
             self._outstanding.popleft()
         handing = not self._acknowledged_in_term and bool(self._handed)
         base = self.base
-        news: list[tuple[Hearing | BrokerContact, int]] = []  # each with the version up to which it reports
+        # Items of the report, each with a version: if a part of the report ends with the item, this is the
+        # part's version.
+        news: list[tuple[Hearing | BrokerContact, int]] = []
         if handing:
             news += [(Hearing(**broker._asdict(), heard_at=at), base) for broker, at in self._handed.items()]
         changes = reversed(self._liveness.changes_since(base))
@@ -130,10 +137,11 @@ class Reporter:
         return tuple(parts)
 
     def acknowledged(self, answer: Acknowledgement) -> bool:
-        """Record the leader's answer.
+        """Record the leader's answer to a report.
 
         Returns:
-            Whether the leader lacks the base of the reports under way, so that a report must be sent at once.
+            True if the leader has missed a report. The reports sent afterwards do not contain the changes of
+            the missed report, so a new report must be sent at once.
         """
         if answer.term != self.term or answer.boot_id != self._boot_id:
             return False
@@ -150,8 +158,8 @@ class Reporter:
             for hearing in answer.hearings:
                 self.hearings[hearing.broker] = min(hearing.heard_at, answer.clock) + offset
             self._hearings_seen = max(self._hearings_seen, answer.hearings_version)
-            # Until all parts have been acknowledged, times that are handed over may have been lost with a
-            # link.
+            # Send the former leader's last-seen times again until all parts of a report are acknowledged: a
+            # link that closed may have lost some of these times.
             self._acknowledged_in_term = self._acknowledged_in_term or whole
         gap = bool(self._outstanding) and self._outstanding[0][1].base > answer.version
         if gap:
@@ -159,12 +167,12 @@ class Reporter:
         return gap
 
     def may_vouch(self, broker: BrokerKey, origin: ConnectionId, *, in_contact: bool, lease_s: float) -> bool:
-        """Return whether a registration or question without changes may be answered without the log (rule 3).
+        """Return True if a request without changes from this broker may be answered without the log (rule 3).
 
         Args:
-            origin: The connection over which it came.
-            in_contact: This member is in contact with a leader (rule 8).
-            lease_s: The lease in the broker's record.
+            origin: The connection over which the request came.
+            in_contact: True if this member is in contact with a leader (rule 8).
+            lease_s: The lease in the broker's record, in seconds.
         """
         contact = self._liveness.contact(broker)
         return (
@@ -177,19 +185,19 @@ class Reporter:
         )
 
     def removed(self, broker: BrokerKey) -> None:
-        """Forget a broker whose record was removed: earlier evidence says nothing about a next record."""
+        """Forget a broker whose record was removed: old evidence must not count for a new record."""
         for known in (self.heard_acknowledged, self.hearings, self._handed):
             known.pop(broker, None)
 
     def prune(self, is_listed: Callable[[BrokerKey], bool]) -> None:
-        """Forget brokers that have neither a record nor a contact here."""
+        """Forget brokers that have no record and no contact with this member."""
         for known in (self.heard_acknowledged, self.hearings, self._handed):
             for broker in [b for b in known if not is_listed(b) and self._liveness.contact(b) is None]:
                 del known[broker]
 
 
 def _line_of(broker: BrokerKey, contact: Contact) -> BrokerContact:
-    """Return the line of a report for one broker."""
+    """Return the report's entry for one broker."""
     closing = contact.closing
     return BrokerContact(
         **broker._asdict(),

@@ -1,7 +1,7 @@
-"""Liveness of brokers at one member: evidence from its own connections, on its way to the leader.
+"""Liveness of brokers at one member: records evidence from the member's connections and reports it.
 
-:mod:`routekeeper.nameserver.liveness` and :mod:`.reporter` decide, and are pure. All evidence passes through
-this module, because the leader must get it.
+The modules :mod:`routekeeper.nameserver.liveness` and :mod:`.reporter` make the decisions; they do no I/O.
+All evidence passes through this module, so that the leader gets all of it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .surroundings import Component, Surroundings
 
 
 class Reports(Component):
-    """Records this member's evidence about brokers, and reports it.
+    """Records this member's evidence about brokers, and reports it to the leader.
 
-    A report of a connection must precede the command that came over it, so no proposal leaves while a report
-    is due.
+    The leader must learn of a connection before it gets a command that came over the connection. So no
+    proposal leaves this process while a report is due.
 
     Attributes:
-        reporter: Makes the reports, and keeps the acknowledged state.
+        reporter: Makes the reports, and remembers which evidence the leader has acknowledged.
     """
 
     def __init__(self, given: Surroundings, *, reporter: Reporter, leader: Leader) -> None:
@@ -35,7 +35,7 @@ class Reports(Component):
     # -- evidence -----------------------------------------------------------------------------------------
 
     def note_registration(self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float) -> None:
-        """Record that a registration came over a connection, before it is decided."""
+        """Record that a registration came over a connection; called before the registration is decided."""
         self._advance()
         before = self._liveness.contact(broker)
         self._liveness.registering(broker, origin, lease_s=lease_s)
@@ -46,13 +46,13 @@ class Reports(Component):
     def note_heartbeat(
         self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float | None = None
     ) -> None:
-        """Record that a broker lives, without a registration."""
+        """Record that a broker sent a heartbeat or another request that is not a registration."""
         self._advance()
         self._liveness.heard(broker, origin, lease_s=lease_s)
         self._observer.heard(broker, registers=False)
 
     def note_registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
-        """Record the revision of a broker's record that was registered over a connection."""
+        """Record that a registration over this connection confirmed a broker's record at this revision."""
         before = self._liveness.version
         self._liveness.registered(broker, origin, revision=revision)
         if self._liveness.version != before:
@@ -67,25 +67,25 @@ class Reports(Component):
             self.report_soon()
 
     def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
-        """Record a broker's unregistration over its own connection, which is evidence like a close."""
+        """Record a broker's unregistration over its own connection. It counts like a closed connection."""
         self._liveness.withdrawn(broker, origin, revision=self._table.present("record", broker))
         self.report_soon()
         self._observer.withdrawn(broker)
 
     def removed(self, broker: BrokerKey) -> None:
-        """Forget a broker whose record was removed: earlier evidence says nothing about a next record."""
+        """Forget a broker whose record was removed: old evidence must not count for a new record."""
         self._liveness.removed(broker)
         self.reporter.removed(broker)
 
     # -- reports ------------------------------------------------------------------------------------------
 
     def report_soon(self) -> None:
-        """Send a report after all callbacks of this turn of the loop."""
+        """Send a report after all callbacks of this loop iteration."""
         self.reporter.is_due = True
         self._work_soon()
 
     def tick(self) -> None:
-        """Advance the liveness clock, and do everything that is due."""
+        """Advance the liveness clock; if their periods are over, forget old brokers and make a report due."""
         liveness = self._liveness
         self._advance()
         if liveness.clock >= self._prune_at:
@@ -96,15 +96,17 @@ class Reports(Component):
             self.reporter.is_due = True
 
     def leader_changed(self, *, linked_anew: bool) -> None:
-        """Report to a leader that is new, or has a new link."""
+        """Make a report due if the leader is new, or if the link to the leader is new."""
         if self._member.leader is not None and (self.reporter.lead_by(self._member.term) or linked_anew):
             self.reporter.is_due = True
 
     def send_due(self) -> bool:
-        """Send the leader the changes here, if a report is due; the leader reports to itself.
+        """Send the changes of this member's evidence to the leader, if a report is due.
+
+        A leader reports to itself.
 
         Returns:
-            Whether no report is due any more.
+            True if no report is due any more.
         """
         if not self.reporter.is_due:
             return True
@@ -127,10 +129,10 @@ class Reports(Component):
             self.report_soon()
 
     def _advance(self) -> None:
-        """Move the liveness clock forward.
+        """Move the liveness clock forward to the present time.
 
-        After a pause, a process may read messages before its timer moves this clock, and must not date them
-        by the clock's old reading.
+        After a pause of the process, messages may be read before the timer moves the clock. The messages
+        must not get the clock's old reading as their time.
         """
         self._liveness.advance(self._loop.time())
 

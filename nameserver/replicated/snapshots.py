@@ -1,4 +1,7 @@
-"""Snapshots of this layer's state: the table, and the term of the last leader. Pure."""
+"""Snapshots of a replicated nameserver's state: the table, and the term of the last leader.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
     """The state that replaces log entries.
 
     Attributes:
-        led_term: Term of the last leader before it.
+        led_term: Term of the last leader before the snapshot.
         epoch: The table's epoch, see :attr:`RouteView.epoch`.
     """
 
@@ -29,7 +32,7 @@ class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
 
 
 def snapshot_of(table: RouteTable, led_term: int) -> Callable[[], bytes]:
-    """Return a function that encodes the present state; it may run later and in another thread."""
+    """Return a function that encodes the state of this moment; it may run later and in another thread."""
     copy, epoch = table.copy_for_snapshot(), table.view.epoch
 
     return lambda: msgspec.msgpack.encode(
@@ -38,21 +41,23 @@ def snapshot_of(table: RouteTable, led_term: int) -> Callable[[], bytes]:
 
 
 def snapshot_of_epoch(data: bytes | bytearray, *, after: int) -> bytes:
-    """Return a snapshot for an operator's restore over a table of epoch ``after``: its epoch is newer than
-    both.
+    """Return a snapshot that an operator restores, marked with an epoch that was never used.
+
+    Args:
+        after: Epoch of the table that the restored state replaces.
 
     Raises:
-        StopMember: This program does not know its format.
+        StopMember: This program does not know the snapshot's format.
     """
     found = _read(data)
     return msgspec.msgpack.encode(msgspec.structs.replace(found, epoch=max(found.epoch, after) + 1))
 
 
 def read_snapshot(data: bytes | bytearray) -> tuple[RouteTable, int]:
-    """Return the table and the term of a snapshot.
+    """Return the table, and the term of the last leader, from a snapshot.
 
     Raises:
-        StopMember: This program does not know its format.
+        StopMember: This program does not know the snapshot's format.
     """
     found = _read(data)
     return RouteTable.restore(found.table, epoch=found.epoch), found.led_term

@@ -1,4 +1,4 @@
-"""State that the components of one nameserver of a group share."""
+"""State that the components of one replicated nameserver share."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ class Surroundings:
     """One member with its table, its evidence about brokers, and its settings.
 
     Attributes:
-        me: Its identity, the raft address.
-        links: The linked members when last checked, each with the number of its present link.
+        me: The member's identity, its raft address.
+        links: The members that were linked at the last check, each with the number of its link.
         observer: Notified of events, for the simulator.
-        closing: This member is about to end. It begins nothing more, and timers do nothing.
+        closing: True after this member has begun to shut down. From then on, it begins no more work, and its
+            timers do nothing.
         line: Queue of long work: registrations to decode and decide, and proposals of other members.
-        work_soon: Sends reports, proposals and entries at the end of this turn of the loop.
+        work_soon: Function that schedules the work at the end of this loop iteration: send reports and
+            proposals, append entries. Several calls in one iteration schedule the work only once.
     """
 
     me: str
@@ -43,7 +45,7 @@ class Surroundings:
 
 
 class Component:
-    """Base of leader, reports, reader, proposer and KV file, with the state that all of them need."""
+    """Base class of leader, reports, reader, proposer and KV file: holds the state that all of them need."""
 
     def __init__(self, given: Surroundings) -> None:
         self._given = given
@@ -58,5 +60,5 @@ class Component:
         self._line = given.line
 
     def _send(self, member: str, message: Message) -> bool:
-        """Send a message; return False if there is no link, or its buffer is full."""
+        """Send a message; return False if there is no link, or if the link's buffer is full."""
         return self._member.send(member, encode(message))

@@ -1,4 +1,7 @@
-"""The entry that is being applied, for reads that need not wait for its end (pure)."""
+"""The log entry that is being applied. A read need not wait if the entry cannot change the read's topic.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -10,35 +13,46 @@ from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.remoting.steps import Steps, in_chunks
 
 _LARGE: Final = (RegisterBroker, Update)
-"""Commands that can take long. A read waits for any other command, because nearly all others are short."""
+"""Commands that can take long to apply. A read waits for them only if they may change its topic's route.
+
+Every read waits for all other commands except :class:`Touch`, because nearly all of them are short.
+"""
 
 PREPARED_FROM: Final = 20_000
-"""Number of topics of an entry from which on they are collected in steps: 100,000 take 6 ms."""
+"""If an entry names at least this number of topics, the set of these topics is made in several steps.
+
+To make a set of 100,000 topics in one step would take 6 ms.
+"""
 
 
 class EntryUnderWay:
-    """The commands of an entry, and whether they can change the route of a topic.
+    """The commands of an entry that is being applied: may they change the route of a given topic?
 
-    A command is in the table either completely or not at all. So a route that none of them can change is
-    equal before and after the entry.
+    Readers never see a half-applied command. So if no command of the entry can change a topic's route,
+    readers may read this route while the entry is applied.
     """
 
     def __init__(self, commands: Sequence[Command], table: RouteTable) -> None:
-        """Examine the commands of an entry of which nothing is applied yet.
+        """Examine an entry's commands before the first of them is applied.
 
-        Facts that hold for all topics are found here, because many reads may ask while the entry is applied.
+        The work that is the same for all topics is done here. Many reads may call :meth:`may_change` while
+        the entry is applied, and each call must be cheap.
         """
         self._table = table
         self._concerns_all = any(self._may_concern_all(command) for command in commands)
         large = [command for command in commands if isinstance(command, _LARGE)]
         self._names = frozenset(command.broker_name for command in large)
         self._topics_of = [command.topics for command in large]
-        # All topics that the commands name; made when first needed, because most entries need none.
+        # All topics that the commands name. The set is made when a read first needs it; for most entries, no
+        # read needs it.
         self._topics: frozenset[str] | set[str] | None = None
         self._prepares = False
 
     def prepare(self) -> Steps[None]:
-        """Collect the topics now if there are many. Meanwhile the entry may change any topic."""
+        """Collect the entry's topics in steps, if there are many.
+
+        Until the last step, :meth:`may_change` returns True for every topic.
+        """
         if self._concerns_all or sum(map(len, self._topics_of)) < PREPARED_FROM:
             return
         self._prepares, found = True, set[str]()
@@ -54,13 +68,13 @@ class EntryUnderWay:
         if not isinstance(command, _LARGE) or (isinstance(command, RegisterBroker) and command.mappings):
             return True
         record = self._table.brokers.records.get(command.broker)
-        return record is not None and record.broker_name != command.broker_name  # it leaves its former name
+        return record is not None and record.broker_name != command.broker_name  # the broker changes its name
 
     def may_change(self, topic: str) -> bool:
-        """Return whether the entry may change the topic's route.
+        """Return True if the entry may change the topic's route.
 
-        A command can change the topics that it names. It can also change its broker name's addresses, which
-        all topics with queues there show.
+        A command can change the topics that it names. It can also change the addresses of its broker name.
+        The routes of all topics with queues at that broker name show these addresses.
         """
         if self._concerns_all or self._prepares:
             return True

@@ -15,19 +15,19 @@ from .tombstones import Tombstones
 
 
 class BrokerStore:
-    """Records and broker names; every change names its revision.
+    """Records of brokers, and broker names with their addresses. The caller passes each change's revision.
 
-    Invariants whenever a command has been applied:
-        - each broker name has an address;
-        - within a broker name, an address has one broker id;
-        - each (cluster, address) in a name's address table has exactly one record, and each record is
-          in exactly one of them (so an address whose id was taken has none, and its next registration
-          counts as its first).
+    Invariants after each applied command:
+        - Each broker name has at least one address.
+        - Within a broker name, an address has one broker id.
+        - Each (cluster, address) in a name's address table has exactly one record, and each record is in
+          exactly one address table. If another address takes a broker's id, the broker's record is removed,
+          and the broker's next registration counts as its first.
 
     Attributes:
-        records: By cluster and address.
-        names: By broker name.
-        shown: Part of the digest of the state that clients see.
+        records: Records by cluster and address.
+        names: Entries by broker name.
+        shown: The brokers' part of the digest of the state that clients see.
     """
 
     __slots__ = ("_ledger", "_record_marks", "_rest", "_tombstones", "names", "records", "shown")
@@ -43,8 +43,8 @@ class BrokerStore:
         self._ledger = ledger
         self.names = dict(names)
         self.records = dict(records)
-        # Parts of the digest by record. A changed record has none until the digest is read, because each
-        # registration changes it.
+        # For each record, the number by which it counts in the digest. A changed record's number is computed
+        # only when the digest is read, because computing it at each registration would cost too much.
         self._record_marks: dict[BrokerKey, int] = {}
         self.shown = sum(map(_filter_mark, records.values()))
         self._rest = 0
@@ -54,18 +54,21 @@ class BrokerStore:
             self._count_name(name, entry, 1)
 
     def rest(self) -> int:
-        """Return the part of the digest of replicated state that clients do not see, without removals."""
+        """Return the brokers' part of the digest of the replicated state that clients do not see.
+
+        Removed entries are not in this part.
+        """
         for broker in self.records.keys() - self._record_marks.keys():
             mark = self._record_marks[broker] = _record_mark(self.records[broker])
             self._rest += mark
         return self._rest
 
     def shown_at(self, names: Iterable[str]) -> int:
-        """Return the revision of the last change that shows in all routes of one of these names."""
+        """Return the latest ``route_revision`` of these broker names, see :class:`NameEntry`."""
         return max([self.names[BrokerName(name)].route_revision for name in names])
 
     def put_record(self, broker: BrokerKey, record: Record | None, revision: int) -> None:
-        """Put a record; None removes it."""
+        """Store a record; None removes the record."""
         before = self.records.get(broker)
         self._rest -= self._record_marks.pop(broker, 0)
         self.shown += _filter_mark(record) - _filter_mark(before)
@@ -91,12 +94,12 @@ class BrokerStore:
             self._ledger.add(record.host, brokers=1, size=size_of_record(record))
 
     def renew_name(self, name: BrokerName, entry: NameEntry, revision: int) -> None:
-        """Put a name after some permission of its queues changed and nothing else."""
+        """Give a broker name's entry a new revision, because only permissions of queues have changed."""
         self._rest += _revision_mark(name) * (revision - entry.revision)
         self.names[name] = replace(entry, revision=revision)
 
     def put_name(self, name: BrokerName, entry: NameEntry | None, revision: int) -> None:
-        """Put a name; None removes it."""
+        """Store a broker name's entry; None removes the entry."""
         before = self.names.get(name)
         if before is not None:
             self._count_name(name, before, -1)
@@ -138,10 +141,10 @@ def _record_mark(record: Record) -> int:
 
 
 def size_of_record(record: Record) -> int:
-    """Return the bytes that a record counts against the bounds."""
+    """Return the number of bytes that a record counts against the table's limits."""
     return size_of((*record.broker, record.ha_server_addr, *record.filter_servers))
 
 
 def size_of_name(name: str, entry: NameEntry) -> int:
-    """Return the bytes that a broker name counts against the bounds."""
+    """Return the number of bytes that a broker name counts against the table's limits."""
     return size_of((name, entry.zone_name, *entry.clusters))

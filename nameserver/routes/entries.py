@@ -1,8 +1,8 @@
-"""Content of the route table, as immutable values, and the marks that stand for them in digests.
+"""Content of the route table: immutable values, and *marks*, the numbers by which values count in digests.
 
-Most topics have equal queue data at the same brokers: one :class:`QueueSet` serves all of them. The garbage
-collector does not track the most numerous values, which cannot be part of a cycle. So a collection does not
-visit a whole large table.
+Most topics have equal queue data at the same brokers, so they share one :class:`QueueSet`. The garbage
+collector does not track the most numerous classes (``gc=False``): their objects cannot be part of a cycle.
+So a garbage collection does not visit the whole table.
 """
 
 from __future__ import annotations
@@ -24,29 +24,33 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 NO_MAPPINGS: Final[Mapping[str, QueueMapping]] = {}
 
 SLICE: Final = 5_000
-"""Number of topics that one call into C handles while a thread works on a snapshot."""
+"""Number of topics that one call into C handles while a thread works on a snapshot.
+
+During such a call, no other thread of the process can run.
+"""
 
 MASK: Final = (1 << 128) - 1
-"""Digests are sums modulo 2**128."""
+"""Bit mask that reduces a sum modulo 2**128; all digests are such sums."""
 
 _encode_parts: Final = msgspec.msgpack.Encoder().encode
 
 
 def mark_of(*parts: Any) -> int:
-    """Return 128 bits that stand for a fact in a digest; equal in every process."""
+    """Return the mark of a fact: a hash of 128 bits, equal in every process, that is added to a digest."""
     return int.from_bytes(blake2b(_encode_parts(parts), digest_size=16).digest(), "big")
 
 
 def mark_of_topic(topic: str) -> int:
-    """Return 128 bits that stand for a topic.
+    """Return the mark of a topic: a hash of 128 bits that is part of a digest.
 
-    No other fact is encoded as a bare text, so it cannot have the same bits.
+    The topic is hashed as plain text. All other facts are hashed as msgpack arrays, so that no other fact has
+    the same mark.
     """
     return int.from_bytes(blake2b(topic.encode(), digest_size=16).digest(), "big")
 
 
 def sum_of_products(left: list[int], right: list[int]) -> int:
-    """Return the sum of each number times its neighbour, in slices: see :data:`SLICE`."""
+    """Return the sum of the products of both lists' elements, in slices: see :data:`SLICE`."""
     total = 0
     for start in range(0, len(left), SLICE):
         end = start + SLICE
@@ -60,17 +64,20 @@ def made_of(kind: type[_Struct], *members: Any) -> _Struct:
 
 
 def host_mark(host: str) -> int:
-    """Return the bits that stand for a charged host in digests; 0 for none, as in older tables."""
+    """Return the hash of an entry's ``host``, for digests; 0 if ``host`` is empty.
+
+    The entry counts towards the limits of this host, see :class:`.room.Ledger`.
+    """
     return mark_of("h", host) if host else 0
 
 
 class Share(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """Queue data of one broker name for some topics.
+    """Queue data of one broker name that some topics share.
 
-    A table keeps one object of each value, so identity means equality.
+    A table keeps one object of each value, so two equal values are the same object.
 
     Attributes:
-        mark: Stands for the data in digests.
+        mark: Hash of the data, as a number that counts in digests.
     """
 
     data: QueueData
@@ -84,11 +91,11 @@ class Share(msgspec.Struct, frozen=True, gc=False, eq=False):
 class QueueSet(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Queue data of some topics at all their brokers.
 
-    A table keeps one object of each value, so identity means equality.
+    A table keeps one object of each value, so two equal values are the same object.
 
     Attributes:
         by_name: Broker name to queue data; never changed, and empty in :data:`NO_QUEUES` only.
-        mark: Sum of the shares' marks, modulo 2**128.
+        mark: Sum of the hashes (marks) of this set's :class:`Share` objects, modulo 2**128.
     """
 
     by_name: Mapping[str, QueueData]
@@ -102,13 +109,14 @@ NO_QUEUES: Final = QueueSet({}, 0)
 class TopicEntry(msgspec.Struct, frozen=True, gc=False, eq=False):
     """A topic in the table. Entries and their maps are replaced, never changed, so copies may share them.
 
-    Topics that one change set to the same values share one entry.
+    Topics that one command sets to the same values share one entry.
 
     Attributes:
         queue_set: Queue data by broker name.
         mappings: Broker name to mapping info of a static topic; only names that are in ``queues``.
         revision: Revision of the last change of the entry itself; see :meth:`RouteView.topic_revision`.
-        host: Host that is charged for it, see :class:`.room.Ledger`.
+        host: Host to whose topics this topic belongs. The topics of each host are limited, see
+            :class:`.room.Ledger`.
     """
 
     queue_set: QueueSet
@@ -126,15 +134,16 @@ class NameEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A broker name: a master and its slaves. The defaults are the values before the first registration.
 
     Attributes:
-        cluster: Cluster of the first registration; it stays while the name exists, as RocketMQ documents.
-        clusters: All clusters under which it registered, in order of text; 106 and 224 list it in each.
+        cluster: Cluster of the first registration. It stays while the name exists, as RocketMQ documents.
+        clusters: All clusters under which the name registered, in alphabetical order. Requests 106 and 224
+            list the name in each of them.
         addrs: Broker id to record key; never empty in a table.
         revision: Revision of the last change of addresses, ids or permissions.
-        route_revision: Revision of the last change that shows in the routes of all its topics.
-        perms_set: Whether an operator changed permissions (205, 327) after the last full registration of
-            another version. If True, a registration of an equal version does not change the listed
-            permissions.
-        host: Host that is charged for its queue data, see :class:`.room.Ledger`.
+        route_revision: Revision of the last change that shows in the routes of all topics of the name.
+        perms_set: True if an operator changed permissions (requests 205, 327), and no full registration with
+            a new data version has come since then. While this is True, a registration with an equal data
+            version does not change the permissions of the topics that it lists.
+        host: Host whose limits bound the queue data of this name, see :class:`.room.Ledger`.
     """
 
     cluster: ClusterName
@@ -152,10 +161,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One registered broker process.
 
     Attributes:
-        complete: False after an incremental registration: it then equals no data version.
-        filter_servers: Empty if it has none.
+        complete: False if the last registration was incremental. Then even a registration with the data
+            version of this record counts as different from the record.
+        filter_servers: Addresses of the broker's filter servers; empty if it has none.
         revision: Revision of the last change, or of the last :class:`Touch`.
-        host: Host that is charged for it, see :class:`.room.Ledger`.
+        host: Host to whose brokers this broker belongs. The brokers of each host are limited, see
+            :class:`.room.Ledger`.
     """
 
     broker: BrokerKey

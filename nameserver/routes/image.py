@@ -1,8 +1,9 @@
 """The snapshot of the route table's whole state, as a value and as bytes.
 
-The bytes are one msgpack array that starts with its format version. Queue data and queue sets are listed
-once. The values of each topic stand in columns, which are read and written by calls into C. Columns come in
-slices of some thousand topics, because a thread blocks the event loop during each call into C.
+The bytes are one msgpack array that starts with its format version. Equal queue data and queue sets are
+written only once. The values of topics are written as columns, because one call into C reads or writes a
+whole column. A thread blocks the event loop during each such call. So columns are split into slices of some
+thousand topics.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from .entries import (
 )
 
 IMAGE_VERSION: Final = 2
-"""Format of the snapshot that this program writes."""
+"""Format of the snapshots that this program writes and reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +57,15 @@ class Image:
 
 
 NOTHING: Final = Image()
-"""The snapshot of a new table."""
+"""The snapshot of a new table, which is empty."""
 
 
 class ImageError(Exception):
-    """Bytes that are no snapshot that this program understands."""
+    """Error: the bytes are not a snapshot that this program understands."""
 
 
 class _Slice(msgspec.Struct, array_like=True):
-    """Some topics as columns. The last two columns hold positions in ``queue_sets`` and in ``hosts``."""
+    """Some topics as columns. ``sets`` and ``hosts`` hold positions in the lists of :class:`_ImageBody`."""
 
     topics: list[str]
     revisions: list[int]
@@ -73,21 +74,23 @@ class _Slice(msgspec.Struct, array_like=True):
 
 
 class _ImageBody(msgspec.Struct, array_like=True):
-    """Layout of an image.
+    """Layout of a snapshot's bytes.
 
     Attributes:
         queue_datas: Members of :class:`QueueData`, in order.
-        queue_sets: Positions in ``queue_datas``.
+        queue_sets: Each set as positions in ``queue_datas``.
         slices: Topics; each slice is an encoded :class:`_Slice`.
-        mappings: Topics that have mappings: broker name, epoch, info.
-        names: Broker name, then the members of :class:`NameEntry` without the last one; the keys of ``addrs``
-            are unpacked.
-        records: Members of :class:`Record` in order; ``broker`` is unpacked, ``data_version`` is a tuple.
-        kv_seen: Whether a namespace was ever created. This equals whether one exists, because namespaces are
-            never removed.
-        gone_topics, gone_topic_revisions: Columns of the removals of topics; ``tombstones`` has the others.
-        perms_set: Broker names whose :class:`NameEntry` has this flag. Older programs omit it.
-        hosts: Hosts that are charged for something. Older programs omit this and all positions in it.
+        mappings: Mappings by topic, only for topics that have mappings: broker name, epoch, info.
+        names: Broker name, followed by the members of :class:`NameEntry` without the last two members. Each
+            record key in ``addrs`` is written as two texts.
+        records: Members of :class:`Record` without the last one; ``broker`` is written as two texts, and
+            ``data_version`` as a tuple.
+        kv_seen: True if a namespace was ever created. Namespaces are never removed.
+        gone_topics, gone_topic_revisions: Columns of removed topics and the revisions of their removals. The
+            removals of other kinds are in ``tombstones``.
+        perms_set: Broker names whose :class:`NameEntry` has this flag. Older programs omit this member.
+        hosts: Hosts whose limits bound at least one entry. Older programs omit ``hosts``, and the lists of
+            positions in ``hosts``.
         host_of_name, host_of_record: Positions in ``hosts``, in the order of ``names`` and ``records``.
     """
 
@@ -114,8 +117,9 @@ class _ImageBody(msgspec.Struct, array_like=True):
 
 
 _PARTS_OF_KEYS: Final = {"record": 2, "key": 2, "name": 1}
-"""Number of parts of a key in ``tombstones``, by kind. The two parts of a record equal its
-:class:`BrokerKey`.
+"""Number of parts of a key in ``tombstones``, by kind.
+
+The two parts of a record's key are the fields of its :class:`BrokerKey`.
 """
 
 
@@ -133,7 +137,7 @@ def encode_image(image: Image) -> bytes:
         return hosts.setdefault(host, len(hosts))
 
     datas: dict[int, tuple[int, QueueData]] = {}
-    # Use tuples: the garbage collector stops tracking tuples of numbers, but not lists.
+    # Use tuples: the garbage collector stops tracking tuples of numbers, but keeps tracking lists.
     places = [
         tuple([datas.setdefault(id(data), (len(datas), data))[0] for _, data in sorted(kept.by_name.items())])
         for kept in sets
@@ -198,7 +202,7 @@ def decode_image(data: bytes) -> Image:
     """Decode a snapshot.
 
     Raises:
-        ImageError: If it is damaged or of an unknown format.
+        ImageError: The bytes are damaged or have an unknown format.
     """
     try:
         version = msgspec.msgpack.decode(data, type=_ImageVersion).version

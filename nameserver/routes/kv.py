@@ -11,30 +11,33 @@ from .entries import mark_of
 from .tombstones import Tombstones
 
 KV_ENTRY_BYTES_MAX: Final = 1024 * 1024
-"""Largest size in bytes of namespace, key and value of one entry together, in UTF-8."""
+"""Largest size in bytes of the namespace, the key and the value of one entry together, in UTF-8."""
 KV_NAME_BYTES_MAX: Final = 1024
-"""Largest size in bytes of namespace and key together, in UTF-8: the table remembers them for a while after a
-removal.
+"""Largest size in bytes of a namespace and a key together, in UTF-8.
+
+The bound is needed because the table remembers namespace and key for a while after a removal.
 """
 KV_BYTES_MAX: Final = 3 * 1024 * 1024
-"""Largest size in bytes of the whole configuration, see :func:`size_of`. So an import fits into one command,
-and the file stays far below the bound for files that are read at a start.
+"""Largest size in bytes of the whole configuration, as measured by :func:`size_of`.
+
+Because of this bound, an import fits into one command. The KV file also stays far below the limit for files
+that are read at the start.
 """
 _ENTRY_OVERHEAD: Final = 64
-"""Bytes that an entry, or a namespace, counts in addition to its text."""
+"""Bytes that are added for each entry and each namespace, besides the bytes of its texts."""
 
 
 def text_size(*texts: str | None) -> int:
     """Return the size in bytes of the texts of an entry, or of a namespace.
 
     Raises:
-        ValueError: If a text is no valid Unicode.
+        ValueError: A text is not valid Unicode.
     """
     return sum(len(text.encode()) for text in texts if text is not None)
 
 
 def size_of(table: Mapping[str, Mapping[str, str | None]]) -> int:
-    """Return the bytes that a whole KV configuration counts."""
+    """Return the bytes that a whole KV configuration counts against :data:`KV_BYTES_MAX`."""
     return sum(
         _counted(namespace) + sum(_counted(key, value) for key, value in values.items())
         for namespace, values in table.items()
@@ -46,12 +49,13 @@ def _counted(*texts: str | None) -> int:
 
 
 class KvStore:
-    """Values by namespace and key; every change names its revision.
+    """Values by namespace and key. The caller passes each change's revision.
 
     Attributes:
         spaces: Values by namespace and key. A namespace is never removed; its map is replaced, never changed.
-        shown: Part of the digest of the state that clients see.
-        rest: Part of the digest of the other replicated state, without removals.
+        shown: This store's part of the digest of the state that clients see.
+        rest: This store's part of the digest of the replicated state that clients do not see. Removed entries
+            are not in this part.
         size: Size of the whole configuration in bytes, see :func:`size_of`.
     """
 
@@ -68,7 +72,7 @@ class KvStore:
                 self._count(namespace, key, entry, 1)
 
     def value(self, namespace: str, key: str) -> KvEntry | None:
-        """Return one value, None if there is none."""
+        """Return one value; None if the key does not exist."""
         return self.spaces.get(namespace, {}).get(key)
 
     def add_namespace(self, namespace: str) -> None:
@@ -78,14 +82,17 @@ class KvStore:
             self.shown += mark_of("s", namespace)
 
     def excess(self, namespace: str, key: str, value: str | None) -> int:
-        """Return the size after a put if it is above the bound and above the present size, else 0."""
+        """Return 0 if a put is allowed, else the size in bytes that the configuration would have after it.
+
+        A put is refused if this size would be above :data:`KV_BYTES_MAX` and above the present size.
+        """
         more = _counted(key, value) + (0 if namespace in self.spaces else _counted(namespace))
         before = self.value(namespace, key)
         size = self.size + more - (0 if before is None else _counted(key, before.value))
         return size if size > KV_BYTES_MAX and size > self.size else 0
 
     def put(self, namespace: str, key: str, entry: KvEntry | None, revision: int) -> None:
-        """Put a value; None removes it."""
+        """Store a value; None removes the key."""
         self.add_namespace(namespace)
         values = dict(self.spaces[namespace])
         before = values.pop(key, None)

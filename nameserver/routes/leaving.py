@@ -1,4 +1,4 @@
-"""Changes of the route table when a broker goes; for the causes see :class:`LeaveReason`."""
+"""Changes of the route table when a broker is removed; for the reasons see :class:`LeaveReason`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .topics import Draft
 
 
 class Leaving:
-    """The removal of a broker; the changes of its topics are prepared first, see :class:`Draft`.
+    """The removal of a broker. Call :meth:`prepare`, then :meth:`commit`.
 
     Attributes:
-        draft: Changes of topics; None if there are none.
+        draft: Prepared changes of topics, see :class:`Draft`; None if no topic changes.
     """
 
     def __init__(self, store: RouteStore, broker: BrokerKey) -> None:
@@ -28,7 +28,7 @@ class Leaving:
         self.draft: Draft | None = None
 
     def prepare(self) -> Steps[None]:
-        """Prepare the removal for the next revision."""
+        """Prepare the changes of topics for the next revision; the table does not change yet."""
         store, topics = self._store, self._store.topics
         name = store.brokers.records[self._broker].broker_name
         addrs, shares = self._addrs_left(), {}
@@ -46,7 +46,7 @@ class Leaving:
         return {i: key for i, key in name.addrs.items() if key != self._broker}
 
     def commit(self, reason: LeaveReason, facts: Facts) -> None:
-        """Remove the record and its address; clean up the name as RocketMQ documents."""
+        """Remove the record and its address; update or remove the broker name as RocketMQ documents."""
         store, broker, addrs = self._store, self._broker, self._addrs_left()
         record = forget_record(store, broker, reason, facts)
         name = record.broker_name
@@ -60,7 +60,7 @@ class Leaving:
             self.draft.commit()
             if facts.topics:
                 facts.topics.update(self._topics)
-            else:  # nearly always
+            else:  # nearly always: take the map without a copy
                 facts.topics = self._topics
         if not addrs:
             if self._topics:
@@ -74,7 +74,7 @@ class Leaving:
 
 
 def drop(store: RouteStore, broker: BrokerKey, reason: LeaveReason) -> Steps[Applied]:
-    """Remove a broker; the same change removes nothing else."""
+    """Remove one broker as a separate change of the table, with a revision of its own."""
     leaving = Leaving(store, broker)
     yield from leaving.prepare()
     store.revision += 1
@@ -84,7 +84,7 @@ def drop(store: RouteStore, broker: BrokerKey, reason: LeaveReason) -> Steps[App
 
 
 def forget_record(store: RouteStore, broker: BrokerKey, reason: LeaveReason, facts: Facts) -> Record:
-    """Remove a record and return it. The caller removes its address."""
+    """Remove a broker's record and return it. The caller must remove the address from the broker name."""
     record = store.brokers.records[broker]
     store.brokers.put_record(broker, None, store.revision)
     facts.left.append(BrokerLeft(broker=broker, broker_name=record.broker_name, reason=reason))
@@ -94,10 +94,10 @@ def forget_record(store: RouteStore, broker: BrokerKey, reason: LeaveReason, fac
 def note_min_change(
     entry: NameEntry, *, offline: BrokerAddr | None, ha_addr: str | None, facts: Facts
 ) -> None:
-    """Note that another broker of a name has the smallest id, and which brokers to notify.
+    """Add to ``facts`` the broker that now has the smallest id of a broker name, and the brokers to notify.
 
     Args:
-        offline: Address of the broker that left; None if a broker joined.
+        offline: Address of the broker that was removed; None if a broker was added.
         ha_addr: Replication address of the broker with the smallest id.
     """
     smallest = min(entry.addrs)

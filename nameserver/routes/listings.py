@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Final
 
-#: Bound of the kept lists in bytes. A list of 100,000 topics has 3 MB.
+#: Largest size in bytes of all kept lists together. A list of 100,000 topics has 3 MB.
 LISTINGS_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Lists below this size in bytes are made anew each time. So requests for clusters that do not exist fill no
-#: memory.
+#: Lists below this size in bytes are not kept but made anew for each request. Otherwise a client could fill
+#: the memory: it could ask for many clusters that do not exist, and each short list would be kept.
 _WORTH_KEEPING: Final = 4 * 1024
 
 
@@ -22,7 +22,7 @@ class Listings:
         self._kept: dict[Hashable, bytes] = {}
 
     def get(self, revision: int, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """Return the kept list of this revision of the table, or make it."""
+        """Return the list that is kept for this revision and key, or make the list."""
         if revision != self._revision:
             self._kept.clear()
             self._revision = revision

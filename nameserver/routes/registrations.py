@@ -1,4 +1,4 @@
-"""Changes of the route table by registrations, and the replies to their senders."""
+"""Changes of the route table by registrations, and the replies to the brokers."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ from .room import Held, excess, size_of
 from .store import RouteStore
 from .topics import Draft
 
-#: A registering broker, from a command or from a decoded request.
+#: A broker's registration, as a command or as a decoded request.
 Sender: TypeAlias = RegisterBroker | Registration
 
 
 def would_change(store: RouteStore, command: RegisterBroker) -> Steps[bool]:
-    """Compute whether a registration would change the table.
+    """Return True if a registration would change the table.
 
-    The result holds only if no base of the command has changed, see :meth:`.table.RouteTable.moved`.
+    The result is valid until an entry changes that was used to compute the command, see
+    :meth:`.table.RouteTable.moved`.
     """
     news = _says_news(store, command)
     if news is None:
@@ -53,7 +54,10 @@ def would_change(store: RouteStore, command: RegisterBroker) -> Steps[bool]:
 
 
 def _says_news(store: RouteStore, command: RegisterBroker) -> bool | None:
-    """Return whether a registration changes the table; None if only its topics can decide that."""
+    """Return True if a registration changes the table, False if it does not.
+
+    Return None if the registration's topics must be compared to decide that.
+    """
     record, name = store.brokers.records.get(command.broker), store.brokers.names.get(command.broker_name)
     if _is_fenced(store, command, name):
         return record is not None
@@ -77,19 +81,20 @@ def _brings_news(store: RouteStore, command: RegisterBroker, brought: Mapping[st
 
 
 def with_set_perms(store: RouteStore, said: Registration) -> Steps[Registration]:
-    """Compute a registration that keeps the permissions which its broker may not change.
+    """Return a registration; replace permissions that the broker may not change now by those of the table.
 
-    The table counts as it is at the first step.
+    The permissions are the table's permissions at the first step.
 
-    A registration with the listed version brings no news, except for the content of a lost incremental one.
-    So it leaves permissions as an operator set them, as RocketMQ does.
+    A registration whose data version is already in the broker's record can contain only one new thing: the
+    content of an incremental registration that was lost. So the registration must not change permissions that
+    an operator set. RocketMQ behaves in the same manner.
     """
     record, name = store.brokers.records.get(said.broker), store.brokers.names.get(said.broker_name)
     if (
         record is None
         or name is None
         or not name.perms_set
-        or record.complete  # the topics of an equal version are not compared then
+        or record.complete  # then topics are not compared at all if the data version is equal
         or not _same_place(record, said)
         or record.data_version != said.data_version
     ):
@@ -124,7 +129,11 @@ def register_reply(store: RouteStore, of: Sender | Touch | Record) -> RegisterRe
 
 
 def register(store: RouteStore, command: RegisterBroker) -> Steps[Verdict]:
-    """Apply a registration that has not moved."""
+    """Apply a registration command.
+
+    The caller has checked with :meth:`.table.RouteTable.moved` that no entry has changed that was used to
+    compute the command.
+    """
     news = _says_news(store, command)
     broker, brokers, name_key = command.broker, store.brokers, command.broker_name
     record, name = brokers.records.get(broker), brokers.names.get(name_key)
@@ -133,7 +142,7 @@ def register(store: RouteStore, command: RegisterBroker) -> Steps[Verdict]:
     if news is False or (news is None and not _brings_news(store, command, differing)):
         return NoChange(revision=store.revision, reply=register_reply(store, command))
     if is_fenced:
-        # Change the table: otherwise the address would stay listed under its former id.
+        # Remove the broker's record: otherwise its address would stay listed under its former id.
         return (yield from _fenced(store, command))
     limits = command.limits
     added = new_topics(store, name_key, differing or {})
@@ -209,7 +218,10 @@ def _fenced(store: RouteStore, command: RegisterBroker) -> Steps[Verdict]:
 
 
 def _is_fenced(store: RouteStore, command: RegisterBroker, name: NameEntry | None) -> bool:
-    """Return whether another address holds the id with a greater state version (5.x)."""
+    """Return True if another address holds the broker id with a greater state version (RocketMQ 5.x).
+
+    Such a registration adds nothing to the table. If its broker has a record, the record is removed.
+    """
     if name is None:
         return False
     holder = name.addrs.get(command.broker_id)
@@ -219,7 +231,7 @@ def _is_fenced(store: RouteStore, command: RegisterBroker, name: NameEntry | Non
 
 
 def _take_place(store: RouteStore, command: RegisterBroker, name: NameEntry, facts: Facts) -> NameEntry:
-    """Return a name with the address under its id, and remove the brokers that it displaces."""
+    """Return the name's entry with the registering broker; remove other brokers with this address or id."""
     for broker in _displaced(name, command):
         same_address = broker.broker_addr == command.broker_addr
         reason = LeaveReason.MOVED if same_address else LeaveReason.DISPLACED
@@ -237,7 +249,7 @@ def _take_place(store: RouteStore, command: RegisterBroker, name: NameEntry, fac
 
 
 def _displaced(name: NameEntry, command: RegisterBroker) -> list[BrokerKey]:
-    """Return the other brokers of a name that have the same address, or the same id."""
+    """Return the other brokers of a name that have the registering broker's address or broker id."""
     return [
         broker
         for broker_id, broker in name.addrs.items()
@@ -247,14 +259,17 @@ def _displaced(name: NameEntry, command: RegisterBroker) -> list[BrokerKey]:
 
 
 def _addrs_with(name: NameEntry, command: RegisterBroker) -> dict[int, BrokerKey]:
-    """Return a name's addresses, including the registering one, in order of ids."""
+    """Return a name's addresses in order of ids, with the address of the registering broker."""
     addrs = {i: key for i, key in name.addrs.items() if key.broker_addr != command.broker_addr}
     addrs[command.broker_id] = command.broker
     return dict(sorted(addrs.items()))
 
 
 def _absent(store: RouteStore, command: RegisterBroker) -> tuple[str, ...]:
-    """Return the topics of a name that a registration removes, if the setting allows that."""
+    """Return the topics that a registration removes from its broker name, because it does not list them.
+
+    The setting (``delete_absent``) must allow the removal; else no topic is returned.
+    """
     if not command.delete_absent or command.incremental or command.mappings:
         return ()
     kept = {queues.topic for queues in command.topics}
@@ -262,7 +277,7 @@ def _absent(store: RouteStore, command: RegisterBroker) -> tuple[str, ...]:
 
 
 def _brought(store: RouteStore, command: RegisterBroker) -> Steps[dict[str, Share] | None]:
-    """Return the topics in which a registration differs from the table; None if they are not compared."""
+    """Return the topics in which a registration differs from the table; None if topics are not compared."""
     record = store.brokers.records.get(command.broker)
     name = store.brokers.names.get(command.broker_name) or NameEntry(cluster=command.cluster_name)
     if (
@@ -281,7 +296,7 @@ def _brought(store: RouteStore, command: RegisterBroker) -> Steps[dict[str, Shar
 
 
 def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Steps[Rejected | None]:
-    """Return which bound of the table a registration would exceed; None if it exceeds none."""
+    """Return the limit of the table that a registration would exceed; None if it exceeds no limit."""
     if _is_fenced(store, command, store.brokers.names.get(command.broker_name)):
         return None
     brought = yield from _brought(store, command)
@@ -289,10 +304,10 @@ def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Steps[
 
 
 def has_ample_room(store: RouteStore, decoded: Registration, limits: TableLimits) -> bool:
-    """Return whether the table has room for a registration even if all of its content is new.
+    """Return True if a registration fits into the table even if all of its content is new.
 
-    It is cheap, because it looks up no topic. False does not mean that there is no room: see
-    :func:`excess_of_registration`.
+    This check is cheap, because it looks up no topic. A registration may fit although the result is False:
+    see :func:`excess_of_registration`.
     """
     texts = [*decoded.table, *decoded.broker, decoded.broker_name, decoded.ha_server_addr]
     texts += [*(decoded.filter_servers or ()), *(mapping.info for mapping in decoded.mappings)]
@@ -331,7 +346,7 @@ def new_topics(store: RouteStore, name: str, topics: Iterable[str]) -> list[str]
 
 
 def room_for(store: RouteStore, topics: list[str], *, size: int = 0) -> Held:
-    """Return how much the table grows when a broker name gets queue data of some more topics."""
+    """Return the amounts by which the table grows when a broker name gets queue data of these new topics."""
     entries = store.topics.entries
     unknown = [topic for topic in topics if topic not in entries]
     return Held(topics=len(unknown), pairs=len(topics), size=size_of(unknown) + size)
@@ -340,10 +355,11 @@ def room_for(store: RouteStore, topics: list[str], *, size: int = 0) -> Held:
 def excess_of(
     store: RouteStore, name: str, limits: TableLimits | None, more: Held, *, adds_topics: bool
 ) -> Rejected | None:
-    """Return which bound a broker name would exceed by its growth; None if it exceeds none.
+    """Return the limit that a broker name's growth would exceed; None if it exceeds no limit.
 
     Args:
-        adds_topics: If True, the host of the change is charged for all queue data of the name.
+        adds_topics: True if the change adds topics. All queue data of the name then count against the limits
+            of the change's host.
     """
     moved = Held()
     pool = store.topics.pools.get(name)
@@ -353,10 +369,10 @@ def excess_of(
 
 
 class _Topics:
-    """The changes of topics by a registration, prepared before they are made; see :class:`Draft`.
+    """The changes of topics by a registration. Call :meth:`prepare`, then :meth:`commit`.
 
     Args:
-        host, over: As for :class:`Draft`.
+        host, over: See :class:`Draft`.
     """
 
     def __init__(
@@ -377,7 +393,7 @@ class _Topics:
         self._drafts: list[Draft] = []
 
     def prepare(self) -> Steps[None]:
-        """Prepare the changes for the next revision."""
+        """Prepare the changes for the next revision; the table does not change yet."""
         if self._absent:
             yield from self._draft().put({}, without=self._absent)
         if self._differing:
@@ -390,7 +406,7 @@ class _Topics:
         return self._over
 
     def commit(self, facts: Facts) -> bool:
-        """Make the changes; return whether any queue data changed."""
+        """Make the prepared changes; return True if any queue data changed."""
         store, command, name = self._store, self._command, self._command.broker_name
         for draft in self._drafts:
             draft.commit()
@@ -417,7 +433,7 @@ def _new_mapping(store: RouteStore, name: BrokerName, mapping: QueueMapping) -> 
 
 
 def touch(store: RouteStore, command: Touch) -> Verdict:
-    """Give a record a new revision if the command describes it as it is; else the command has moved."""
+    """Give a record a new revision. If the record differs from the command's values, return Moved instead."""
     record, name = store.brokers.records.get(command.broker), store.brokers.names.get(command.broker_name)
     if (
         record is None
@@ -432,7 +448,7 @@ def touch(store: RouteStore, command: Touch) -> Verdict:
     return Applied(revision=store.revision, reply=register_reply(store, command))
 
 
-# -- pure parts -------------------------------------------------------------------------------------------
+# -- functions that do not read the table -----------------------------------------------------------------
 
 
 def _same_place(record: Record, said: Sender | Touch) -> bool:
@@ -440,12 +456,12 @@ def _same_place(record: Record, said: Sender | Touch) -> bool:
 
 
 def says_the_same(said: Sender | Touch, record: Record, name: NameEntry) -> bool:
-    """Return whether a broker's own facts are unchanged: place, addresses, lease, settings, filter servers.
+    """Return True if the broker's own values in ``said`` equal the values in the table.
 
-    The same place means: it is listed under this name and id, and in this cluster.
+    The values are name, id, addresses, lease, settings and filter servers. Topics are not compared.
     """
     return (
-        record.broker_name == said.broker_name  # the body of _same_place, without the cost of a call
+        record.broker_name == said.broker_name  # copied from _same_place, because a call would cost time
         and record.broker_id == said.broker_id
         and record.ha_server_addr == said.ha_server_addr
         and record.lease_ms == said.lease_ms
@@ -456,29 +472,30 @@ def says_the_same(said: Sender | Touch, record: Record, name: NameEntry) -> bool
 
 
 def is_contained(record: Record, version: DataVersion, *, incremental: bool) -> bool:
-    """Return whether a registration is incremental and late: a complete record contains it already."""
+    """Return True if a registration is incremental and late: the broker's record already contains it."""
     return incremental and record.complete and version.contained_in(record.data_version)
 
 
 def brings_all_perms(
     command: RegisterBroker | Update, broker_id: int, version_before: DataVersion | None
 ) -> bool:
-    """Return whether a registration replaces every permission, including those that an operator set.
+    """Return True if a registration replaces all permissions, even the permissions that an operator set.
 
     Args:
-        version_before: None if it is the first one of this broker.
+        version_before: Data version in the broker's record; None if this is the broker's first registration.
     """
     return broker_id == MASTER_ID and not command.incremental and command.data_version != version_before
 
 
 def perm_mask(said: Sender, addrs: Mapping[int, BrokerKey]) -> int | None:
-    """Return the bits of permissions that are stored for a broker's topics; None if its topics are ignored.
+    """Return the permission bits that are stored for a broker's topics; None if its topics are ignored.
 
-    The topics of a master are stored. So are those of a 5.x slave with the smallest id of its name, without
-    write permission, because it may become an acting master.
+    The topics of a master are stored with all bits. A 5.x slave with the smallest id of its broker name may
+    become an acting master, so its topics are stored too. If acting masters are enabled, the slave's topics
+    are stored without write permission.
 
     Args:
-        addrs: Addresses of the broker name, including this broker's.
+        addrs: Addresses of the broker name by id, including this broker's address.
     """
     if said.broker_id == MASTER_ID:
         return -1

@@ -1,4 +1,4 @@
-"""Room in a route table, in all and for each host, and the check that a change fits."""
+"""Sizes of a route table, in total and for each host, and the check that a change stays within the limits."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from routekeeper.remoting.codes import ResponseCode
 
 
 class Held(msgspec.Struct):
-    """Counts of things in a table; the sizes are bytes of their texts in UTF-8.
+    """Counts of a table's content, in total or for one host.
 
     Attributes:
-        pairs: Pairs of a topic and a broker name that has queue data of it.
-        brokers: Records.
+        pairs: Number of pairs of a topic and a broker name that has queue data of the topic.
+        brokers: Number of brokers' records.
+        size: Bytes of names, addresses and other texts together, in UTF-8.
     """
 
     topics: int = 0
@@ -27,11 +28,15 @@ class Held(msgspec.Struct):
 
 
 class Ledger:
-    """Sums of a table's content; each change updates them by a few additions.
+    """Sums of a table's content. Each change updates the sums by a few additions.
 
-    A host is charged for the records of its registrations, for topics that it registered first, and for the
-    pairs of each broker name to which it added the latest topic. A stranger chooses names and addresses of
-    brokers, but not the host of its connection.
+    A host is charged for this content, that is, the content counts against the host's limits:
+
+    - the records of brokers that register from the host;
+    - the topics that the host registered first;
+    - the pairs of each broker name for which the host added the latest topic.
+
+    A stranger can choose the names and addresses of brokers, but not the host of its connection.
 
     Attributes:
         whole: Sums of the whole table.
@@ -45,7 +50,7 @@ class Ledger:
         self.by_host: dict[str, Held] = {}
 
     def add(self, host: str, *, topics: int = 0, pairs: int = 0, brokers: int = 0, size: int = 0) -> None:
-        """Add content to a host's sums; a number below 0 subtracts."""
+        """Add content to a host's sums and to the whole sums; a negative number subtracts."""
         held = self.by_host.get(host)
         if held is None:
             held = self.by_host[host] = Held()
@@ -64,17 +69,20 @@ _MEASURES: Final = (
     ("brokers", "brokers", "tableBrokersMax"),
     ("size", "bytes of names and addresses", "tableBytesMax"),
 )
-"""Members of :class:`Held` and :class:`TableLimits`, the words for them in errors, and the settings that
-bound them.
+"""The four measures of a table, each with three texts:
+
+- the measure's attribute in :class:`Held` and :class:`TableLimits`;
+- the words for error texts;
+- the setting that bounds the measure.
 """
 
 
 def excess(ledger: Ledger, limits: TableLimits | None, more: Held, *, moved: Held) -> Rejected | None:
-    """Return which bound a change would exceed; None if it exceeds none, as a change that adds nothing.
+    """Return the limit that a change would exceed; None if it exceeds none. Only growth can be refused.
 
     Args:
         more: Content that the change adds to the table.
-        moved: Existing content for which its host would newly be charged.
+        moved: Existing content that would newly count against the limits of the change's host.
     """
     if limits is None:
         return None

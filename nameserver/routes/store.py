@@ -23,11 +23,11 @@ class RouteStore:
 
     Attributes:
         revision: Number of changes applied.
-        epoch: Grows with each restore of a snapshot; revisions of two epochs must not be compared. It is
-            stored beside the table's snapshot, not in it.
-        listings: Lists that were encoded at this revision; they are exchanged together with the state.
-        ledger: Sizes of the content, in all and by host.
-        limited: A command with limits was applied, so each member understands limits.
+        epoch: Number that grows with each restore of a snapshot; revisions of two epochs must not be
+            compared. It is stored beside the table's snapshot, not in the snapshot.
+        listings: Lists for clients, encoded at this revision. :meth:`adopt` exchanges them with the state.
+        ledger: Sizes of the content, in total and per host.
+        limited: True after the first command with limits was applied. Then all members understand limits.
     """
 
     __slots__ = (
@@ -58,12 +58,15 @@ class RouteStore:
     # -- revisions
 
     def moved_at(self, kind: BaseKind, key: Hashable) -> int:
-        """Return the revision of a thing's last change, addition or removal; at least the floor if absent."""
+        """Return the revision of the last change, addition or removal of an entry.
+
+        For an absent entry this is at least the floor, see :class:`Tombstones`.
+        """
         present = self.present(kind, key)
         return self.tombstones.removed_at(kind, key) if present is None else present
 
     def present(self, kind: BaseKind, key: Any) -> int | None:
-        """Return the revision of something, None if it is absent."""
+        """Return the revision of the entry's last change; None if the entry is absent."""
         found: Record | NameEntry | KvEntry | None
         match kind:
             case "topic":
@@ -82,24 +85,24 @@ class RouteStore:
     # -- digests
 
     def digest(self) -> str:
-        """Return the digest of what clients can read: 32 hex digits, equal for equal tables in every mode."""
+        """Return the digest of the state that clients can read: 32 hex digits, equal in every mode."""
         return _hex(self.brokers.shown + self.topics.shown + self.kv.shown)
 
     def state_digest(self) -> str:
-        """Return the digest of all replicated state, revisions and remembered removals included."""
+        """Return the digest of all replicated state, including revisions and remembered removals."""
         rest = self.brokers.rest() + self.topics.rest + self.kv.rest
         gone = self.tombstones
-        # a table that never applied a command with limits keeps its former digest
+        # A table that never applied a command with limits must keep the digest that older members compute.
         limited = (True,) if self.limited else ()
         parts = self.digest(), _hex(rest), _hex(gone.mark), self.revision, gone.floor
         return _hex(mark_of(*parts, *limited))
 
-    # -- images
+    # -- snapshots
 
     def copy_for_snapshot(self) -> Image:
-        """Return a copy of the state for another thread to encode.
+        """Return a copy of the state that another thread can encode.
 
-        It costs as much as a few copies of dicts.
+        The call takes as long as copying a few dicts.
         """
         brokers, tombstones = self.brokers, self.tombstones
         return Image(
@@ -115,10 +118,10 @@ class RouteStore:
         )
 
     def adopt(self, other: RouteStore) -> None:
-        """Exchange state with another store, in constant time; views stay valid.
+        """Exchange state with another store, in constant time; existing views of the table stay valid.
 
-        The other store then holds the former state of this one. Its owner may free it when time does not
-        matter.
+        Afterwards the other store holds this store's former state. Freeing a large state takes long, so the
+        owner of the other store should free it when nothing is urgent.
         """
         for part in RouteStore.__slots__:
             mine, others = getattr(self, part), getattr(other, part)

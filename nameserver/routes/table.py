@@ -1,4 +1,4 @@
-"""The route table: a deterministic state machine over RocketMQ's documented tables."""
+"""The route table: a deterministic state machine over the tables that RocketMQ documents."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ from .view import RouteView
 class RouteTable(RouteStore):
     """Routes known to one nameserver, as a deterministic state machine.
 
-    State changes only in :meth:`applying`. Equal commands in equal order give equal tables and digests: no
-    code here reads a clock, a random source or the order of a set. A rejected command is a reply, not an
-    exception, because every member must reach the same verdict.
+    State changes only in :meth:`applying` and :meth:`apply_at_once`. Equal commands in equal order give equal
+    tables and digests: no code here reads a clock, a random source or the order of a set. A rejected command
+    gives a reply, not an exception, because every member must reach the same verdict.
 
     Attributes:
         view: The read-only view of this table. :meth:`adopt` replaces it by a new object.
@@ -72,7 +72,7 @@ class RouteTable(RouteStore):
         """Build a table from an encoded snapshot; may run in any thread.
 
         Raises:
-            ImageError: If the snapshot is damaged, or of a format that this program does not know.
+            ImageError: The snapshot is damaged, or has a format that this program does not know.
         """
         image = decode_image(data)
         table = cls(image, tombstones_max=tombstones_max)
@@ -82,9 +82,9 @@ class RouteTable(RouteStore):
         return table
 
     def adopt(self, other: RouteStore) -> None:
-        """Exchange state as the store does.
+        """Exchange state with another store, see :meth:`RouteStore.adopt`, and make a new view object.
 
-        Readers that cache answers see by the new view object that they must not use them any more.
+        Readers that cache answers see by the new view object that their cached answers are invalid.
         """
         super().adopt(other)
         self.view = RouteView(self)
@@ -92,23 +92,24 @@ class RouteTable(RouteStore):
     # -- apply ---------------------------------------------------------------------------------------------
 
     def apply(self, command: Command) -> Verdict:
-        """Apply a command at once, wholly or not at all; never raises."""
+        """Apply a command at once, completely or not at all; never raises."""
         return finish(self.applying(command))
 
     def apply_at_once(self, command: Command) -> Verdict | None:
-        """Apply an :class:`Update` without steps; do nothing and return None for any other command.
+        """Apply an :class:`Update` of few topics that the table has, without steps; return the verdict.
 
-        A single registration takes 35 us. Steps would add 2 us.
+        For any other command, do nothing and return None. A single registration takes 35 us; steps would add
+        2 us.
         """
         return apply_few(self, command) if isinstance(command, Update) else None
 
     def applying(self, command: Command) -> Steps[Verdict]:
-        """Apply a command in steps, wholly or not at all; never raises.
+        """Apply a command in steps, completely or not at all; never raises.
 
         The last step makes the whole change; until then the table is unchanged. No other code may change the
-        table between two steps. To cancel the change, stop making steps.
+        table between two steps. To cancel the change, do not run the remaining steps.
         """
-        if isinstance(command, Update):  # nearly every command ends here
+        if isinstance(command, Update):  # nearly every command
             return apply_update(self, command)
         return self._applying(command)
 
@@ -142,14 +143,14 @@ class RouteTable(RouteStore):
         assert_never(command)
 
     def moved(self, command: Command) -> bool:
-        """Return whether something has changed since the command was computed."""
+        """Return True if an entry that the command was computed from has changed since."""
         for base in bases(command):
             if self.moved_at(base.kind, base.key) > base.revision:
                 return True
         return isinstance(command, Update) and topic_dropped(self, command)
 
     def unnamed_pairs(self, command: Command) -> int:
-        """Return how many topics of a broker a command would change or remove without naming them."""
+        """Return the number of a broker's topics that a command changes or removes without naming them."""
         if isinstance(command, Evict | UnregisterBroker):
             record = self.brokers.records.get(command.broker)
             return 0 if record is None else len(self.topics.of_name(record.broker_name))
@@ -160,10 +161,10 @@ class RouteTable(RouteStore):
     def shortened(
         self, said: Registration, *, delete_absent: bool, limits: TableLimits | None = None
     ) -> Update | None:
-        """Return the difference that a registration makes, or None: see :func:`.updates.shortened`."""
+        """Return the registration as a difference from the table, or None; see :func:`.updates.shortened`."""
         return finish(shortened(self, said, delete_absent=delete_absent, limits=lambda: limits))
 
-    # -- brokers that leave --------------------------------------------------------------------------------
+    # -- removed brokers -----------------------------------------------------------------------------------
 
     def _unregister(self, command: UnregisterBroker) -> Steps[Verdict]:
         record = self.brokers.records.get(command.broker)
@@ -209,7 +210,7 @@ class RouteTable(RouteStore):
         topics, names = self.topics, self.brokers.names
         if any(queues.broker_name not in names for queues in command.queues):
             return NoChange(revision=self.revision)
-        # If a name is listed twice, the last entry counts.
+        # If the command lists a broker name twice, the last entry counts.
         after = {queues.broker_name: topics.share(*astuple(queues)) for queues in command.queues}
         changed = {
             name: share
@@ -231,13 +232,13 @@ class RouteTable(RouteStore):
         self.limited = self.limited or command.limits is not None
         for name, share in changed.items():
             topics.put(name, {command.topic: share}, self.revision)
-            # A permission was added or changed, so an earlier decision to wipe permissions must be made
-            # again.
+            # Give the name a new revision. If an older command to wipe permissions was decided before this
+            # change, the command then counts as outdated (*moved*).
             self.brokers.renew_name(name, names[name], self.revision)
         return Applied(revision=self.revision, topics=(command.topic,))
 
     def excess(self, command: Command) -> Rejected | None:
-        """Return which limit of a command the table would exceed; None if it exceeds none."""
+        """Return the limit that the table would exceed after a command; None if it would exceed no limit."""
         if isinstance(command, RegisterBroker):
             return finish(excess_of_registration(self, command))
         if isinstance(command, Update):
@@ -250,11 +251,11 @@ class RouteTable(RouteStore):
         return None
 
     def has_ample_room(self, decoded: Registration, limits: TableLimits) -> bool:
-        """Return whether there is room for a registration even if all its content is new."""
+        """Return True if a registration fits into the table even if all of its content is new."""
         return has_ample_room(self, decoded, limits)
 
     def _excess_of_topic(self, topic: str, names: list[BrokerName], limits: TableLimits) -> Rejected | None:
-        """Return which limit some broker names would exceed by one more topic; None if they exceed none."""
+        """Return the limit that the table would exceed with one more topic at these broker names, or None."""
         more, moved = room_for(self, [topic]), Held()
         more.pairs = len(names)
         for name in names:
@@ -287,7 +288,7 @@ class RouteTable(RouteStore):
         return Applied(revision=self.revision, topics=topics, kv_changed=True)
 
     def _import_kv(self, command: ImportKv) -> Verdict:
-        if self.kv.spaces:  # a namespace is never removed
+        if self.kv.spaces:  # true even if all keys were deleted, because a namespace is never removed
             return Rejected(
                 code=ResponseCode.SYSTEM_ERROR,
                 remark=f"KV configuration of {len(self.kv.spaces)} namespaces exists; an import needs none",
@@ -304,7 +305,7 @@ class RouteTable(RouteStore):
         return Applied(revision=self.revision, reply=reply, topics=tuple(topics), kv_changed=True)
 
     def _set_kv(self, namespace: str, key: str, entry: KvEntry | None) -> tuple[str, ...]:
-        """Put a value; None removes it. Return the topics whose routes show the value."""
+        """Store a value; None removes the key. Return the topics whose routes show the value."""
         self.kv.put(namespace, key, entry, self.revision)
         shows = namespace == ORDER_TOPIC_NAMESPACE and self.topics.renew(key, self.revision)
         return (key,) if shows else ()

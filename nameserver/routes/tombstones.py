@@ -1,4 +1,4 @@
-"""The route table's memory of removed things."""
+"""The route table's memory of removed entries: topics, records, broker names and KV keys."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from routekeeper.nameserver.commands import BaseKind
 from .entries import MASK, mark_of, mark_of_topic
 
 TOMBSTONES_MAX: Final = 100_000
-"""Bound of the removals that are remembered one by one. Above it, one floor revision replaces the older half.
-The floor can only cause a second decision on a command; it never lets a command overwrite something newer.
+"""Largest number of removals that are remembered one by one.
+
+Above this number, the table forgets the older half of the removals. For all of these it remembers only one
+revision, the floor. The floor can cause a command to be decided a second time. It never lets a command
+overwrite newer state.
 """
 
 
@@ -20,15 +23,15 @@ _NOTHING: Final[Mapping[str, int]] = {}
 
 
 class Tombstones:
-    """Removals by kind and key, with the revision of each, and their part of the digest of all state.
+    """Removals by kind and key, each with its revision, and their part of the digest of all state.
 
     Attributes:
-        max: Bound of the removals, see :data:`TOMBSTONES_MAX`.
-        by_kind: Kind to key to the revision of its removal. The code that stores topics also writes their
-            removals here, see :meth:`topics_moved`.
-        floor: A thing that is neither present nor listed was removed at or before this revision, or never
-            existed.
-        mark: Number for the removals in the digest of all state.
+        max: Largest number of removals, see :data:`TOMBSTONES_MAX`.
+        by_kind: Revision of each removal, by kind and then by key. The code that stores topics also writes
+            the removals of topics here, see :meth:`topics_moved`.
+        floor: Revision up to which removals may have been forgotten. An entry that is neither in the table
+            nor listed here was removed at or before the floor, or never existed.
+        mark: Number by which all removals together count in the digest of all state.
     """
 
     __slots__ = ("_marks_at", "by_kind", "floor", "mark", "max")
@@ -39,8 +42,9 @@ class Tombstones:
             kind: dict(by_kind.get(kind, {})) for kind in get_args(BaseKind)
         }
         self.floor = floor
-        # By revision: the marks of its removals, added up and multiplied by it. Without these, the removals
-        # that stay would all be hashed again when the floor rises: 40 ms in one step.
+        # For each revision: the sum of the hashes (marks) of the entries that it removed, times the revision.
+        # When the floor rises, the sums of forgotten removals are dropped. Without these sums, all other
+        # removals would have to be hashed again, which would take 40 ms in one step.
         self._marks_at: dict[int, int] = {}
         for kind, removals in self.by_kind.items():
             for key, removed_at in removals.items():
@@ -49,11 +53,11 @@ class Tombstones:
         self.mark = sum(self._marks_at.values()) & MASK
 
     def removed_at(self, kind: BaseKind, key: Hashable) -> int:
-        """Return the revision of a removal; the floor if it is not listed."""
+        """Return the revision of an entry's removal; the floor if the removal is not listed."""
         return max(self.by_kind[kind].get(key, 0), self.floor)
 
     def note(self, kind: BaseKind, key: Hashable, revision: int, *, present: bool) -> None:
-        """Remember a removal, or forget it when the thing exists again."""
+        """Remember the removal of an entry. If ``present``, the entry exists again: forget its removal."""
         removals = self.by_kind[kind]
         removed_at = removals.pop(key, None)
         if removed_at is not None:
@@ -64,10 +68,11 @@ class Tombstones:
             self._bound()
 
     def topics_moved(self, marks: Mapping[int, int], removed: Mapping[str, int]) -> None:
-        """Remember removals of topics, and note that others were taken out of :attr:`by_kind`.
+        """Remember removals of topics, and update :attr:`mark`, also for removals that the caller deleted.
 
         Args:
-            marks: By the revision of removals: the sum of their topics' marks, less than 0 if taken out.
+            marks: For each revision, the sum of the hashes (marks) of the topics removed at this revision.
+                Removals that the caller deleted from :attr:`by_kind` count as negative.
             removed: The topics that are removed now, each with the present revision.
         """
         for revision, mark in marks.items():
@@ -84,17 +89,17 @@ class Tombstones:
         self.mark = (self.mark + change) & MASK
 
     def _bound(self, removed: Mapping[str, int] = _NOTHING) -> None:
-        """Forget the older half of the removals if there are too many, and raise the floor above them.
+        """Add removals of topics. If there are too many removals, forget the older half and raise the floor.
 
         Args:
-            removed: Removals of topics that are to be put into :attr:`by_kind`, all of one revision. They
-                come last, because a large mapping takes long to grow.
+            removed: Removals of topics to put into :attr:`by_kind`, all of one revision. They are put there
+                last, because adding many keys to a large mapping takes long.
         """
         kinds = self.by_kind
         if sum(map(len, kinds.values())) + len(removed) <= self.max:
             kinds["topic"].update(removed)
             return
-        # By revision, not by order of insertion: a restored table has another order.
+        # Sort by revision, not by order of insertion: a restored table has another order of insertion.
         revisions = sorted(chain(*(removals.values() for removals in kinds.values()), removed.values()))
         floor = self.floor = revisions[len(revisions) // 2]
         for kind, removals in kinds.items():

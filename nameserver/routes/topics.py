@@ -38,37 +38,41 @@ from .tombstones import Tombstones
 _T = TypeVar("_T")
 
 Numbers: TypeAlias = tuple[int, ...]
-"""Read queues, write queues, permission and flag of a topic at a broker."""
+"""Numbers of a topic at a broker, in this order: read queues, write queues, permission and flag."""
 
 SHARES_SPARE: Final = 1000
-"""Values of queue data that no topic has are kept for a broker name up to about this number, because topics
-may get them again.
+"""Number of queue data values that are kept for a broker name, in addition to two for each of its topics.
+
+Some of the kept values belong to no topic now. They are kept because topics may get them again.
 """
 
 COPIED_FROM: Final = 20_000
-"""A change of at least this many topics is made in copies of the mappings, and the copies then replace the
-mappings. To put 100,000 topics into a mapping takes 6 to 14 ms in one step; to copy the mapping takes 0.3 ms.
+"""A change of at least this number of topics is made in copies of the table's mappings.
+
+The copies are changed in steps, and then replace the mappings. To put 100,000 topics into a mapping takes 6
+to 14 ms in one step. To copy the mapping takes 0.3 ms.
 """
 
 COPIED_MAX: Final = 4
-"""The mappings are copied only if they have at most this many topics for each topic of the change."""
+"""The mappings are copied only if the table has at most this many topics for each topic of the change."""
 
 SETS_SPARE: Final = 1000
-"""Queue sets without a topic are kept up to this number plus a quarter of the topics. The search for unused
-sets reads all topics, so it must be rare.
+"""Number of queue sets without a topic that are kept, in addition to a quarter of the number of topics.
+
+The search for unused sets reads all topics, so it must be rare.
 """
 
 
 @dataclass(slots=True)
 class Pool:
-    """Data derived from the topics for one broker name.
+    """The topics of one broker name, with data derived from them.
 
     Attributes:
         topics: The name's queue data, by topic.
         shares: Queue data by read queues, write queues, permission and flag. Most topics of a broker have
             equal values and share one object, so different objects have different values.
-        host: Host that is charged for the queue data and for new topics.
-        size: Size of the name's mappings in bytes.
+        host: Host whose limits bound the queue data and the new topics of this name.
+        size: Bytes of the name's mapping infos for static topics.
     """
 
     topics: dict[str, Share] = field(default_factory=dict)
@@ -77,7 +81,7 @@ class Pool:
     size: int = 0
 
     def bound(self) -> None:
-        """Forget shares without a topic if there are too many."""
+        """If there are too many queue data values, forget the values that no topic has."""
         if len(self.shares) > SHARES_SPARE + 2 * len(self.topics):
             in_use = frozenset(self.topics.values())
             self.shares = {key: share for key, share in self.shares.items() if share in in_use}
@@ -90,8 +94,8 @@ class Difference(msgspec.Struct):
     """Topics for which a broker's registration differs from the table's queue data of its broker name.
 
     Attributes:
-        topics: These topics, with the queue data that the table is to store.
-        adds_topics: Whether the table has no queue data of the broker name yet for one of these topics.
+        topics: The topics that differ, with the queue data that the table is to store.
+        adds_topics: True if the table has no queue data of the broker name for one of these topics yet.
     """
 
     topics: list[TopicQueues] = []
@@ -99,21 +103,23 @@ class Difference(msgspec.Struct):
 
 
 class TopicStore:
-    """Queue data of topics by broker name; every change names its revision.
+    """Queue data of topics by broker name. The caller passes each change's revision.
 
-    Each change also updates this store's part of the digests. The part of one topic is a product: its own
-    mark times the mark of its queue set (or times its revision). So a change of a topic costs a
-    multiplication and no hashing. That matters, because one registration may change 100,000 topics.
+    Each change also updates this store's part of the digests. Each topic adds a product to a digest: the
+    topic's hash (mark) times the hash of its queue set, or times its revision. So a change of a topic costs
+    one multiplication and no hashing. This is important because one registration may change 100,000 topics.
 
     Attributes:
-        entries: Entries by topic. Each has queue data, and each broker name with a mapping has queue data.
-        marks: Marks of the same topics, see :func:`mark_of_topic`.
-        names: The texts of the same topics, by themselves. All other mappings have these very objects as
-            keys, so a hundred brokers with the same topics keep each name once. Names are not interned:
-            Python 3.12 keeps interned texts for ever, and strangers choose these.
-        pools: Derived data by broker name.
-        shown: Part of the digest of the state that clients see.
-        rest: Part of the digest of the other replicated state, without removals.
+        entries: Entries by topic. Each entry has queue data. A broker name with a mapping of a topic also has
+            queue data of the topic.
+        marks: Hashes of all topics in ``entries``, see :func:`mark_of_topic`.
+        names: Each topic in ``entries``, as key and as value. All other mappings use these same objects as
+            keys, so a hundred brokers with the same topics keep each name in memory once. Names are not
+            interned: Python 3.12 keeps interned texts for ever, and strangers can choose the names.
+        pools: Topics and derived data by broker name.
+        shown: This store's part of the digest of the state that clients see.
+        rest: This store's part of the digest of the replicated state that clients do not see. Removed entries
+            are not in this part.
     """
 
     __slots__ = ("_ledger", "_sets", "_tombstones", "entries", "marks", "names", "pools", "rest", "shown")
@@ -123,8 +129,8 @@ class TopicStore:
         self._ledger = ledger
         self.entries = dict(entries)
         self.pools: defaultdict[str, Pool] = defaultdict(Pool)
-        # Queue sets in use, and some unused ones, by mark. A reader must compare the content, because two
-        # sets may have equal marks.
+        # Queue sets by mark (a hash): all sets in use, and some unused sets. Code that finds a set here must
+        # compare the content, because two sets may have equal marks.
         self._sets: dict[int, QueueSet] = {}
         members: dict[QueueSet, list[str]] = defaultdict(list)
         for topic, kept in entries.items():
@@ -154,10 +160,14 @@ class TopicStore:
         for pool in self.pools.values():
             ledger.add(pool.host, pairs=len(pool.topics), size=pool.size)
 
-    # -- looking
+    # -- reading
 
     def share(self, name: str, *numbers: int) -> Share:
-        """Return the one share with this content: read queues, write queues, permission, flag."""
+        """Return the broker name's queue data object with these numbers; make the object if it is new.
+
+        Args:
+            numbers: Read queues, write queues, permission, flag.
+        """
         shares = self.pools[name].shares
         share = shares.get(numbers)
         if share is None:
@@ -167,11 +177,12 @@ class TopicStore:
     def find_differing(
         self, said: Iterable[tuple[str, TopicNumbers]], difference: Difference, name: BrokerName, mask: int
     ) -> None:
-        """Find the topics for which a broker's queue data differ from those of its broker name in the table.
+        """Find the topics for which a broker's queue data differ from the table's data of its broker name.
 
         Args:
-            said: Topics, and the broker's data of each.
-            mask: Bits of permissions that are stored.
+            said: Topics, each with the broker's queue data.
+            difference: Receives the topics that differ.
+            mask: Permission bits that are stored.
         """
         listed, found = self.of_name(name).get, difference.topics.append
         for topic, of in said:
@@ -195,11 +206,13 @@ class TopicStore:
         name: BrokerName,
         mask: int = -1,
     ) -> None:
-        """As :meth:`find_differing`, but collect shares. A new share enters the store only with a change.
+        """Find the topics for which queue data differ, like :meth:`find_differing`, but collect shares.
+
+        New shares are not put into the store here, because the command may still be rejected.
 
         Args:
-            found: Shares by topic, including those from former steps.
-            made: New shares by content, including those from former steps.
+            found: Receives the shares by topic; already contains the shares that earlier steps found.
+            made: Receives the new shares by content; already contains the new shares of earlier steps.
         """
         pool = self.pools.get(name) or _NO_POOL
         listed, share_of, name_of = pool.topics.get, pool.shares.get, self.names.get
@@ -218,7 +231,7 @@ class TopicStore:
         return {} if pool is None else pool.topics
 
     def with_other_perms(self, name: BrokerName, perm_of: Callable[[int], int]) -> dict[str, Share]:
-        """Return the new shares after a change of permissions, by topic; omit topics with the same share."""
+        """Return the new queue data, by topic, of all topics that a change of permissions affects."""
         pool = self.pools.get(name)
         if pool is None:
             return {}
@@ -230,7 +243,7 @@ class TopicStore:
     # -- writing
 
     def charge(self, name: str, host: str) -> None:
-        """Charge a host for a broker name's queue data, and for topics that are added with it from now on."""
+        """Count a broker name's queue data, and topics that the name gets later, against a host's limits."""
         if host or name in self.pools:
             pool = self.pools[name]
             self._ledger.add(pool.host, pairs=-len(pool.topics), size=-pool.size)
@@ -240,17 +253,17 @@ class TopicStore:
     def put(
         self, name: BrokerName, shares: Mapping[str, Share], revision: int, *, without: Collection[str] = ()
     ) -> None:
-        """Make a change in one step; see :class:`Draft`."""
+        """Change a broker name's topics in one step, see :class:`Draft`."""
         draft = Draft(self, name, revision)
         for _ in draft.put(shares, without=without):
             pass
         draft.commit()
 
     def put_known(self, name: BrokerName, topics: Sequence[TopicQueues], revision: int) -> None:
-        """As :meth:`put`, for few topics that all exist already, as in most changes.
+        """Store queue data of few topics that all exist already. Most changes are of this kind.
 
         Args:
-            topics: Each topic once, with queue data that differ from the present ones of the broker name.
+            topics: Each topic once, with queue data that differ from the present data of the broker name.
         """
         pool, sets = self.pools[name], self._sets
         listed, entries, marks, names = pool.topics, self.entries, self.marks, self.names
@@ -262,7 +275,8 @@ class TopicStore:
         for of in topics:
             topic, numbers = of.topic, (of.read_queue_nums, of.write_queue_nums, of.perm, of.topic_sys_flag)
             before = entries[topic]
-            # A topic with the same entry and the same new data as the one before it gets the same new entry.
+            # If a topic has the same entry and the same new data as the previous topic, both get one new
+            # entry.
             if before is not last or numbers != last_numbers:
                 if last is not None:
                     shown += total * change
@@ -286,7 +300,7 @@ class TopicStore:
             self._bound_sets()
 
     def put_mapping(self, name: BrokerName, mapping: QueueMapping, revision: int) -> None:
-        """Put the mapping of a static topic of which the broker name has queue data."""
+        """Store the mapping of a static topic; the broker name must have queue data of the topic."""
         before = self.entries[mapping.topic]
         old = before.mappings.get(name)
         change = mapping_mark(name, mapping) - (0 if old is None else mapping_mark(name, old))
@@ -299,7 +313,7 @@ class TopicStore:
         self._put_entry(mapping.topic, before, replace(before, mappings=mappings, revision=revision))
 
     def renew(self, topic: str, revision: int) -> bool:
-        """Note a change that only this topic's route shows; return whether the topic exists."""
+        """Record a change that only this topic's route shows; return True if the topic exists."""
         entry = self.entries.get(topic)
         if entry is None:
             return False
@@ -315,7 +329,7 @@ class TopicStore:
         self.pools.pop(name, None)
 
     def _bound_sets(self) -> None:
-        """Forget sets without a topic if there are too many."""
+        """If there are too many queue sets, forget the sets that no topic has."""
         in_use_max = len(self.entries)
         if len(self._sets) > SETS_SPARE + in_use_max + in_use_max // 4:
             self._sets = {entry.queue_set.mark: entry.queue_set for entry in self.entries.values()}
@@ -324,13 +338,13 @@ class TopicStore:
 class Draft:
     """A change of one broker name's topics: prepared step by step, and made in one step.
 
-    Readers see nothing of it before :meth:`commit`, and all of it after. The commit handles all topics in a
-    few calls into C; the preparation does the work that costs more per topic. Between the first step and the
-    commit, the store changes only by the commit of ``over``.
+    Readers see nothing of the change before :meth:`commit`, and the whole change afterwards. The preparation
+    does the expensive work for each topic. So the commit needs only a few calls into C for all topics
+    together. Between the first step and the commit, the store may change only by the commit of ``over``.
 
     Args:
-        host: Host that is charged for topics that no broker name has yet; None for the name's host.
-        over: A change of the same command that is made before this one.
+        host: Host whose limits bound the new topics of this change; None for the broker name's host.
+        over: Another change by the same command, whose commit comes before the commit of this change.
     """
 
     __slots__ = (
@@ -375,33 +389,36 @@ class Draft:
         self._shares: Mapping[str, Share] = {}
         self._without: Collection[str] = ()
         self._entries: dict[str, TopicEntry] = {}
-        # Marks of the topics that no broker name has yet, and of the topics that none has any more.
+        # Hashes (marks) of topics that this change adds to the table, and of topics that it removes.
         self._new: dict[str, int] = {}
         self._removed: dict[str, int] = {}
-        self._removed_at: dict[str, int] = {}  # the same topics, with the revision of this change
-        # New topics whose removal is remembered, by the revision of the removal; each with its mark.
+        self._removed_at: dict[str, int] = {}  # the topics of _removed; every value is _revision
+        # Topics of _new whose former removal the store remembers. Outer key: the revision of that removal.
+        # Inner key: the topic. Value: the topic's hash (mark).
         self._back: dict[int, dict[str, int]] = {}
-        self._gone = store._tombstones.by_kind["topic"]  # another object once removals were forgotten
+        self._gone = store._tombstones.by_kind["topic"]  # to forget removals, the store makes a new mapping
         self._sets: dict[int, QueueSet] = {} if over is None else over._sets
-        # By the old set and the new share of topics: the new set, and the difference of the marks.
+        # Key: old queue set and new share. Value: new queue set, and the difference of the two sets' marks.
         self._steps: dict[tuple[QueueSet, Share | None], tuple[QueueSet, int]] = {}
         self._shown = self._rest = self._removed_marks = self._info_size = self._new_size = 0
-        # By host: number of the topics that no broker name has any more, and their size.
+        # For each host: the number of its topics that this change removes from the table, and the size of
+        # these topics' names in bytes.
         self._lost: dict[str, list[int]] = {}
-        # Copies of the store's mappings with the change in them, which are to replace the mappings; None if
-        # the change is small and is made in the mappings themselves.
+        # Copies of the store's mappings with the change in them. The commit replaces the mappings by the
+        # copies. None for a small change, which is made in the mappings themselves.
         self._made: tuple[dict[str, Share], dict[str, TopicEntry], dict[str, int], dict[str, str]] | None = (
             None
         )
 
     def put(self, shares: Mapping[str, Share], *, without: Collection[str] = ()) -> Iterable[None]:
-        """Prepare new queue data of the name for some topics.
+        """Prepare new queue data of the broker name for some topics.
 
         Args:
-            without: Topics that the name is to lose. A topic that no other name has is removed.
+            without: Topics that the broker name no longer has. A topic that no other broker name has is
+                removed from the table.
 
         Returns:
-            The remaining steps; none if there are few topics.
+            The remaining steps; empty if there are few topics.
         """
         self._shares, self._without = shares, without
         topics: list[str] = [*shares, *without]
@@ -433,7 +450,7 @@ class Draft:
             self._made = listed, entries, marks, names
 
     def look(self, topic: str) -> TopicEntry | None:
-        """Return a topic's entry as it is after this change."""
+        """Return a topic's entry as it will be after this change; None if the topic will not exist."""
         entry = self._entries.get(topic)
         return entry if entry is not None or topic in self._removed else self._before(topic)
 
@@ -447,7 +464,7 @@ class Draft:
         return over._new[topic] if topic in over._new else over._mark(topic)
 
     def _put_step(self, topics: list[str], shares: list[Share | None]) -> None:
-        """Prepare some topics. Handle equal changes together: most topics have equal entries and data."""
+        """Prepare some topics; handle equal changes together, because most topics are alike."""
         befores = list(map(self._store.entries.get if self._over is None else self._before, topics))
         if befores.count(befores[0]) == shares.count(shares[0]) == len(topics):
             self._put_run(befores[0], shares[0], topics)
@@ -482,7 +499,7 @@ class Draft:
         queue_set, change = step
         self._shown += total * change
         self._rest += total * (revision - before.revision)
-        if share is None and name in mappings:  # a group of one topic, because no two entries share a mapping
+        if share is None and name in mappings:  # ``topics`` has one item: two topics never share a mapping
             self._shown -= mapping_mark(name, mappings[name])
             self._info_size += size_of((mappings[name].info,))
             mappings = {n: kept for n, kept in mappings.items() if n != name}
@@ -498,7 +515,7 @@ class Draft:
             self._entries.update(dict.fromkeys(topics, TopicEntry(queue_set, mappings, revision, host)))
 
     def commit(self) -> None:
-        """Make the change."""
+        """Make the prepared change in the store."""
         store, ledger, tombstones = self._store, self._store._ledger, self._store._tombstones
         pool = store.pools[self._name]
         pairs = -len(pool.topics)
@@ -510,13 +527,13 @@ class Draft:
             _forget(pool.topics, self._without)
         pairs += len(pool.topics)
         for _, share in self._steps:
-            if share is not None:  # the commit of ``over`` may have made a new pool
+            if share is not None:  # store it again: the commit of ``over`` may have made a new pool
                 pool.shares[astuple(share.data)[1:]] = share
         pool.bound()
         pool.size -= self._info_size
         marks, gone = Counter[int](), tombstones.by_kind["topic"]
         over = self._over
-        while over is not None:  # a topic may leave and come back in the same command
+        while over is not None:  # one command may remove a topic and add it again
             again = self._back.setdefault(over._revision, {})
             for topic in over._removed.keys() & self._new.keys():
                 again[topic] = self._new[topic]
@@ -549,7 +566,7 @@ class Draft:
 
 
 _NO_ENTRY: Final = TopicEntry(NO_QUEUES, NO_MAPPINGS, 0)
-"""The queue set of a topic that does not exist."""
+"""The entry of a topic that does not exist: no queue data, no mappings, revision 0."""
 
 _BEFORE_AND_SHARE: Final = itemgetter(0, 1)
 TOPIC: Final[Callable[[TopicQueues], str]] = attrgetter("topic")
@@ -563,10 +580,13 @@ def step_of(
     was: Share | None,
     share: Share | None,
 ) -> tuple[QueueSet, int]:
-    """Return the set with a name's share added or removed, and the difference of the marks.
+    """Return a queue set with a name's queue data added, replaced or removed, and the change of its hash.
 
     Args:
-        known: Sets by mark; a set that is neither in ``known`` nor in ``made`` is added to ``made``.
+        known: Sets by hash (mark).
+        made: New sets by hash. If the resulting set is neither here nor in ``known``, it is added here.
+        was: The name's queue data in the old set; None if the old set does not contain the name.
+        share: The name's new queue data; None to remove the name.
     """
     by_name = dict(old.by_name)
     if share is None:
@@ -585,7 +605,7 @@ def step_of(
 
 
 def _copy_with(mapping: Mapping[str, _T], changes: Mapping[str, _T]) -> Steps[dict[str, _T]]:
-    """Return a copy of a mapping with changes. No other code changes either meanwhile."""
+    """Return a copy of a mapping with changes, in steps. No other code changes the mapping until the end."""
     yield
     copy = dict(mapping)
     for chunk in in_chunks(changes.items()):
@@ -595,7 +615,7 @@ def _copy_with(mapping: Mapping[str, _T], changes: Mapping[str, _T]) -> Steps[di
 
 
 def _copy_with_names(names: Mapping[str, str], new: Collection[str]) -> Steps[dict[str, str]]:
-    """Return a copy of names by themselves with new ones."""
+    """Return a copy of ``names`` with new names, each as key and as value, in steps."""
     yield
     copy = dict(names)
     for chunk in in_chunks(new):
@@ -605,7 +625,7 @@ def _copy_with_names(names: Mapping[str, str], new: Collection[str]) -> Steps[di
 
 
 def _forget(mapping: dict[Any, Any], keys: Collection[Any]) -> None:
-    """Delete keys of a mapping in one call into C."""
+    """Delete keys of a mapping by one call into C."""
     if len(keys) == len(mapping):
         mapping.clear()
     else:

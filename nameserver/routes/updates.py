@@ -1,4 +1,4 @@
-"""A registration as its difference from the table: how to compute it, and how to apply it."""
+"""A registration as its difference from the table: computing the difference, and applying it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def shortened(
 ) -> Steps[Update | None]:
     """Return the difference between a registration and the present table.
 
-    None if such a difference cannot express it: it changes nothing, it has new facts about the broker itself,
-    or it does more than put topics.
+    Return None if the registration cannot be expressed as a difference: it changes nothing, or it changes
+    values of the broker itself, or it does more than store topics.
 
     Args:
-        delete_absent, limits: As for :class:`RegisterBroker`. Most differences need no limits.
+        delete_absent, limits: See :class:`RegisterBroker`. Most differences need no limits.
     """
     if len(said.table) <= STEP:
         return shorten_few(store, said, delete_absent=delete_absent, limits=limits)
@@ -49,7 +49,7 @@ def shortened(
     if made_of is None:
         return None
     record, name, mask = made_of
-    topic_count = len(store.topics.of_name(said.broker_name))  # read it now, before other code may change it
+    topic_count = len(store.topics.of_name(said.broker_name))  # count now: topics may change between steps
     difference = Difference()
     if mask is not None:
         table = (yield from with_set_perms(store, said)).table if name.perms_set else said.table
@@ -64,7 +64,7 @@ def shorten_few(
     delete_absent: bool,
     limits: Callable[[], TableLimits | None],
 ) -> Update | None:
-    """Return the difference for a registration of few topics, see :func:`shortened`."""
+    """Return the difference for a registration of few topics without steps, see :func:`shortened`."""
     made_of = _to_compare(store, said, delete_absent=delete_absent)
     if made_of is None:
         return None
@@ -79,10 +79,10 @@ def shorten_few(
 def _to_compare(
     store: RouteStore, said: Registration, *, delete_absent: bool
 ) -> tuple[Record, NameEntry, int | None] | None:
-    """Return the record and the name to compare a registration with, and the permission bits that count.
+    """Return the record and name entry to compare a registration with, and the permission bits to store.
 
-    Return None if the registration changes nothing, or more than topics. The bits are None if topics are not
-    compared.
+    Return None if the registration changes nothing, or changes more than topics. The permission bits are None
+    if topics need not be compared.
     """
     broker, name_key = said.broker, said.broker_name
     record, name = store.brokers.records.get(broker), store.brokers.names.get(name_key)
@@ -103,7 +103,7 @@ def _to_compare(
 
 
 def _has_news(record: Record, said: Registration, *, incremental: bool) -> bool:
-    """Return whether a registration changes the record, not counting topics."""
+    """Return True if a registration changes the record; topics are not considered."""
     return said.data_version != record.data_version or record.complete == incremental
 
 
@@ -135,7 +135,10 @@ def _update(
 
 
 def apply_few(store: RouteStore, command: Update) -> Verdict | None:
-    """Apply the common difference: few topics, all of them known. Return None for another one."""
+    """Apply a difference of the most common kind: few topics, all of which the table has already.
+
+    Return None and do nothing for any other difference.
+    """
     topics, kept = command.topics, store.topics
     if command.limits is not None or len(topics) > STEP:
         return None
@@ -154,7 +157,10 @@ def apply_few(store: RouteStore, command: Update) -> Verdict | None:
 
 
 def apply_update(store: RouteStore, command: Update) -> Steps[Verdict]:
-    """Apply a difference of :func:`shortened`, if the compared state has not changed."""
+    """Apply a difference of :func:`shortened`.
+
+    Return Moved if the state from which the difference was computed has changed.
+    """
     verdict = apply_few(store, command)
     if verdict is not None:
         return verdict
@@ -195,13 +201,13 @@ def _find(
     kept: TopicStore,
     name: BrokerName,
 ) -> None:
-    """Add the names of topics to ``names``, and those whose queue data differ to ``taken``."""
+    """Add all topics' names to ``names``; add to ``taken`` the topics whose queue data differ."""
     names += map(TOPIC, topics)
     kept.find_shares(topics, taken, made, name)
 
 
 def _made_of(store: RouteStore, command: Update) -> tuple[Record, NameEntry] | None:
-    """Return the record and the broker name of a difference's computation; None if they have changed."""
+    """Return the record and name from which a difference was computed; None if one of them has changed."""
     name_key, brokers = command.broker_name, store.brokers
     record = brokers.records.get((command.cluster_name, command.broker_addr))  # type: ignore[call-overload]
     name = brokers.names.get(name_key)
@@ -222,7 +228,7 @@ def _made_of(store: RouteStore, command: Update) -> tuple[Record, NameEntry] | N
 def _note(
     store: RouteStore, command: Update, record: Record, name: NameEntry, topics: tuple[str, ...]
 ) -> Applied:
-    """Note in its record that a difference was applied at the present revision."""
+    """Store in the broker's record that a difference was applied at the present revision."""
     brokers, revision = store.brokers, store.revision
     if name.perms_set and brings_all_perms(command, record.broker_id, record.data_version):
         name_after = replace(brokers.names[command.broker_name], perms_set=False)
@@ -235,7 +241,7 @@ def _note(
 
 
 def excess_of_update(store: RouteStore, command: Update) -> Steps[Rejected | None]:
-    """Return which bound of the table a difference would exceed; None if it exceeds none."""
+    """Return the limit of the table that a difference would exceed; None if it exceeds no limit."""
     added = new_topics(store, command.broker_name, list(map(TOPIC, command.topics)))
     if len(added) > STEP:
         yield
@@ -244,9 +250,10 @@ def excess_of_update(store: RouteStore, command: Update) -> Steps[Rejected | Non
 
 
 def topic_dropped(store: RouteStore, command: Update) -> bool:
-    """Return whether a topic was deleted since a difference was computed: its bases do not show that.
+    """Return True if a topic was deleted after a difference was computed; the revisions do not show that.
 
-    The table may also be older than the one of the decision. Then its broker name has an older revision.
+    If this table is older than the table from which the difference was computed, the broker name has an older
+    revision here. The result is then False.
     """
     name = store.brokers.names.get(command.broker_name)
     return (

@@ -22,11 +22,11 @@ from .room import Held
 from .store import RouteStore
 
 ACTING_MASTER_EXEMPT: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
-"""Topics with this prefix never show an acting master. Source: TopicValidator, pickupTopicRouteData 5.x."""
+"""Prefix of topics that never show an acting master. Source: TopicValidator, pickupTopicRouteData 5.x."""
 
 
 class RouteView:
-    """Read-only view of the live table, valid until the caller next awaits. Its values are immutable."""
+    """Read-only view of the live table, valid until the caller's next await. All values are immutable."""
 
     __slots__ = ("_store",)
 
@@ -40,36 +40,39 @@ class RouteView:
 
     @property
     def epoch(self) -> int:
-        """Grows when a snapshot is restored: revisions of two epochs must not be compared."""
+        """Number that grows when a snapshot is restored; revisions of two epochs must not be compared."""
         return self._store.epoch
 
     def digest(self) -> str:
-        """Return the digest of what clients can read, 32 hex digits."""
+        """Return the digest of the state that clients can read: 32 hex digits."""
         return self._store.digest()
 
     def state_digest(self) -> str:
-        """Return the digest of all replicated state, 32 hex digits."""
+        """Return the digest of all replicated state: 32 hex digits."""
         return self._store.state_digest()
 
     # -- topics and routes
 
     def topic_revision(self, topic: str) -> int:
-        """Return the revision of the last change of the answer to 105, or of the topic's removal; or 0."""
+        """Return the revision of the last change of a topic's route (request 105), or of the topic's removal.
+
+        Return 0 if nothing is known of the topic and no removal was forgotten.
+        """
         return self._store.moved_at("topic", topic)
 
     def route(
         self, topic: str, *, acting_master: bool = False, order_conf: bool = False
     ) -> TopicRouteData | None:
-        """Return a topic's route, None if it has none. Lists are in order of broker names.
+        """Return a topic's route; None if the topic does not exist. Lists are in order of broker names.
 
         Args:
-            acting_master: Setting ``supportActingMaster``: if a name has no master, but enableActingMaster,
-                show its smallest id as id 0, without write permission.
+            acting_master: Setting ``supportActingMaster``. If a broker name has enableActingMaster, but
+                neither a master nor write permission for the topic, show its smallest broker id as id 0.
             order_conf: Setting ``orderMessageEnable``: add the KV value of ``ORDER_TOPIC_CONFIG``.
 
         Source: RouteInfoManager.pickupTopicRouteData. As in 4.9, filter servers are listed only for addresses
-        that have some. Once any broker has some, 5.x lists the others with null; no client can notice the
-        difference.
+        that have filter servers. RocketMQ 5.x lists the other addresses with null as soon as any broker has
+        filter servers. No client can notice the difference.
         """
         store = self._store
         entry = store.topics.entries.get(topic)
@@ -108,13 +111,13 @@ class RouteView:
         )
 
     def shape(self, topic: str, *, order_conf: bool = False) -> Hashable | None:
-        """Return the values that make a topic's route: equal shapes, also at another time, mean equal routes.
+        """Return the values that determine a topic's route; None if there is no route.
 
-        None if there is no route. Shapes refer to values of this table, so they must not be used with another
-        one.
+        Equal shapes, also at different times, mean equal routes. Shapes refer to values of this table, so
+        they must not be compared with shapes of another table.
 
         Args:
-            order_conf: As for the route. Compare only shapes of routes with the same ``acting_master``.
+            order_conf: See :meth:`route`. Compare only shapes of routes with the same ``acting_master``.
         """
         entry = self._store.topics.entries.get(topic)
         if entry is None:
@@ -122,7 +125,8 @@ class RouteView:
         if entry.mappings:
             return topic, self.topic_revision(topic)
         order = self.kv_value(ORDER_TOPIC_NAMESPACE, topic) if order_conf else None
-        # A change that shows in all routes of a name gives the name a revision above all former ones.
+        # Each change that affects the routes of all topics of a broker name gives that name a larger
+        # ``route_revision``. ``latest`` is the largest of these numbers among the topic's broker names.
         latest = self._store.brokers.shown_at(entry.queues)
         exempt = topic.startswith(ACTING_MASTER_EXEMPT)
         return entry.queue_set, latest, exempt, None if order is None else order.value
@@ -132,11 +136,11 @@ class RouteView:
         return sorted(self._store.topics.entries)
 
     def topic_names(self) -> list[str]:
-        """Return all topics, in no order."""
+        """Return all topics, unsorted."""
         return list(self._store.topics.entries)
 
     def topic(self, topic: str) -> TopicEntry | None:
-        """Return a topic's entry."""
+        """Return a topic's entry; None if the topic does not exist."""
         return self._store.topics.entries.get(topic)
 
     @property
@@ -145,42 +149,44 @@ class RouteView:
 
     @property
     def held(self) -> Held:
-        """The sums of the table's content; read them before the next await."""
+        """The sums of the table's content; valid until the caller's next await."""
         return self._store.ledger.whole
 
     def topics_of_name(self, name: str) -> Collection[str]:
-        """Return the topics of which a broker name has queue data, in no order."""
+        """Return the topics of which a broker name has queue data, unsorted."""
         return self._store.topics.of_name(name).keys()
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Return the topics that any broker of a cluster has, sorted; none if the cluster is unknown."""
+        """Return the topics that any broker of a cluster has, sorted; empty if the cluster is unknown."""
         names = [name for name, entry in self._store.brokers.names.items() if cluster in entry.clusters]
         return sorted(set[str]().union(*map(self.topics_of_name, names)))
 
     def topics_by_flag(self, accept: Callable[[int], bool]) -> list[str]:
-        """Return the topics, sorted, with a topicSysFlag at some broker for which ``accept`` returns True."""
+        """Return, sorted, all topics that have a topicSysFlag at some broker which ``accept`` accepts."""
         found: set[str] = set()
         for pool in self._store.topics.pools.values():
-            # A broker's topics share few queue data objects. So test those, and skip topics without an
-            # accepted one.
+            # Call ``accept`` only for the few shares of a broker name, not for each topic. Skip a name's
+            # topics if none of its shares is accepted.
             liked = {share for share in pool.shares.values() if accept(share.data.topic_sys_flag)}
             if liked:
                 found.update(topic for topic, share in pool.topics.items() if share in liked)
         return sorted(found)
 
     def listing(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """Return an encoded list of something in this table; make it only if this revision has none yet.
+        """Return an encoded list of this table's content.
+
+        Call ``make`` only if no list for this key was made at this revision.
 
         Args:
             key: Name of the list.
-            make: Makes the list; it must depend on the table alone.
+            make: Makes the list; its result must depend on the table alone.
         """
         return self._store.listings.get(self._store.revision, key, make)
 
     # -- brokers
 
     def name(self, name: str) -> NameEntry | None:
-        """Return the entry of a broker name."""
+        """Return the entry of a broker name; None if the name is unknown."""
         return self._store.brokers.names.get(BrokerName(name))
 
     def names(self) -> list[tuple[BrokerName, NameEntry]]:
@@ -188,20 +194,20 @@ class RouteView:
         return sorted(self._store.brokers.names.items(), key=lambda pair: pair[0])
 
     def record(self, broker: BrokerKey) -> Record | None:
-        """Return a broker's record."""
+        """Return a broker's record; None if the broker has none."""
         return self._store.brokers.records.get(broker)
 
     def records(self) -> Collection[Record]:
-        """Return all records, in no order; valid until the caller next awaits."""
+        """Return all records, unsorted; valid until the caller's next await."""
         return self._store.brokers.records.values()
 
     def broker_data(self, name: str) -> BrokerData | None:
-        """Return the addresses behind a broker name."""
+        """Return the addresses of a broker name; None if the name is unknown."""
         entry = self._store.brokers.names.get(BrokerName(name))
         return None if entry is None else self._broker_data(BrokerName(name), entry)
 
     def cluster_info(self) -> ClusterInfo:
-        """Return all brokers and clusters, sorted: the answer to 106."""
+        """Return all brokers and clusters, sorted: the answer to request 106."""
         brokers: dict[str, BrokerData] = {n: self._broker_data(n, entry) for n, entry in self.names()}
         clusters: dict[str, list[str]] = {}
         for name, entry in self.names():
@@ -225,45 +231,51 @@ class RouteView:
     # -- KV configuration
 
     def kv(self, namespace: str) -> Mapping[str, str | None] | None:
-        """Return a namespace's values by key, None if it never existed."""
+        """Return a namespace's values by key; None if the namespace never existed."""
         values = self._store.kv.spaces.get(namespace)
         return None if values is None else {key: values[key].value for key in sorted(values)}
 
     def kv_namespaces(self) -> list[str]:
-        """Return all namespaces, in no order."""
+        """Return all namespaces, unsorted."""
         return list(self._store.kv.spaces)
 
     def kv_entries(self, namespace: str) -> Mapping[str, KvEntry] | None:
-        """Return a namespace's entries by key, unordered, as a map that never changes; or None."""
+        """Return a namespace's entries by key, unsorted; None if the namespace never existed.
+
+        The returned map never changes.
+        """
         return self._store.kv.spaces.get(namespace)
 
     def kv_value(self, namespace: str, key: str) -> KvEntry | None:
-        """Return one value, None if there is none."""
+        """Return one value; None if the key does not exist."""
         return self._store.kv.value(namespace, key)
 
     def kv_table(self) -> dict[str, dict[str, str | None]]:
         """Return the whole KV configuration, sorted: the content of the KV file."""
         return {namespace: dict(self.kv(namespace) or {}) for namespace in sorted(self._store.kv.spaces)}
 
-    # -- what a decision is computed from
+    # -- values from which commands are computed
 
     def base(self, kind: BaseKind, key: Hashable) -> int:
-        """Return the revision that a command names for a thing: its own, or the table's if it is absent."""
+        """Return the revision that a command names for an entry.
+
+        This is the entry's own revision, or the table's revision if the entry is absent.
+        """
         present = self._store.present(kind, key)
         return self._store.revision if present is None else present
 
     def would_change(self, command: RegisterBroker) -> Steps[bool]:
-        """Compute whether applying a registration would change the table."""
+        """Return True if applying a registration would change the table."""
         return would_change(self._store, command)
 
     def with_set_perms(self, said: Registration) -> Steps[Registration]:
-        """Compute a registration that keeps the permissions which its broker may not change."""
+        """Return a registration, with the table's permissions where the broker may not change permissions."""
         return with_set_perms(self._store, said)
 
     def is_repeated_by(self, said: Registration) -> bool:
-        """Return whether a full registration equals a complete record, so that it changes nothing.
+        """Return True if a full registration equals a complete record, so that it changes nothing.
 
-        Nearly every registration does, so this is checked before a command is made.
+        Nearly every registration changes nothing, so this is checked before a command is made.
         """
         store = self._store
         record, name = store.brokers.records.get(said.broker), store.brokers.names.get(said.broker_name)
@@ -281,7 +293,11 @@ class RouteView:
         return register_reply(self._store, of)
 
     def affected(self, applied: Applied, waiting: Collection[str]) -> Iterator[str]:
-        """Yield those of the waiting topics whose routes show a change."""
+        """Yield each topic of ``waiting`` whose route was changed by ``applied``.
+
+        Args:
+            waiting: Topics whose changes somebody waits for, for example an HTTP client.
+        """
         if not waiting:
             return
         yield from (topic for topic in applied.topics if topic in waiting)

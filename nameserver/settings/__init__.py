@@ -1,10 +1,10 @@
 """Settings: declared once, read from flags and files by rank, changed at run time by request 318.
 
-Here belongs the definition of each setting and of the sources of its value. No code here acts on a setting.
+This package defines each setting and the sources of its value. No code here acts on a setting.
 
-    declared.py        every setting with its key, default, range and the relations between them
+    declared.py        every setting with its key, default and range, and the rules that connect settings
     command_line.py    flags
-    ranking.py         which source wins
+    ranking.py         which source of a value wins
     changes.py         request 318, and the settings in force
     files.py           the small files: stored settings, KV configuration, token
 """

@@ -17,19 +17,19 @@ _NEVER_BY_318: Final = frozenset({"configBlackList", "configStorePath", "kvConfi
 
 
 class ChangeRefused(Exception):
-    """Request 318 names a setting that it may not change; nothing was changed."""
+    """Error: request 318 names a setting that it may not change; nothing was changed."""
 
 
 class ChangeInvalid(Exception):
-    """Request 318 cannot be read, or a value cannot be used; nothing was changed."""
+    """Error: request 318 cannot be read, or contains an invalid value; nothing was changed."""
 
 
 def parse_changes(body: bytes) -> dict[str, str]:
-    """Read the body of request 318: properties text, in UTF-8 unlike in files.
+    """Decode the body of request 318: properties text in UTF-8. (Properties files are ISO-8859-1.)
 
     Raises:
-        ChangeInvalid: If it is no properties text, or above
-        :data:`routekeeper.remoting.properties.REQUEST_SIZE_MAX`.
+        ChangeInvalid: The body is not a properties text, or is larger than
+            :data:`routekeeper.remoting.properties.REQUEST_SIZE_MAX`.
     """
     if len(body) > REQUEST_SIZE_MAX:
         raise ChangeInvalid(f"settings of {len(body)} bytes: allowed are {REQUEST_SIZE_MAX}")
@@ -42,13 +42,14 @@ def parse_changes(body: bytes) -> dict[str, str]:
 def check_changes(
     settings: NamesrvSettings, changes: Mapping[str, str]
 ) -> tuple[NamesrvSettings, dict[str, str]]:
-    """Return the settings after a change, and the effective changes.
+    """Return the settings after a change, and the changes that take effect.
 
-    Unknown keys, and keys without effect here, are ignored, as RocketMQ merges only known keys.
+    Unknown keys are ignored, because RocketMQ merges only known keys. Keys without effect here are also
+    ignored.
 
     Raises:
-        ChangeRefused: If a key is black-listed, or known but fixed until the process restarts.
-        ChangeInvalid: If a value cannot be used.
+        ChangeRefused: A key is black-listed, or its setting can change only by a restart of the process.
+        ChangeInvalid: A value is invalid.
     """
     black = _NEVER_BY_318 | {key.strip() for key in settings.config_black_list.split(";")}
     if any(key in black for key in changes):
@@ -69,8 +70,9 @@ class LiveSettings:
     """The settings in force. Request 318 changes only this object.
 
     Attributes:
-        current: The settings in force now. Read it anew for each request.
-        stored: Settings that 318 has changed, by key: the content of :attr:`NamesrvSettings.store_path`.
+        current: The settings in force now. Read this attribute anew for each request.
+        stored: Settings that request 318 has changed, by key: the content of
+            :attr:`NamesrvSettings.store_path`.
     """
 
     def __init__(self, settings: NamesrvSettings, stored: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -78,17 +80,20 @@ class LiveSettings:
         self.stored: dict[str, str] = {key: stored[key] for key in stored if key in RUNTIME_KEYS}
 
     def change(self, after: NamesrvSettings, changes: Mapping[str, str]) -> None:
-        """Put checked changes in force."""
+        """Put changes in force; the caller has checked them with :func:`check_changes`."""
         self.current = after
         self.stored.update(changes)
 
     def take(self, changes: Mapping[str, str]) -> None:
-        """Put in force the settings of a file that was read again; store nothing."""
+        """Put in force the settings of a file that was read again; do not add them to :attr:`stored`."""
         self.current = replace(self.current, **parse_values(changes))
         apply_log_level(self.current.log_level)
 
     def bound(self, *, listen: str, http: str) -> None:
-        """Note the bound ports, so that 319 shows the real port in place of 0; hosts stay as written."""
+        """Record the bound ports, so that request 319 shows the real port instead of 0.
+
+        Hosts stay as the operator wrote them.
+        """
         changes: dict[str, Any] = {"listen_port": split_address(listen)[1]}
         if (asked := self.current.http_listen) is not None:
             changes["http"] = join_address(asked[0], split_address(http)[1])

@@ -28,8 +28,8 @@ class CommandLine:
 
     Attributes:
         flags: Settings by key.
-        config_file: Value of ``-c``.
-        print_config: ``-p``: print all settings and exit 0.
+        config_file: Value of ``-c``; None without ``-c``.
+        print_config: True if ``-p`` was given: print all settings and exit with code 0.
         words: Words that belong to no flag; RocketMQ ignores them.
     """
 
@@ -45,10 +45,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_command_line(argv: Sequence[str], *, version: str) -> CommandLine:
-    """Read the flags of ``mqnamesrv``; ``--help`` and ``--version`` print and exit.
+    """Parse the flags of ``mqnamesrv``; ``--help`` and ``--version`` print and exit.
 
     Raises:
-        ConfigError: If a flag is unknown or lacks its value.
+        ConfigError: A flag is unknown or lacks its value.
     """
     parser = _Parser(
         prog="mqnamesrv",

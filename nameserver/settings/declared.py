@@ -1,7 +1,14 @@
 """Settings of one nameserver process: RocketMQ's names and defaults, parsed and checked once.
 
-Flags win over DATA/namesrv.properties, the settings that request 318 changed. These win over the ``-c`` file,
-which wins over defaults. An unknown flag is an error, an unknown key in a file a warning that names it.
+The sources of a value, from the strongest to the weakest:
+
+- flags;
+- DATA/namesrv.properties: the settings that request 318 changed;
+- environment variables;
+- the ``-c`` file;
+- defaults.
+
+An unknown flag is an error. An unknown key in a file causes a warning that names the key.
 Source: NamesrvConfig, NettyServerConfig and NamesrvStartup, RocketMQ 4.9 and 5.3.
 """
 
@@ -27,7 +34,7 @@ from routekeeper.remoting.properties import format_properties
 from routekeeper.remoting.tls_settings import PortTls, TlsFlags, TlsSettingError, http_tls
 
 FIRST_SCAN_S: Final = 5.0
-"""Time from the start to the first scan for silent brokers. Source: NamesrvController.initialize, 4.9."""
+"""Seconds from the start to the first scan for silent brokers. Source: NamesrvController.initialize, 4.9."""
 
 INERT: Final[Mapping[str, str]] = {
     "rocketmqHome": "",
@@ -51,11 +58,14 @@ INERT: Final[Mapping[str, str]] = {
     "serverNettyWorkerGroupEnable": "true",
     "enableShutdownGracefully": "false",
 }
-"""RocketMQ's keys without effect here, with their defaults: they are accepted and printed."""
+"""Keys of RocketMQ's settings that have no effect in RouteKeeper, with their default values.
+
+RouteKeeper accepts these keys and prints them.
+"""
 
 
 class ConfigError(Exception):
-    """A setting that cannot be used; the message is the one line printed before exit 2."""
+    """Error: a setting is invalid. The process prints the message as one line and exits with code 2."""
 
 
 def _setting(
@@ -72,12 +82,12 @@ def _setting(
     """Declare a setting.
 
     Args:
-        group: Heading in ``--help`` above it, one of :data:`GROUPS`; if empty, its name decides.
-        metavar: Placeholder of its value in ``--help``; if empty, its kind and name decide.
-        key: Its name in files, in 318 and 319, and as a long flag, if this is not the field's name in camel
-            case.
-        flag: Its own flag, without dashes, see :func:`flag_of`; the key works as a flag in any case.
-        runtime: Request 318 may change it, see :data:`_runtime`.
+        group: Heading above the setting in ``--help``, one of :data:`GROUPS`. If empty, see :func:`group_of`.
+        metavar: Placeholder of the value in ``--help``. If empty, see :func:`metavar_of`.
+        key: Name in files, in requests 318 and 319, and as a long flag. If empty, it is the field's
+            name in camel case.
+        flag: The setting's own flag, without dashes, see :func:`flag_of`; the key also works as a flag.
+        runtime: True if request 318 may change the setting, see :data:`_runtime`.
     """
     metadata = {"key": key, "help": help_, "flag": flag, "runtime": runtime, "unit": unit}
     metadata |= {"group": group, "metavar": metavar}
@@ -85,15 +95,15 @@ def _setting(
 
 
 _runtime: Final = partial(_setting, runtime=True)
-"""Declares a setting that request 318 may change."""
+"""Function that declares a setting which request 318 may change."""
 
 _flagged: Final = partial(_setting, flag=True)
-"""Declares a setting whose flag is the field's name with dashes."""
+"""Function that declares a setting whose flag is the name of its field, with dashes for underscores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamesrvSettings:
-    """Everything that can be set, resolved and checked. Durations carry their unit in the name."""
+    """All settings of the process, resolved and checked. Names of durations end with their unit."""
 
     mode: str = _flagged(
         "independent", "raft: the nameservers share one route table; independent: each has its own"
@@ -262,20 +272,20 @@ class NamesrvSettings:
 
     @property
     def listen(self) -> tuple[str, int]:
-        """Host and port of the wire."""
+        """Host and port for RocketMQ's protocol."""
         return self.bind_address, self.listen_port
 
     @property
     def http_listen(self) -> tuple[str, int] | None:
-        """Host and port of HTTP, None if it is off."""
+        """Host and port of HTTP; None if HTTP is off."""
         return None if self.http == "off" else read_address("--http", self.http)
 
     @property
     def http_told(self) -> str:
-        """The HTTP address for operators on any machine; empty if none is known.
+        """The HTTP address that operators can use from any machine; empty if it is unknown.
 
-        If HTTP is bound to all addresses, the result has the host name that the members use. It is empty
-        while port 0 stands for a free port.
+        If HTTP is bound to all addresses, the result contains the host name that the members use. If the port
+        is 0 (any free port), the result is empty.
         """
         if self.http_listen is None or not self.http_listen[1] or not self.raft:
             return ""
@@ -287,7 +297,7 @@ class NamesrvSettings:
 
     @property
     def tls(self) -> TlsFlags:
-        """TLS of the wire's port."""
+        """TLS settings of the port for RocketMQ's protocol."""
         return TlsFlags(
             mode=self.tls_mode,
             cert=self.tls_cert,
@@ -298,28 +308,28 @@ class NamesrvSettings:
         )
 
     def http_tls(self) -> PortTls:
-        """Return TLS of the HTTP port.
+        """Return the TLS settings of the HTTP port.
 
         Raises:
-            TlsSettingError: If settings do not fit together.
+            TlsSettingError: The settings do not fit together.
         """
         return http_tls(cert=self.http_tls_cert, key=self.http_tls_key, ca=self.http_tls_ca)
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Raft addresses of all members as written. The text is a member's identity."""
+        """Raft addresses of all members, as the operator wrote them. Each text identifies one member."""
         return tuple(peer.strip() for peer in self.peers.split(",") if peer.strip())
 
     @property
     def console_addrs(self) -> tuple[str, ...]:
-        """HTTP addresses of the nameservers that the console asks, if the setting names them."""
+        """HTTP addresses of nameservers that the console asks; empty if the setting names none."""
         if self.console_peers in CONSOLE_WORDS:
             return ()
         return tuple(dict.fromkeys(addr.strip() for addr in self.console_peers.split(",") if addr.strip()))
 
     @property
     def rpc_hooks(self) -> tuple[str, ...]:
-        """Names of the hooks of the wire, in their order."""
+        """Names of the hooks for RocketMQ's protocol, in their order."""
         return tuple(name.strip() for name in self.rpc_hook.split(",") if name.strip())
 
     @property
@@ -342,14 +352,14 @@ BY_KEY: Final = {
 
 
 def flag_of(declared: Field[Any]) -> str:
-    """Return a setting's own flag, without the dashes before it; empty if it has none."""
+    """Return a setting's own flag, without the dashes; empty if the setting has no own flag."""
     flag: str | Literal[True] = declared.metadata["flag"]
     return declared.name.replace("_", "-") if flag is True else flag
 
 
-#: Headings of ``--help``, in their order.
+#: Headings in ``--help``, in their order.
 GROUPS: Final = ("network", "route table", "raft", "storage", "security", "HTTP", "other")
-#: Prefixes of settings' names, and the group of such settings; the first matching prefix counts.
+#: Beginnings of settings' names, each with the heading for such settings; the first match counts.
 _GROUP_OF: Final = (
     *((name, "raft") for name in ("raft", "peers", "durability", "election", "force_new")),
     *((name, "HTTP") for name in ("http",)),
@@ -382,20 +392,20 @@ def metavar_of(key: str, declared: Field[Any]) -> str:
     return "FILE" if declared.name.endswith(_FILE_ENDS) else "VALUE"
 
 
-#: Values of ``--console-peers`` that name no nameserver.
+#: Values of ``--console-peers`` that are keywords and not addresses.
 CONSOLE_WORDS: Final = ("brokers", "off")
 CONSOLE_PEERS_MAX: Final = 16
 """Largest number of nameservers in ``--console-peers``."""
 
 RUNTIME_KEYS: Final = frozenset(key for key, of in BY_KEY.items() if of.metadata["runtime"])
-"""Settings that request 318 may change: never a path, an address or an identity (CVE-2023-37582)."""
+"""Keys of settings that request 318 may change: never a path, an address or an identity (CVE-2023-37582)."""
 
 
 def parse_values(texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of known keys, by the names of their fields.
 
     Raises:
-        ConfigError: If a value is of the wrong kind.
+        ConfigError: A value is of the wrong kind.
     """
     known = {key: BY_KEY[key] for key in texts if key in BY_KEY}
     return {of.name: _parse(key, texts[key], of.default) for key, of in known.items()}
@@ -425,7 +435,7 @@ def read_address(what: str, text: str, *, separator: str = "") -> tuple[str, int
     """Split ``host:port`` or ``[v6]:port``.
 
     Raises:
-        ConfigError: If the text has neither form.
+        ConfigError: The text has neither form.
     """
     try:
         host, port = split_address(text)
@@ -455,7 +465,7 @@ RANGES: Final = {
 CHOICES: Final = {
     "mode": ("independent", "raft"),
     "raftDurability": ("memory", "journal", "fsync"),
-    "routeFreshness": ("stale", "default", "linearizable"),  # the last relation holds in raft mode only
+    "routeFreshness": ("stale", "default", "linearizable"),  # linearizable needs raft mode, see validate()
     "acl": ACL_MODES,
     "logLevel": LEVELS,
     "logFormat": STYLES,
@@ -463,10 +473,10 @@ CHOICES: Final = {
 
 
 def validate(settings: NamesrvSettings) -> None:
-    """Check ranges and relations.
+    """Check the ranges of settings, and the rules that connect settings.
 
     Raises:
-        ConfigError: At the first violation; the error names the value and the allowed range.
+        ConfigError: A rule is violated. The error names the first wrong value and the allowed range.
     """
     for key, (least, most) in RANGES.items():
         number = getattr(settings, BY_KEY[key].name)
@@ -513,10 +523,10 @@ def validate(settings: NamesrvSettings) -> None:
 
 
 def refuse_raft_only(keys: Iterable[str]) -> None:
-    """Check that no setting of the raft mode is given in another mode.
+    """Check that no setting of raft mode is given in another mode.
 
     Raises:
-        ConfigError: At the first one.
+        ConfigError: A setting of raft mode is given; the error names the first.
     """
     for key in keys:
         if key in BY_KEY and key.startswith("raft"):
@@ -561,7 +571,7 @@ def spell_settings(settings: NamesrvSettings) -> dict[str, str]:
 
 
 def format_settings(settings: NamesrvSettings) -> str:
-    """Return ``key=value`` lines of all settings, sorted and unescaped, as ``-p`` and 319 show them."""
+    """Return ``key=value`` lines of all settings, sorted and unescaped, for ``-p`` and request 319."""
     values = spell_settings(settings)
     paths = {"kvConfigPath": settings.kv_path, "configStorePath": settings.store_path}
     return format_properties({**INERT, **settings.inert, **values, **paths})

@@ -1,8 +1,8 @@
 """The nameserver's own small files: the KV configuration, and settings changed at run time.
 
-Both are written whole, with a checksum and the previous version beside them
-(:mod:`routekeeper.remoting.state_file`). A reader therefore finds the old or the new text, never half of one,
-and damage is noticed. Formats are RocketMQ's, so users can move a file between both programs.
+Each file is written as a whole, with a checksum, and with the previous version kept beside it
+(:mod:`routekeeper.remoting.state_file`). So a reader finds the old or the new text, never a part of a text,
+and notices damage. The formats are RocketMQ's, so users can move a file between RocketMQ and RouteKeeper.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from routekeeper.remoting.properties import escape_properties, parse_properties
 from routekeeper.remoting.state_file import StateFileError
 
 FILE_SIZE_MAX: Final = 64 * 1024 * 1024
-"""Largest file in bytes that is accepted: these programs write no larger one."""
+"""Largest size in bytes of a file that is accepted. RouteKeeper's programs write no larger file."""
 
 TOKEN_SIZE_MAX: Final = 4096
 TOKEN_SIZE_ADVISED: Final = 16
@@ -32,18 +32,18 @@ _Content = TypeVar("_Content")
 
 
 class FileError(Exception):
-    """A file cannot be used, and the operator has to decide: an empty start would lose its content."""
+    """Error: a file cannot be used. The operator must decide: a start without the file loses its content."""
 
 
 KvTable = Mapping[str, Mapping[str, str | None]]
-"""Namespace to key to value; RocketMQ stores a missing value as null."""
+"""Values by namespace and key. RocketMQ stores a missing value as null."""
 
 
 def load_kv_file(path: Path) -> dict[str, dict[str, str | None]]:
-    """Return the KV configuration, empty if there is none yet.
+    """Return the KV configuration; empty if there is no file yet.
 
     Raises:
-        FileError: If neither it nor its ``.bak`` can be used, or its checksum differs.
+        FileError: Neither the file nor its ``.bak`` can be used, or the checksum differs.
 
     Source: KVConfigManager.load, RocketMQ 5.3; ``{"configTable":{"NAMESPACE":{"key":"value"}}}``.
     """
@@ -51,42 +51,42 @@ def load_kv_file(path: Path) -> dict[str, dict[str, str | None]]:
 
 
 def save_kv_file(path: Path, table: KvTable) -> None:
-    """Replace the KV configuration file; blocks until it is on disk.
+    """Replace the KV configuration file; blocks until the file is on disk.
 
     Raises:
-        OSError: If it cannot be written; the old file stays.
+        OSError: The file cannot be written; the old file stays.
     """
     write_atomic(path, encode_kv(table))
 
 
 def encode_kv(table: KvTable) -> bytes:
-    """Return the file's text: compact, namespaces and keys in order."""
+    """Return the text of the KV configuration file: compact JSON, namespaces and keys in order."""
     return orjson.dumps({"configTable": table}, option=orjson.OPT_SORT_KEYS)
 
 
 def load_settings_file(path: Path) -> dict[str, str]:
-    """Return settings changed at run time, empty if there are none.
+    """Return the settings that were changed at run time; empty if there is no file yet.
 
     Raises:
-        FileError: If neither it nor its ``.bak`` can be used, or its checksum differs.
+        FileError: Neither the file nor its ``.bak`` can be used, or the checksum differs.
     """
     return _load(path, _parse_settings)
 
 
 def save_settings_file(path: Path, settings: Mapping[str, str]) -> None:
-    """Replace the file of settings changed at run time; blocks until it is on disk.
+    """Replace the file of settings changed at run time; blocks until the file is on disk.
 
     Raises:
-        OSError: If it cannot be written; the old file stays.
+        OSError: The file cannot be written; the old file stays.
     """
     write_atomic(path, escape_properties(settings))
 
 
 def load_token(path: Path) -> tuple[str, str]:
-    """Return the token in a file, and a warning for its owner, empty if there is none.
+    """Return the token in a file, and a warning for the operator; the warning is empty if all is well.
 
     Raises:
-        FileError: If it cannot be read, or holds no token.
+        FileError: The file cannot be read, or contains no valid token.
     """
     try:
         with open(path, "rb", opener=open_regular) as file:
@@ -110,10 +110,10 @@ def load_token(path: Path) -> tuple[str, str]:
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Replace a file so that a crash leaves the old or the new one, and keep the old one as ``.bak``.
+    """Replace a file so that a crash leaves the old or the new file; keep the old file as ``.bak``.
 
     Raises:
-        OSError: If a step fails; the target is then unchanged.
+        OSError: A step failed; the file is then unchanged.
     """
     make_directories(DISK, path.parent)
     state_file.replace(_STORAGE, path, content)
@@ -133,7 +133,7 @@ class _Storage:
 
     @staticmethod
     def write_new(path: Path, data: bytes) -> None:
-        DISK.unlink(path)  # a temporary file that a crash left
+        DISK.unlink(path)  # a crash may have left a temporary file
         with closing(DISK.open(path, write=True, new=True)) as file:
             write_all(file, 0, data)
             file.sync()
@@ -147,7 +147,7 @@ _STORAGE: Final = _Storage()
 
 
 def _load(path: Path, parse: Callable[[bytes], dict[str, _Content]]) -> dict[str, _Content]:
-    """Parse the file, or else its backup. A missing file counts as empty, as in RocketMQ."""
+    """Parse the file, or else its backup. If no file exists, the result is empty, as in RocketMQ."""
     try:
         return state_file.load(_STORAGE, path, parse).value or {}
     except StateFileError as error:
@@ -165,7 +165,7 @@ def _parse_kv(content: bytes) -> dict[str, dict[str, str | None]]:
     for space, keys in (table or {}).items():
         if not isinstance(keys, dict):
             raise ValueError(f"namespace {space!r} is no object")
-        # fastjson turns numbers and booleans into text.
+        # RocketMQ's JSON library (fastjson) reads numbers and booleans as text, so do the same.
         parsed[space] = {key: _text(value) for key, value in keys.items()}
     return parsed
 

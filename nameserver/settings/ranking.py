@@ -1,4 +1,4 @@
-"""Merges texts from all sources into settings, by rank, with warnings for the operator."""
+"""Merging of settings from all sources, by rank, with warnings for the operator."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _CONTROLLER: Final = "enableControllerInNamesrv"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Settings, and warnings about the files.
+    """Settings, and warnings about their sources.
 
     Attributes:
-        bind_unnamed: A file or a port was given, but no address to listen on: RocketMQ then listens on all.
+        bind_unnamed: True if a file or a port was given, but no address to listen on. RocketMQ then listens
+            on all addresses.
         commented: Keys of the file whose values seem to contain a comment.
     """
 
@@ -49,10 +50,11 @@ def load_settings(
 
     Args:
         environment: Settings from environment variables; they rank between ``stored`` and ``file``.
-        stored: Content of :attr:`NamesrvSettings.store_path`; only settings that 318 may change count.
+        stored: Content of :attr:`NamesrvSettings.store_path`. A setting in this file is ignored if request
+            318 may not change the setting.
 
     Raises:
-        ConfigError: If a value is of the wrong kind, out of range, or contradicts another.
+        ConfigError: A value is of the wrong kind, is out of range, or contradicts another value.
     """
     for key, text in file.items():
         value = text.strip().lower()
@@ -79,7 +81,8 @@ def load_settings(
     if settings.http_token_file and settings.http_listen is None:
         warnings.append("httpTokenFile has no effect with httpListen=off")
     if settings.mode != "raft":
-        refuse_raft_only(flags)  # Warn even if the value is the default: its author expects an effect.
+        # Refuse a flag of raft mode even if its value is the default: the operator expects an effect.
+        refuse_raft_only(flags)
     known = tuple(key for key in commented(file) if key in BY_KEY)
     return Loaded(
         settings=settings,

@@ -1,4 +1,4 @@
-"""Accounts and networks that may send requests to this nameserver; pure but for the access file."""
+"""Check of the accounts and networks that may send requests. The only I/O here reads the access file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from routekeeper.remoting.command import RemotingCommand
 
 
 class AccessControl:
-    """The check of each request by networks and accounts.
+    """Checks whether the accounts and networks of this nameserver allow a request.
 
     Attributes:
-        file: The access file; None without one.
-        accounts: Accounts of that file; replaced when it changes.
+        file: Path of the access file; None if accounts are not checked.
+        accounts: Accounts of the access file; replaced when the file changes.
     """
 
     def __init__(self, settings: NamesrvSettings) -> None:
@@ -37,7 +37,7 @@ class AccessControl:
 
     @property
     def is_needed(self) -> bool:
-        """Return whether any check is switched on."""
+        """True if any check is switched on."""
         return self.file is not None or self._networks is not None
 
     @property
@@ -45,19 +45,19 @@ class AccessControl:
         return self._mode == "all"
 
     def read(self) -> Accounts:
-        """Read the access file and return its accounts; blocks.
+        """Read the access file and return its accounts; block while the disk is read.
 
         Raises:
-            AclFileError: If it cannot be used.
+            AclFileError: The file cannot be used.
         """
         assert self.file is not None
         return read_accounts([self.file])
 
     def denied(self, request: RemotingCommand, host: str, *, is_stranger: bool) -> Denied | None:
-        """Return the refusal of a request; None if it may be served.
+        """Return the refusal of a request; None if the request may be served.
 
         Args:
-            is_stranger: As for :func:`.rules.namesrv_asks`.
+            is_stranger: See :func:`.rules.namesrv_asks`.
         """
         if is_change(request.code, is_stranger=is_stranger):
             denied = outside_networks(request, host, self._networks)
@@ -69,9 +69,9 @@ class AccessControl:
         return denied_by_asks(self.accounts, request, host, asks)
 
     def is_signed(self, fields: Mapping[str, str], version: int) -> bool:
-        """Return whether arguments without a body carry the signature of an account.
+        """Return True if a request with these arguments and without a body is signed by a known account.
 
-        The result is valid for every connection, as long as the access file does not change.
+        The result holds for every connection, as long as the access file does not change.
         """
         assert self.accounts is not None
         try:

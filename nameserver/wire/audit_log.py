@@ -1,4 +1,4 @@
-"""Audit of people's changes over RocketMQ's protocol: one line for each."""
+"""Audit of administrators' changes over RocketMQ's protocol: one log line for each change."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ AUDITED: Final = frozenset(
         RequestCode.ADD_WRITE_PERM_OF_BROKER,
     }
 )
-"""Requests with which people change the nameserver's data. Brokers' requests are in the history instead."""
+"""Codes of requests with which people change the nameserver's data.
 
-#: Fields of a request that name its subject.
+Requests from brokers are recorded in the nameserver's history instead.
+"""
+
+#: Fields of a request that name the subject of its change.
 _ABOUT: Final = ("topic", "brokerName", "clusterName", "namespace", "key")
 
 
 class AuditLog(audit_log.AuditLog):
-    """The audit of a nameserver; RocketMQ's protocol and HTTP share it.
+    """The audit of a nameserver; RocketMQ's protocol and HTTP share this object.
 
     Attributes:
-        timeline: Gets each change, too; None before there is a mode.
+        timeline: The nameserver's history, which also gets each change; None until the server knows its mode.
     """
 
     def __init__(self) -> None:
@@ -54,14 +57,14 @@ class AuditLog(audit_log.AuditLog):
             )
 
     def request(self, peer: str, request: Request, answer: Answer) -> None:
-        """Note a request if it changes the nameserver's data, see :meth:`note`."""
+        """Log a request if it changes the nameserver's data, see :meth:`note`."""
         if request.code in AUDITED:
             fields = {name: text for name in _ABOUT if (text := request.ext_fields.get(name)) is not None}
             self.note(peer, RequestCode(request.code).name, result_of(answer), fields)
 
 
 def subject_of(fields: Mapping[str, str]) -> str:
-    """Return the subject of a change: a topic, also for its order configuration, or another thing."""
+    """Return the subject of a change: a topic (also for order configuration), a KV key, or a broker."""
     if (topic := fields.get("topic")) is not None:
         return topic
     namespace, key = fields.get("namespace"), fields.get("key")
@@ -71,7 +74,7 @@ def subject_of(fields: Mapping[str, str]) -> str:
 
 
 def result_of(answer: Answer) -> str:
-    """Return the outcome of a change in a word: applied, not applied, unknown, or refused with its code."""
+    """Return the outcome of a change as one word: applied, not-applied, unknown, or refused with its code."""
     remark = answer.remark or ""
     if answer.code == ResponseCode.SUCCESS:
         return "applied"

@@ -17,21 +17,21 @@ from routekeeper.remoting.logs import shortened
 
 log = logging.getLogger(__name__)
 
-#: Seconds from the start to the first print, and from one to the next.
+#: Seconds from the start of the nameserver to the first print (FIRST_S), and between prints (PERIOD_S).
 FIRST_S: Final = 60.0
 PERIOD_S: Final = 600.0
-#: Bounds of the printed entries, in all and for one namespace, because the log limits the lines of one event.
+#: Largest number of printed entries, in total and per namespace: the log limits the lines of one event.
 ENTRIES_MAX: Final = 200
 ENTRIES_PER_NAMESPACE_MAX: Final = EVENT_LINES_PER_SUBJECT
 _SECRET: Final = re.compile(r"secret|passw|pwd|token|credential|private|(access|api)[._-]?key", re.IGNORECASE)
 
 
 class KvPrint:
-    """Prints the KV configuration every ten minutes.
+    """Prints the KV configuration to the log every ten minutes.
 
     Args:
-        view: Returns this process's table, also without contact to a leader.
-        call_later: Method of the event loop.
+        view: Returns the view of this process's table, even without contact to a leader.
+        call_later: The event loop's ``call_later``.
     """
 
     def __init__(self, view: Callable[[], RouteView], call_later: Callable[..., Any]) -> None:
@@ -43,14 +43,14 @@ class KvPrint:
         self._timer.cancel()
 
     def _print(self) -> None:
-        # schedule the next print even if this one fails
+        # Schedule the next print first, so that printing continues even if this print fails.
         self._timer = self._call_later(PERIOD_S, self._print)
         for message, *values in kv_lines(self._view()):
             log.info(message, *values)
 
 
 def kv_lines(view: RouteView) -> Iterator[tuple[object, ...]]:
-    """Yield the lines of one print, each a message with its values; only a part of a large table."""
+    """Yield the log lines of one print, each as a message with its values; at most ENTRIES_MAX entries."""
     yield ("-" * 56,)
     namespaces = view.kv_namespaces()
     yield "configTable SIZE: %s", len(namespaces)

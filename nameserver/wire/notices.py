@@ -1,4 +1,4 @@
-"""Notices of smallest broker ids: request 905, oneway, to addresses to which this nameserver connects."""
+"""Notices of a new smallest broker id: request 905, oneway, over connections that this nameserver opens."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from routekeeper.remoting.transport.aio import RemotingClient
 
 log = logging.getLogger(__name__)
 
-#: Source: RouteInfoManager.notifyMinBrokerIdChanged, invokeOneway with 300 ms.
+#: Longest time for sending a notice, in seconds. Source: RouteInfoManager.notifyMinBrokerIdChanged (300 ms).
 NOTIFY_TIMEOUT_S: Final = 0.3
-#: Bound of the notices under way. Further ones are dropped; a oneway request may be lost anyway.
+#: Largest number of notices that are sent at the same time. Further notices are dropped, because a oneway
+#: request may be lost anyway.
 NOTICES_MAX: Final = 256
-#: Bound of the addresses to which we connect because of one client connection. A process with several brokers
-#: registers several addresses.
+#: Largest number of addresses that one client connection can make this nameserver connect to. A process with
+#: several brokers registers several addresses.
 PER_CONNECTION_MAX: Final = 64
 
 
 class Notices:
-    """Notifies the brokers of a broker name which one has the smallest id now.
+    """Notifies the brokers of a broker name which of them has the smallest id now.
 
-    Any client of this port can register any address. So the nameserver connects only to addresses on the host
-    of the open connection that registered them. A stranger can therefore cause connections to its own host
-    only.
+    Any client of this port can register any address. So the nameserver connects to an address only if the
+    address was registered over an open connection from the same host. A stranger can therefore cause
+    connections only to the stranger's own host.
 
     Args:
-        group: Owns the tasks that connect.
+        group: Task group that owns the tasks that connect.
     """
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
@@ -43,14 +44,14 @@ class Notices:
         self._client = RemotingClient(connect_timeout_s=NOTIFY_TIMEOUT_S, idle_s=30.0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._registered: dict[ConnectionId, set[str]] = {}
-        self._dialable: Counter[str] = Counter()  # the same addresses: number of connections of each
+        self._dialable: Counter[str] = Counter()  # number of connections that registered each address
 
     def registered(self, origin: ConnectionId, host: str, addr: str) -> None:
-        """Note a registration, with any outcome.
+        """Record the address of a registration, whatever the outcome of the registration.
 
         Args:
-            host: Host of its connection.
-            addr: The broker's address in it.
+            host: Host of the connection over which the registration came.
+            addr: The broker's address in the registration.
         """
         named = addr.rpartition(":")[0]
         is_its_own = named == host or canonical_host(named) == canonical_host(host)
@@ -92,7 +93,7 @@ class Notices:
             await self._client.invoke_oneway(addr, notice, timeout_s=NOTIFY_TIMEOUT_S)
         except RemotingError as error:
             log.info("notice of smallest broker id not sent addr=%s error=%s", addr, error)
-        except Exception:  # This is the boundary of one task: a failed notice must not end the server.
+        except Exception:  # a failed notice must not end the task group, and with it the server
             log.exception("notice of smallest broker id failed addr=%s", addr)
 
     async def close(self) -> None:

@@ -1,18 +1,22 @@
 """Encoded answers to route queries: from the bytes of a request to the bytes of its answer.
 
-Route reads outnumber writes by orders of magnitude, and a client repeats a query for a topic with the same
-header except for the opaque. So there are two tables:
+Route reads are far more frequent than writes. A client repeats its query for a topic with the same header,
+except for the opaque (the number that matches an answer to its request). So there are two tables:
 
-- **shared answers**: the end of an answer in one dialect and header codec (everything after the opaque),
-  encoded once for all topics with equal routes;
-- **requests**: from a request's bytes without its opaque to the pieces of its answer. The full parser read
-  each of these requests twice: a header is stored only if the parser reads the same header with another
-  opaque in the same place, however it is written. A look-up therefore equals a parse; a property test checks
-  that.
+- **shared answers**: the end of an answer (everything after the opaque) in one dialect and header codec. This
+  end is encoded once for all topics with equal routes.
+- **requests**: the pieces of an answer, found by the bytes of its request without the opaque.
+
+If the cache cannot answer a request, the ordinary parser decodes it, and the handler of its request code
+answers it.
+
+Before a request is stored, the ordinary parser reads it twice: as received, and with another opaque at the
+same position. The request is stored only if both headers are equal except for the opaque. So a look-up gives
+the same result as the parser, whatever the client's style of JSON; a property test checks that.
 
 All requests of a client have the same end (release, codec, and mostly the same number of digits of the
-opaque). So a connection remembers the place of the last request's opaque, and no bytes are searched. Topics
-on the same brokers with the same numbers of queues share one answer, in memory and in the processor's caches.
+opaque). So a connection remembers the position of the last request's opaque and need not search for it.
+Topics on the same brokers with the same numbers of queues share one answer, which saves memory and CPU cache.
 
 Both tables are bounded: when they are full, both are emptied and filled anew. No code here awaits or depends
 on the mode: the caller passes the view.
@@ -46,49 +50,55 @@ from routekeeper.remoting.header import Header, decode_header, encode_header
 from routekeeper.remoting.histogram import Histogram
 from routekeeper.remoting.route import RouteDialect, dialect_for, encode_route
 
-#: Number of answers after which a batch returns to the connection, which then checks whether its peer reads.
+#: Number of answers after which a batch ends. The connection then checks that the client reads its answers.
 BATCH_MAX: Final = 64
-#: Longest request header in bytes that is looked up; a longer one is parsed in full.
+#: Largest size in bytes of a request header that the cache reads. The ordinary parser decodes a request with
+#: a longer header, and the handler of its request code answers it.
 HEADER_MAX: Final = 1024
-#: Bytes of answers after which a batch returns, too.
+#: Number of bytes of answers after which a batch ends.
 BATCH_BYTES: Final = 256 * 1024
-#: A new request counts as this many known ones, because it costs as much CPU.
+#: In a batch, a request that is not in the cache counts as this many cached requests. It costs as much CPU.
 _LEARNING: Final = 16
-#: Answers above this size in bytes are not cached. The answer for a topic on 5,000 broker names has 1 MB.
+#: Largest answer in bytes that is cached. The answer for a topic on 5,000 broker names has 1 MB.
 TAIL_MAX: Final = 1024 * 1024
-#: Largest size in bytes of received data that may be one request; real requests have 110 to 250.
+#: Largest size in bytes of received data that is first looked up as one request.
+#: Requests have 110 to 250 bytes.
 _ALONE_MAX: Final = 512
-#: Bound of the known requests. To store a new one costs some 30 us; below this bound none is stored twice.
+#: Largest number of known (stored) requests. Storing a request costs some 30 us of CPU. If clients send at
+#: most this many different requests, each is stored only once.
 REQUESTS_MAX: Final = 100_000
-#: Bound of the known requests for topics that no broker has: strangers can invent names. The oldest is
-#: forgotten first.
+#: Largest number of known requests for topics that no broker has. Strangers can invent any number of topic
+#: names, so this number is bounded; above it, the oldest such request is forgotten.
 MISSES_MAX: Final = 4096
-#: One of this many cached answers is timed. Its time counts for all since the last timed one.
+#: The time of one in this many cached answers is measured. This time counts for all answers since the last
+#: measured answer.
 TIMED_EVERY: Final = 64
-#: Bound of the memory in bytes: answers and known requests.
+#: Largest memory in bytes of answers and known requests together.
 BYTES_MAX: Final = 128 * 1024 * 1024
 
 _OPAQUE: Final = b'"opaque":'
 _OPAQUE_SIZE: Final = len(_OPAQUE)
 _BINARY_START: Final = RequestCode.GET_ROUTEINFO_BY_TOPIC.to_bytes(2, "big")
-#: Most clients write the code first; Python's json.dumps puts a blank behind each colon.
+#: Starts of headers whose first member is the code. Python's json.dumps writes a blank after each colon.
 _STARTS: Final = (b'{"code":105,', b'{"code": 105,', _BINARY_START)
-#: Start of headers whose first member is not the code; it stands further behind.
+#: Starts of JSON headers whose first member is not the code; the code comes later in the header.
 _OTHER_STARTS: Final = tuple(b'{"%c' % first for first in b"eflorsv")
 _CODE: Final = re.compile(rb'"code": ?105[,}]')
 _DIGITS: Final = re.compile(rb"[1-9][0-9]{0,8}")
 _LENGTHS: Final = struct.Struct(">II")
 _LENGTH: Final = struct.Struct(">I")
-_BINARY_HEADER_OPAQUE: Final = 5  # after code, language and version
-_BINARY_OPAQUE: Final = 8 + _BINARY_HEADER_OPAQUE  # in the frame, after its two length words
+# Position of the opaque in a binary header: after code, language and version.
+_BINARY_HEADER_OPAQUE: Final = 5
+# Position of the opaque in a frame with a binary header, which begins with two length words.
+_BINARY_OPAQUE: Final = 8 + _BINARY_HEADER_OPAQUE
 _BINARY_REST: Final = _BINARY_OPAQUE + 4
-# Bytes of memory that a shared answer takes in addition to its content, for heads and key.
+# Bytes of memory that a shared answer takes in addition to its content: its heads and its key.
 _SHARED_COST: Final = 2_000
-_KNOWN_COST: Final = 600  # bytes of memory that a known request costs in addition to its own
+_KNOWN_COST: Final = 600  # bytes of memory that a known request takes in addition to its own bytes
 
 
 class _Asked(NamedTuple):
-    """All values on which an answer depends, beside the table and the settings."""
+    """All values on which an answer depends, apart from the table and the settings."""
 
     topic: str
     dialect: RouteDialect
@@ -98,12 +108,12 @@ class _Asked(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Shared:
-    """The end of some answers, after the opaque; one object for all topics with equal routes.
+    """The end of an answer, after the opaque; one object for all topics with equal routes.
 
     Attributes:
-        made_of: Header codec, dialect and the route's shape.
-        heads: Beginnings of answers, before the opaque, by the size of the opaque.
-        users: Number of requests with this as their last answer. The object is kept while there are some.
+        made_of: Header codec, dialect and the route's shape, from which the content was made.
+        heads: Beginnings of answers, before the opaque, by the size of the opaque in bytes.
+        users: Number of known requests that use this object. At 0, the object is forgotten.
     """
 
     made_of: tuple[HeaderCodec, RouteDialect, Hashable]
@@ -114,11 +124,13 @@ class _Shared:
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """The pieces of one answer, updated in place.
+    """A request that the cache has stored, and the pieces of its answer, which are updated in place.
 
     Attributes:
         size: Size of the whole request in bytes.
-        rest_at: Position of the bytes behind the opaque; counted as in :class:`RouteReader`.
+        cost: Bytes of memory that are counted for the request.
+        rest_at: Position of the first byte after the opaque. In a binary header, the position counts from the
+            start of the request; in JSON, the position is negative and counts from the end of the request.
         shared: End of the answer; None if no broker has the topic.
         topic_revision: Revision of the topic in this answer.
         revision: Revision of the table at which the answer was last checked.
@@ -135,7 +147,7 @@ class _Known:
     tail: bytes = b""
 
     def holds(self, view: RouteView) -> bool:
-        """Return whether the topic still equals the pieces; called once for each revision of the table."""
+        """Return True if the answer is still right. Called at most once for each revision of the table."""
         if view.topic_revision(self.asked.topic) != self.topic_revision:
             return False
         self.revision = view.revision
@@ -144,9 +156,10 @@ class _Known:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Missing(_Known):
-    """The answer that no broker has a topic.
+    """A stored request for a topic that no broker has.
 
-    Its revision is below that of every table, so that each query calls :meth:`holds`, which counts it.
+    Its ``revision`` is below the revision of every table. So each query calls :meth:`holds`, which counts the
+    query.
 
     Attributes:
         looked_at: Revision of the table at which the answer was last checked.
@@ -165,48 +178,59 @@ class _Missing(_Known):
 
 
 class RouteReader:
-    """Answers the route queries of one connection from a cache; remembers its client's form of requests."""
+    """Answers the route queries of one connection from a cache.
+
+    It remembers where the client's last request had its opaque.
+    """
 
     __slots__ = ("_cache", "_opaque_at", "_rest_at")
 
     starts: Final = (*_STARTS, *_OTHER_STARTS)
-    """Possible starts of route queries' headers, in JSON and in binary."""
+    """Possible first bytes of a route query's header, in JSON and in binary."""
 
     def __init__(self, cache: RouteCache) -> None:
         self._cache = cache
-        # The position of the last request's opaque: in a binary header counted from its start, in JSON from
-        # its end. The first value matches no request.
+        # Start and end of the last request's opaque. In a binary header, positions count from the start of
+        # the request; in JSON, they are negative and count from the request's end. The first values match no
+        # request.
         self._opaque_at = self._rest_at = 0
 
     def whole(self, data: bytes) -> bytes | int | None:
         """Return the answers to ``data`` if it consists of known route queries of one kind.
 
-        Nearly every request is answered here: 0.6 us of CPU for each of 16 in flight, 2.4 us in
-        :meth:`leading`. For None, call :meth:`leading`, which reads any data. A number means: ``data`` begins
-        with a route query that must wait for the barrier of this number.
+        Nearly every request is answered here. With 16 requests in flight, a request takes 0.6 us of CPU in
+        this method, and 2.4 us in :meth:`leading`.
+
+        Returns:
+            The answers. A number if ``data`` begins with a route query that must wait for the barrier of this
+            number. None if the caller must call :meth:`leading`, which handles any data.
         """
         cache = self._cache
         if cache.hits >= cache.timed_at:
             return cache.time(self.whole, data)
         view = cache.view()
         if view is None:
-            # Every linearizable read comes here: waits() would only find the same by one call more.
+            # Every linearizable read comes here. If its header has one of the usual starts, calling waits()
+            # is not necessary.
             return (cache.gate() if data.startswith(_STARTS, 8) else self.waits(data, 0)) or None
         missed = cache.misses
         known_of, revision, end = cache.requests.get, view.revision, len(data)
         from_opaque, from_rest = self._opaque_at, self._rest_at
         is_binary = from_opaque > 0
         if end <= _ALONE_MAX:
-            # A lone query takes 2,900 instructions less here than in the loop below, of 16,500 in all.
+            # For a single query, this block saves 2,900 of the 16,500 processor instructions that the query
+            # takes with the loop below.
             known, opaque = known_of(data[:from_opaque] + data[from_rest:]), data[from_opaque:from_rest]
             if (
                 known is not None
                 and known.size == end
                 and known.rest_at == from_rest
-                # The parser refuses blanks and leading zeros; 0 itself is parsed in full.
+                # Use the stored answer only for digits that do not begin with 0. The ordinary parser refuses
+                # a number with a blank or a leading zero, so the cache must not answer it. A request with
+                # the opaque 0 is also left to the ordinary parser.
                 and (is_binary or (opaque.isdigit() and opaque >= b"1"))
                 and (cache.longest <= BATCH_BYTES or len(known.tail) <= BATCH_BYTES)
-                # the last query of the batch, whose opaque is remembered
+                # Check last: holds() may count the query as answered.
                 and (known.revision == revision or known.holds(view))
             ):
                 cache.hits += 1
@@ -214,8 +238,8 @@ class RouteReader:
         pieces: list[bytes] = []
         position = 0
         while position + _BINARY_REST < end:
-            # In a known request, the upper bytes of the length word are 0. The whole word is part of the key,
-            # so a wrong length finds no request.
+            # In a known request, the upper two bytes of the length word are 0. The whole length word is part
+            # of the key, so a request with a wrong length is not found.
             stop = position + 4 + (data[position + 2] << 8 | data[position + 3])
             start = position if is_binary else stop
             opaque_at, rest_at = start + from_opaque, start + from_rest
@@ -226,12 +250,13 @@ class RouteReader:
                 or not (known.revision == revision or known.holds(view))
                 or not (is_binary or (opaque.isdigit() and opaque >= b"1"))
             ):
-                cache.misses = missed  # leading() looks up all these queries again, and counts them
+                cache.misses = missed  # undo the count: leading() looks up all these queries again
                 return None
             pieces += (known.head, opaque, known.tail)
             position = stop
         count = len(pieces) // 3
-        # Send more or longer answers in batches, and check between them whether the peer reads.
+        # More or larger answers must be sent in batches. Between two batches, the connection checks that the
+        # client reads its answers.
         if (
             position != end
             or count > BATCH_MAX
@@ -245,10 +270,15 @@ class RouteReader:
     def leading(self, data: bytes, position: int, answers: list[bytes]) -> tuple[int, bool]:
         """Append the answers of leading route queries in ``data``; return the position after them.
 
-        It reads queries one by one: any mixture, new ones, and those whose topic has changed. It stops at the
-        first frame that is no route query, is not complete, or has no immediate answer (no contact): the
-        caller parses that frame in full. It also stops after :data:`BATCH_MAX` and :data:`BATCH_BYTES`; then
-        the second value is True.
+        This method reads queries one by one. So it also handles different kinds of queries, new queries, and
+        queries whose topic has changed. It stops at the first frame that
+
+        - is no route query, or
+        - is not complete, or
+        - has no immediate answer, because this nameserver has no contact with a leader.
+
+        The caller must handle that frame without this cache. The method also stops after :data:`BATCH_MAX`
+        answers or :data:`BATCH_BYTES` bytes of answers. The second value that it returns is then True.
         """
         cache = self._cache
         view = cache.view()
@@ -264,11 +294,12 @@ class RouteReader:
             if data[position + 4] == HeaderCodec.JSON:
                 found = data.find(_OPAQUE, position, min(stop, position + HEADER_MAX))
                 if found < 0 or not _is_query(data, position):
-                    break  # such as a registration
+                    break  # for example a registration
                 opaque_at = found + _OPAQUE_SIZE
                 if data.startswith(b" ", opaque_at):
                     opaque_at += 1
-                # The parser refuses leading zeros; 0 itself is parsed in full.
+                # The pattern matches no number that begins with 0: the ordinary parser refuses leading zeros.
+                # So a request with the opaque 0 does not match, either; the ordinary parser reads it.
                 digits = _DIGITS.match(data, opaque_at, stop)
                 if digits is None:
                     break
@@ -281,13 +312,13 @@ class RouteReader:
             opaque = data[opaque_at:rest_at]
             known = cache.requests.get(key)
             if known is not None and known.rest_at != self._rest_at:
-                break  # the stored request has a blank before the opaque, this one behind it
+                break  # the stored request has a blank before the opaque, this request has a blank after it
             if (
                 known is not None
                 and known.revision != revision
                 and not cache.refresh(known, view, len(opaque))
             ):
-                cache.forget(key)  # the topic was added or removed
+                cache.forget(key)  # the topic was added or removed, so the request is stored anew
                 known = None
             if known is None:
                 known = cache.learn(
@@ -305,19 +336,19 @@ class RouteReader:
         return position, work >= BATCH_MAX or size >= BATCH_BYTES
 
     def waits_now(self) -> int:
-        """Return the number of the barrier that a route query arriving now must wait for; 0: none."""
+        """Return the number of the barrier that a route query arriving now must wait for; 0 for none."""
         return self._cache.gate()
 
     def waits(self, data: bytes, position: int) -> int:
-        """Return the number of the barrier for the route query at ``position``; 0: none.
+        """Return the number of the barrier for the route query at ``position``; 0 for no barrier.
 
-        Call it only for frames at which :meth:`leading` stopped.
+        Call this only for frames at which :meth:`leading` stopped.
         """
         return self._cache.gate() if _is_query(data, position) else 0
 
 
 def _is_query(data: bytes, position: int) -> bool:
-    """Return whether the frame at ``position`` looks like a route query; it may be incomplete."""
+    """Return True if the frame at ``position`` looks like a route query; the frame may be incomplete."""
     if data.startswith(_STARTS, position + 8):
         return True
     if not data.startswith(_OTHER_STARTS, position + 8):
@@ -331,16 +362,16 @@ class RouteCache:
     """Known requests and their answers, for all connections.
 
     Args:
-        view: Returns the view with the freshness in force, or None if a read cannot be answered at once. It
-            calls :meth:`clear` first when the settings have changed.
+        view: Returns a view that is as fresh as the settings require, or None if a read cannot be answered at
+            once. If the settings have changed, this function first calls :meth:`clear`.
         settings: Returns the settings in force.
-        gate: Returns the number of the barrier for a route query that ``view`` does not answer; 0 if the
-            query must be handled in full.
-        admits: Returns, from a request's arguments and release, whether the cache may answer it on every
-            connection. None: it may answer all. It is not called again for a known request.
-        knows_misses: Also cache answers for topics that no broker has; otherwise these queries are handled in
-            full.
-        clock: Returns seconds.
+        gate: Called for a route query that the cache has not answered. Returns the number of the barrier
+            that the query must wait for; 0 if it need not wait, because its handler can answer it now.
+        admits: Called with a new request's arguments and release. Returns True if the cache may answer the
+            request on every connection. If None, the cache may answer all requests.
+        knows_misses: True to cache also answers for topics that no broker has. If False, the handler of
+            route queries answers each query for such a topic.
+        clock: Returns the time in seconds.
     """
 
     view: Callable[[], RouteView | None]
@@ -354,26 +385,26 @@ class RouteCache:
     bytes_max: int = BYTES_MAX
 
     def __post_init__(self) -> None:
-        #: Known requests by their bytes without the opaque. :class:`RouteReader` uses it.
+        #: Known requests by their bytes without the opaque. :class:`RouteReader` reads this mapping.
         self.requests: dict[bytes, _Known] = {}
-        # By :attr:`_Shared.made_of`, so that content that many topics share is encoded once for each change.
+        # Ends of answers by :attr:`_Shared.made_of`. Topics with equal routes share an end, so it is encoded
+        # once for each change.
         self._shared: dict[tuple[HeaderCodec, RouteDialect, Hashable], _Shared] = {}
-        self._missing: dict[bytes, None] = {}  # requests whose topic no broker has, the oldest first
-        #: Memory in bytes: known requests and answers, including answers whose request does not come any
-        #: more.
+        self._missing: dict[bytes, None] = {}  # known requests whose topic no broker has, the oldest first
+        #: Bytes of memory that known requests and answers take, even if a request never comes again.
         self.held_bytes = 0
-        #: Size in bytes of the longest cached answer since the cache was last emptied. :class:`RouteReader`
-        #: uses it.
+        #: Size in bytes of the longest cached answer since the cache was last emptied.
         self.longest = 0
-        #: Route queries answered from here.
+        #: Number of route queries answered from this cache.
         self.hits = 0
-        #: Those of these answers that said that no broker has the topic.
+        #: Number of answers from this cache which say that no broker has the topic.
         self.misses = 0
-        #: Times of cached answers. One in :data:`TIMED_EVERY` is timed, and counts for all of them.
+        #: Times of cached answers in seconds. The time of one answer in :data:`TIMED_EVERY` is measured, and
+        #: counts for all of these answers.
         self.times = Histogram()
-        #: Number of hits at which the next answer is timed. :class:`RouteReader` uses it.
+        #: When :attr:`hits` reaches this number, the time of the next answer is measured.
         self.timed_at = 1
-        self._timed = 0  # number of hits that `times` counts
+        self._timed = 0  # number of hits that are counted in ``times``
         #: Number of requests that were parsed and stored.
         self.learnt = 0
 
@@ -383,11 +414,11 @@ class RouteCache:
         return len(self.requests)
 
     def reader(self) -> RouteReader:
-        """Return the reader for the queries of a new connection."""
+        """Return a reader for the queries of a new connection."""
         return RouteReader(self)
 
     def time(self, whole: Callable[[bytes], bytes | int | None], data: bytes) -> bytes | int | None:
-        """Return a reader's answers to ``data``, and note the time that they took."""
+        """Return a reader's answers to ``data``, and record the time that they took."""
         self.timed_at = self.hits + TIMED_EVERY
         before, begun = self.hits, self.clock()
         answers = whole(data)
@@ -399,7 +430,7 @@ class RouteCache:
         return answers
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all requests and answers."""
         self._shared.clear()
         self._missing.clear()
         self.requests.clear()
@@ -408,11 +439,13 @@ class RouteCache:
     def learn(
         self, frame: bytes, key: bytes, opaque_at: int, opaque_size: int, rest_at: int, view: RouteView
     ) -> _Known | None:
-        """Store the request of one complete frame and return its answer; None if it must be handled in full.
+        """Store the request of one complete frame and return it with its answer.
+
+        Return None if the cache must not answer the request, so that its handler must answer it.
 
         Args:
             opaque_at: Position of the opaque in the frame.
-            rest_at: As for :class:`_Known`.
+            rest_at: See :class:`_Known`.
         """
         size, word = _LENGTHS.unpack_from(frame)
         if size != 4 + (word & 0xFFFFFF) or size > HEADER_MAX - 16:
@@ -442,7 +475,7 @@ class RouteCache:
         return known
 
     def _miss(self, known: _Known, view: RouteView, opaque_size: int) -> None:
-        """Change an answer into the one that no broker has the topic."""
+        """Set the pieces of an answer which says that no broker has the topic."""
         asked = known.asked
         answer = no_route(asked.topic, is_5=asked.is_5)
         before, known.tail = _split_answer_header(asked.codec, answer.code, answer.remark)
@@ -453,7 +486,11 @@ class RouteCache:
         self.misses += 1
 
     def refresh(self, known: _Known, view: RouteView, opaque_size: int) -> bool:
-        """Update an answer from the table; False if the request must be stored anew or handled in full."""
+        """Update an answer from the table.
+
+        Return False if the update is not possible. The request must then be stored anew, or its handler must
+        answer it.
+        """
         if isinstance(known, _Missing):
             return known.holds(view)
         asked = known.asked
@@ -478,7 +515,7 @@ class RouteCache:
         return True
 
     def _share(self, asked: _Asked, view: RouteView) -> _Shared | None:
-        """Return the end of an answer; None if the request must be handled in full."""
+        """Return the end of an answer; None if there is no route, or if the end is too large to be cached."""
         settings = self.settings()
         shape = view.shape(asked.topic, order_conf=settings.order_message_enable)
         made_of = asked.codec, asked.dialect, shape
@@ -501,7 +538,7 @@ class RouteCache:
         return shared
 
     def _release(self, known: _Known) -> None:
-        """Release a request's last answer; forget the answer when no other request uses it."""
+        """Release the end of a request's answer; forget the end when no other request uses it."""
         shared = known.shared
         if shared is not None and self._shared.get(shared.made_of) is shared:
             shared.users -= 1
@@ -510,10 +547,10 @@ class RouteCache:
                 self.held_bytes -= _SHARED_COST + len(shared.content)
 
     def forget(self, key: bytes) -> None:
-        """Forget a request."""
+        """Forget a known request."""
         known = self.requests.pop(key, None)
         if known is None:
-            return  # the cache was emptied since this request was found
+            return  # the cache was emptied after the caller found this request
         self.held_bytes -= known.cost
         self._missing.pop(key, None)
         self._release(known)
@@ -526,11 +563,15 @@ def _read(
     opaque_size: int,
     admits: Callable[[Mapping[str, str], int], bool] | None,
 ) -> _Asked | None:
-    """Parse a header in full; None if its answer depends on more than the values in :class:`_Asked`."""
+    """Decode a request's header with the ordinary parser.
+
+    Return None if the header is invalid, if the request is no route query, or if its answer depends on more
+    than the values in :class:`_Asked`.
+    """
     try:
         header = decode_header(header_bytes, HeaderCodec(codec))
         fields = GetRouteFields.parse(header.ext_fields or {})
-    except (ValueError, RemoteProtocolError, FieldError):  # such as an unknown header codec
+    except (ValueError, RemoteProtocolError, FieldError):  # for example an unknown header codec
         return None
     if header.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or header.flag != 0:
         return None
@@ -545,7 +586,7 @@ def _read(
 
 
 def _is_opaque(header_bytes: bytes, header: Header, start: int, end: int) -> bool:
-    """Return whether the digits from ``start`` to ``end`` are the opaque and nothing else."""
+    """Return True if the digits from ``start`` to ``end`` are the opaque and nothing else."""
     digits = header_bytes[start:end]
     if header.opaque != int(digits):
         return False
@@ -558,7 +599,7 @@ def _is_opaque(header_bytes: bytes, header: Header, start: int, end: int) -> boo
 
 
 def _split_answer_header(codec: HeaderCodec, code: int, remark: str | None) -> tuple[bytes, bytes]:
-    """Return the header of an answer, before and after its opaque."""
+    """Return an answer's header in two parts: before and after its opaque."""
     whole = encode_header(
         Header(code, LanguageCode.PYTHON.name, VERSION, 1, FLAG_RESPONSE, remark, None), codec
     )

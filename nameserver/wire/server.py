@@ -1,7 +1,7 @@
-"""The server of RocketMQ's protocol: connections, dispatch, and a mode's actions on connections.
+"""The server of RocketMQ's protocol: connections, dispatch, and the actions on connections for a mode.
 
-The route cache answers route queries. Other reads are decided immediately on the view. Requests that may
-change something go to the mode. The dispatch uses a mode only through :class:`Consistency`.
+The route cache answers route queries. Other reads are answered at once from the view. Requests that may
+change something go to the mode. This module uses a mode only through the interface :class:`Consistency`.
 """
 
 from __future__ import annotations
@@ -68,15 +68,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Bound in bytes of the large registrations that a member of a group handles at once. It refuses
-#: registrations that it has read but cannot answer within :data:`ANSWER_WITHIN_S`; registrations not read yet
-#: just wait. A few of them keep all members busy.
+#: Largest size in bytes of all large registrations that a member of a group reads at the same time. Further
+#: registrations wait unread.
+#: Without this bound, the member would read registrations that it cannot answer within
+#: :data:`ANSWER_WITHIN_S`, and would have to refuse them. A few large registrations keep all members busy.
 RAFT_LARGE_FRAMES_MAX: Final = 8 * 1024 * 1024
 #: Longest time in seconds from a request's arrival to its answer. Source: docs/raft-rules.md, rule 2.
 ANSWER_WITHIN_S: Final = 2.5
 
 
-#: The group of requests, by code, in whose times a request counts.
+#: Group of each request code. The response times of all requests of a group are counted together.
 GROUPS: Final[Mapping[int, str]] = {
     **dict.fromkeys(SERVED, "admin"),
     **dict.fromkeys(READS, "list"),
@@ -89,20 +90,21 @@ GROUPS: Final[Mapping[int, str]] = {
 
 
 class NameServer:
-    """Serves RocketMQ's protocol from a mode; implements the mode's :class:`Effects`.
+    """Serves RocketMQ's protocol and passes changes to a mode; implements the mode's :class:`Effects`.
 
-    It is made before the mode, because the mode needs its effects; :meth:`start` connects both.
+    The server is made before the mode, because the mode needs the server's effects. :meth:`start` gives the
+    mode to the server.
 
     Args:
-        group: Owns the tasks of requests that wait for the mode, and of questions to other nameservers.
+        group: Task group for requests that wait for the mode, and for questions to other nameservers.
 
     Attributes:
         reloads: Files that are read again while this process runs.
         tls_files: Files of TLS on this port; None without TLS.
 
     Raises:
-        TlsSettingError: If those cannot be used.
-        ConfigError: If a hook, or the production environment, cannot be used as it is set.
+        TlsSettingError: The files of TLS cannot be used.
+        ConfigError: A hook, or the production environment, cannot be used as configured.
     """
 
     def __init__(self, *, settings: LiveSettings, group: asyncio.TaskGroup) -> None:
@@ -110,32 +112,35 @@ class NameServer:
         self.group = group
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
-        self._mode: Consistency  # set in start(): no connection exists before
+        self._mode: Consistency  # set in start(), before the first connection
         self._kv_print: KvPrint | None = None
         self._settings_seen: NamesrvSettings | None = None
         self._freshness = DEFAULT
-        # Set while requests that waited for a barrier are answered: their view, or the reason of the refusal.
+        # Set while requests that waited for a barrier are answered: the view that they read, or (in _refused)
+        # the error with which they are answered.
         self._barrier_view: RouteView | None = None
         self._view_seen: RouteView | None = None
         self._refused: NoQuorum | None = None
-        self._passed = self._barrier_passed  # always the same object, because the mode compares it
+        # Always pass this one object: the mode compares callbacks by identity, and each access to the method
+        # makes a new object.
+        self._passed = self._barrier_passed
         self._notices = Notices(group)
         self.notify_min_broker = self._notices.send
-        self._notifies = settings.current.notify_min_broker_id_changed  # not changed at run time
+        self._notifies = settings.current.notify_min_broker_id_changed  # read once: a change needs a restart
         self.audit = AuditLog()
         self.production: Production | None = None
         if settings.current.cluster_test:
-            # import it only here, because aiohttp takes 0.15 s to load
+            # Import this only if needed: it loads aiohttp, which takes 0.15 s.
             from routekeeper.nameserver.production.asking import Production
 
             self.production = Production(settings, group)
-        #: For each port with a certificate (raft, wire, http): returns the seconds until the certificate
+        #: For each port (raft, wire, http): a function that returns the seconds until the port's certificate
         #: expires.
         self.expirations: dict[str, Callable[[], float]] = {}
         current = settings.current
         self._access = AccessControl(current)
-        # Refusals have a log of their own: else strangers could use up the bounded number of lines about
-        # changes.
+        # Refusals have their own log with its own limit of lines. Otherwise strangers could cause so many
+        # refusals that changes are no longer logged.
         self._refusals = Refusals(audit_log.log)
         #: Files that are read again when they change.
         self.reloads: list[WatchedFiles[Any]] = []
@@ -168,14 +173,14 @@ class NameServer:
         self.hooks = ServerHooks(hooks, time.perf_counter)
         self._hooked = bool(hooks)
         handlers = self.hooks.wrap(handlers)
-        if self._access.is_needed:  # before the hooks, so that strangers cannot use up the hooks' time
+        if self._access.is_needed:  # check access first: a stranger's request must not reach the hooks
             handlers = {code: partial(self._checked, handler) for code, handler in handlers.items()}
         self.wire = RemotingServer(
             handlers=handlers,
             group=group,
             limits=limits,
             closed=self._closed,
-            fast_path=None if hooks else self.cache.reader,  # hooks see route queries, too
+            fast_path=None if hooks else self.cache.reader,  # hooks must see route queries, too
             backlog=current.socket_backlog,
             tls=self.tls_files.value if self.tls_files is not None else None,
             groups=GROUPS,
@@ -183,19 +188,19 @@ class NameServer:
 
     @property
     def uptime_s(self) -> float:
-        """Seconds since this process began to serve."""
+        """Seconds since this server was made."""
         return self._loop.time() - self._started_at
 
     def add_certificate(self, port: str, files: PortFiles) -> None:
-        """Add the files of a port's certificate to :attr:`expirations` and :attr:`reloads`."""
+        """Add a port's certificate to :attr:`expirations`, and its files to :attr:`reloads`."""
         self.expirations[port] = lambda: files.left_s
         self.reloads.append(files.files)
 
     async def start(self, consistency: Consistency) -> str:
-        """Bind and serve; return the bound ``host:port``.
+        """Bind the port and serve; return the bound ``host:port``.
 
         Raises:
-            OSError: If the address cannot be bound.
+            OSError: The address cannot be bound.
         """
         self._mode = consistency
         self.audit.timeline = consistency.timeline
@@ -208,7 +213,7 @@ class NameServer:
         return await self.wire.start(host, port)
 
     async def close(self, *, drain_s: float) -> None:
-        """Stop accepting, answer what is in flight for at most ``drain_s`` seconds, close the rest."""
+        """Stop accepting, answer requests in flight for at most ``drain_s`` seconds, then close."""
         if self.tls_files is not None:
             self.tls_files.close()
         await self.wire.close(drain_s=drain_s)
@@ -225,7 +230,7 @@ class NameServer:
     # -- effects of a mode ---------------------------------------------------------------------------
 
     def close_connection(self, origin: ConnectionId) -> None:
-        """Close a connection over which an evicted broker registered, after its requests in flight."""
+        """Close the connection of an evicted broker, after its requests in flight are answered."""
         connection = self.wire.connections.get(origin)
         if connection is None:
             return
@@ -238,7 +243,7 @@ class NameServer:
     # -- connections ---------------------------------------------------------------------------------
 
     def _take_tls(self, context: PortContext) -> None:
-        self.wire.tls.current = context  # existing connections go on
+        self.wire.tls.current = context  # only new connections use the new context
 
     def _closed(self, connection: Connection, *, by_us: bool) -> None:
         log.debug("connection closed connection=%s peer=%s by_us=%s", connection.id, connection.peer, by_us)
@@ -251,7 +256,7 @@ class NameServer:
         """Read the access file, and read it again when it changes.
 
         Raises:
-            ConfigError: If it cannot be used.
+            ConfigError: The file cannot be used.
         """
         try:
             files = WatchedFiles("access file", [file], self._access.read, self._take_accounts)
@@ -269,7 +274,7 @@ class NameServer:
     def _checked(
         self, handler: Handler, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None:
-        """Serve a request if accounts and networks allow it."""
+        """Serve a request if accounts and networks allow it; otherwise refuse and log it."""
         is_stranger = command.code != RequestCode.UNREGISTER_BROKER or self._is_stranger(connection, command)
         denied = self._access.denied(command, connection.host, is_stranger=is_stranger)
         if denied is None:
@@ -285,7 +290,7 @@ class NameServer:
         return command.reply(denied.code, remark=denied.remark)
 
     def _is_stranger(self, connection: Connection, command: RemotingCommand) -> bool:
-        """Return whether the broker that unregisters never registered over this connection."""
+        """Return True if a broker unregisters over a connection over which it never registered."""
         try:
             broker = broker_of_farewell(command)
         except FieldError:
@@ -295,7 +300,7 @@ class NameServer:
     # -- requests ------------------------------------------------------------------------------------
 
     def _readable_view(self) -> RouteView | None:
-        """Return the view with the freshness in force; None if a read must wait or be refused."""
+        """Return a view that is as fresh as the settings require; None if a read must wait or be refused."""
         settings = self._settings.current
         if settings is not self._settings_seen:
             self._settings_seen = settings
@@ -310,15 +315,16 @@ class NameServer:
             except (NoQuorum, FreshnessNotOffered):
                 return None
         if view is not self._view_seen and view is not None:
-            # the view of another table: its revisions, which identify answers, may be smaller
+            # This is the view of another table. The cache identifies answers by revisions, and the other
+            # table's revisions may be smaller.
             self._view_seen = view
             self.cache.clear()
         return view
 
     def _barrier_to_wait_for(self) -> int:
-        """Return the number of the barrier that a route query arriving now joins; 0 if it joins none.
+        """Return the number of the barrier that a route query arriving now joins; 0 if it joins no barrier.
 
-        Everything that arrives before the barrier is sent, on any connection, joins the same one.
+        All queries that arrive before the barrier is sent, on any connection, join the same barrier.
         """
         settings = self._settings.current
         if (
@@ -331,7 +337,7 @@ class NameServer:
         return self._mode.join_barrier(self._passed)
 
     def _barrier_passed(self, number: int, error: NoQuorum | None) -> None:
-        """Answer or refuse the requests that waited for a barrier, but no request that arrived later."""
+        """Answer or refuse the requests that waited for this barrier. Later requests are not affected."""
         try:
             if error is None:
                 self._barrier_view = self._mode.view(Freshness.STALE)
@@ -361,7 +367,10 @@ class NameServer:
     async def _ask_production(
         self, connection: Connection, command: RemotingCommand, unknown: Answer, *, deadline: float
     ) -> RemotingCommand:
-        """Answer a query for a topic that is unknown here with production's answer, or else with our own."""
+        """Return production's route as the answer to a query whose topic is unknown here.
+
+        If production does not know the topic either, return the answer ``unknown``.
+        """
         assert self.production is not None
         fields = GetRouteFields.parse(command.ext_fields)
         topic = fields.topic or ""
@@ -391,12 +400,13 @@ class NameServer:
         self, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand] | DeferredReply:
         if connection.unanswered >= self.wire.limits.unanswered_max:
-            return self._execute(connection, command)  # refuse it without handling it
+            # The connection refuses a request above this bound, so this coroutine will not be run.
+            return self._execute(connection, command)
         if self._notifies:
             addr = command.ext_fields.get("brokerAddr", "")
             self._notices.registered(ConnectionId(connection.id), connection.host, addr)
-        # Hooks see the answers that go through a reply object. Without hooks, only a later answer needs such
-        # an object.
+        # With hooks, every answer goes through a DeferredReply, which shows the answer to the hooks. Without
+        # hooks, only an answer that comes later needs a DeferredReply.
         later = DeferredReply(connection, command) if self._hooked else None
         host = charged_host(connection.host)
         answer = self._mode.register(
@@ -412,8 +422,9 @@ class NameServer:
         return SUCCESS if answer is DONE else _reply(command, answer)
 
     def _send_away(self, connection: Connection, command: RemotingCommand, answer: Answer) -> None:
-        """Have a connection closed after a refused route query, so that its client turns to another
-        nameserver; a broker's connection is its lease and stays.
+        """Close a connection after a refused route query, so that its client turns to another nameserver.
+
+        A broker's connection stays open, because its registration depends on the connection.
         """
         if (
             command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -435,7 +446,7 @@ def _send_later(
 
 
 def _may_be_asked(command: RemotingCommand, answer: Answer) -> bool:
-    """Return whether this answers a client's route query for a topic that is unknown here."""
+    """Return True if the answer says that the topic of a client's route query is unknown here."""
     return (
         command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
         and answer.code == ResponseCode.TOPIC_NOT_EXIST

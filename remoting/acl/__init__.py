@@ -1,9 +1,10 @@
-"""RocketMQ's access control list (4.9): accounts, signatures, and permissions. Pure.
+"""RocketMQ's access control list (4.9): accounts, signatures, permissions. Only loading.py accesses files.
 
 plain_yaml.py    the part of YAML that the files need, with line numbers
 addresses.py     addresses with wildcards and ranges, networks
 accounts.py      plain_acl.yml
-signing.py       signatures, and a server's own keys
+loading.py       access files on disk
+signing.py       signatures, and the keys with which requests are signed
 rules.py         permissions for each request code, at a broker and at a nameserver
 access.py        the decision on one request
 changes.py       requests that change plain_acl.yml

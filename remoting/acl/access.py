@@ -1,4 +1,4 @@
-"""The decision whether a request may be served: from networks, accounts, signatures and permissions."""
+"""The decision whether a request may be served: by networks, accounts, signatures and permissions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.logs import shortened
 
-#: First words of every remark that refuses a request by accounts; RocketMQ's brokers write the same.
+#: First words of every remark that refuses a request because of accounts, as in RocketMQ's brokers.
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
-#: The topic of traces: even an account that may publish nothing may write to it. Source:
+#: The topic of message traces. Even an account that may publish nothing else may write to this topic. Source:
 #: PlainPermissionManager.validate.
 _TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 #: Length of a signature in characters: base64 of 20 bytes.
@@ -27,12 +27,12 @@ _SIGNATURE_LENGTH: Final = 28
 
 
 class Denied(NamedTuple):
-    """Why a request is not served.
+    """The refusal of a request.
 
     Attributes:
         code: Code of the answer.
         remark: Remark of the answer.
-        access_key: The key that the request names, shortened; empty if it names none.
+        access_key: The access key that the request names, shortened; empty if the request names none.
     """
 
     code: int
@@ -41,7 +41,7 @@ class Denied(NamedTuple):
 
 
 class AccessDenied(Exception):
-    """A request that the accounts do not allow; the text is RocketMQ's."""
+    """Error: the accounts do not allow a request; the text is RocketMQ's."""
 
 
 def _claimed(request: RemotingCommand) -> str:
@@ -49,7 +49,7 @@ def _claimed(request: RemotingCommand) -> str:
 
 
 def outside_networks(request: RemotingCommand, host: str, networks: Networks | None) -> Denied | None:
-    """Return the refusal of an operator's request from outside the allowed networks; None if it may go on."""
+    """Return the refusal of a request from outside the allowed networks; None if it comes from inside."""
     if networks is None or networks.match(host):
         return None
     return Denied(
@@ -60,12 +60,12 @@ def outside_networks(request: RemotingCommand, host: str, networks: Networks | N
 
 
 def denied_by_rule(accounts: Accounts, request: RemotingCommand, host: str, rule: Rule) -> Denied | None:
-    """Return the refusal of a request at a broker; None if it may be served."""
+    """Return the refusal of a request at a broker; None if the request may be served."""
     return _denied(accounts, request, host, admin=rule.admin, needs=rule.needs)
 
 
 def denied_by_asks(accounts: Accounts, request: RemotingCommand, host: str, asks: Asks) -> Denied | None:
-    """Return the refusal of a request at a nameserver; None if it may be served."""
+    """Return the refusal of a request at a nameserver; None if the request may be served."""
     if asks is Asks.NOTHING:
         return None
     return _denied(accounts, request, host, admin=asks is Asks.ADMIN, needs=None)
@@ -79,7 +79,8 @@ def _denied(
     admin: bool,
     needs: Callable[[RemotingCommand], Iterable[Need]] | None,
 ) -> Denied | None:
-    # The cheapest check comes first, so that a stranger without a key costs no signature.
+    # The cheap checks come first, so that a stranger without a key cannot make this process compute
+    # signatures.
     try:
         if accounts.is_white(host):
             return None
@@ -97,7 +98,7 @@ def account_of(accounts: Accounts, fields: Mapping[str, str]) -> Account:
     """Return the account that a request names.
 
     Raises:
-        AccessDenied: If it names none, or an unknown one.
+        AccessDenied: The request names no account, or an unknown account.
     """
     access_key = fields.get(ACCESS_KEY)
     if access_key is None:
@@ -112,11 +113,11 @@ def check_signature(account: Account, fields: Mapping[str, str], body: bytes, *,
     """Check the signature of a request.
 
     Raises:
-        AccessDenied: If it is not the account's signature.
+        AccessDenied: The request does not carry the account's signature.
     """
     signature = fields.get(SIGNATURE, "")
     if len(signature) == _SIGNATURE_LENGTH:
-        # Do not copy the body: it may have 16 MiB.
+        # Pass the body separately: joining it to the fields would copy up to 16 MiB.
         code = hmac.new(account.secret_key.encode(), signed_content(fields, version=version), hashlib.sha1)
         code.update(body)
         if hmac.compare_digest(base64.b64encode(code.digest()), signature.encode("utf-8", "replace")):

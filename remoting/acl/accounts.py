@@ -1,8 +1,8 @@
-"""The accounts of ``plain_acl.yml``, RocketMQ 4.9's access file, read strictly.
+"""The accounts of ``plain_acl.yml``, RocketMQ 4.9's access file, parsed strictly.
 
-Source: PlainPermissionManager, PlainAccessConfig and Permission, RocketMQ 4.9. RocketMQ reads a mistake as
-DENY, and uses the first of two accounts with the same name. This module refuses such a file and names the
-line.
+Source: PlainPermissionManager, PlainAccessConfig and Permission, RocketMQ 4.9. RocketMQ treats a mistake as
+DENY, and uses the first of two accounts with the same name. This module refuses a file with such a fault, and
+the error names the line.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from routekeeper.remoting.acl.plain_yaml import Items, Members, Node, Text, Yaml
 from routekeeper.remoting.codes import RETRY_PREFIX
 from routekeeper.remoting.route import DataVersion
 
-#: Largest access file in bytes.
+#: Largest size of an access file in bytes.
 FILE_SIZE_MAX: Final = 1024 * 1024
-#: Bound of the entries of white lists in all files, because a host is compared with each of them.
+#: Largest number of white list entries in all files together: each new host is compared with every entry.
 WHITE_MAX: Final = 1024
-#: Bound of the hosts for which the process remembers whether they are on a white list.
+#: Largest number of hosts for which the process remembers whether they are on a white list.
 HOSTS_MAX: Final = 4096
-#: Shortest key, in characters. Source: ACCESS_KEY_MIN_LENGTH is 6, and a key must be longer.
+#: Shortest key, in characters. Source: RocketMQ's ACCESS_KEY_MIN_LENGTH is 6, and a key must be longer.
 KEY_LENGTH_MIN: Final = 7
 
 _TOP: Final = ("globalWhiteRemoteAddresses", "accounts", "dataVersion")
@@ -36,7 +36,7 @@ _VERSION: Final = ("counter", "timestamp", "stateVersion")
 
 
 class Permission(IntFlag):
-    """A permission for a topic or a group."""
+    """A permission for a topic or a group. PUB allows sending, SUB allows consuming."""
 
     DENY = 0
     PUB = 1
@@ -52,15 +52,15 @@ PERMISSIONS: Final = MappingProxyType(
         "SUB|PUB": Permission.PUB | Permission.SUB,
     }
 )
-"""Permissions by their spelling in the file."""
+"""Permissions by the words for them in the access file."""
 
 
 class AclFileError(ValueError):
-    """An access file that cannot be used; the message names file and line, and holds no secret."""
+    """Error: an access file cannot be used. The message names file and line, and contains no secret."""
 
 
 def group_resource(group: str) -> str:
-    """Return the resource name of a group: a group and its retry topic are one resource."""
+    """Return the resource name of a consumer group. A group and its retry topic are one resource."""
     return RETRY_PREFIX + group
 
 
@@ -69,9 +69,10 @@ class Account:
     """One account.
 
     Attributes:
-        white: Addresses from which a request that only names the account may do everything.
+        white: Addresses from which a request needs no signature. Such a request may do everything if it
+            names the account.
         perms: Permissions by name of topic or group, see :func:`group_resource`.
-        topic_perms, group_perms: The same in the file's spelling.
+        topic_perms, group_perms: The same permissions, spelled as in the file.
     """
 
     access_key: str
@@ -99,7 +100,7 @@ class Accounts:
     """The accounts of all access files together.
 
     Attributes:
-        files: Files by name, in the order of reading.
+        files: Content of each file by file name, in the order in which the files were read.
     """
 
     files: Mapping[str, AclFile]
@@ -108,7 +109,7 @@ class Accounts:
     _known: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
 
     def is_white(self, host: str) -> bool:
-        """Return whether requests of a host need no account. The result is cached, because lists are long."""
+        """Return True if requests from a host need no account; cache the result, because lists are long."""
         known = self._known.get(host)
         if known is None:
             if len(self._known) >= HOSTS_MAX:
@@ -121,7 +122,7 @@ def merge_files(files: Mapping[str, AclFile]) -> Accounts:
     """Merge the content of several files.
 
     Raises:
-        AclFileError: If two name one account, or there are too many white lists.
+        AclFileError: Two files name the same account, or the white lists have too many entries.
     """
     by_key: dict[str, Account] = {}
     owner: dict[str, str] = {}
@@ -138,13 +139,13 @@ def merge_files(files: Mapping[str, AclFile]) -> Accounts:
 
 
 def parse_acl_file(content: bytes, name: str) -> AclFile:
-    """Read one access file.
+    """Parse one access file.
 
     Args:
-        name: Of the file, for errors.
+        name: Name of the file, for errors.
 
     Raises:
-        AclFileError: If anything in it is unknown or wrong.
+        AclFileError: The file contains something that is unknown or wrong.
     """
     if len(content) > FILE_SIZE_MAX:
         raise AclFileError(f"{name}: {len(content)} bytes, allowed are {FILE_SIZE_MAX}")
@@ -302,7 +303,7 @@ def spell_permission(permission: Permission) -> str:
 
 
 def encode_acl_file(file: AclFile) -> bytes:
-    """Return the text of an access file; RocketMQ 4.9 reads it, too. Comments of the former text are lost."""
+    """Return the text of an access file, in a form that RocketMQ 4.9 can read. It has no comments."""
     lines = ["globalWhiteRemoteAddresses:" if file.white else "globalWhiteRemoteAddresses: []"]
     lines += _list((entry.text for entry in file.white), "")
     lines.append("accounts:" if file.accounts else "accounts: []")

@@ -1,7 +1,8 @@
-"""Addresses as plain_acl.yml names them, with wildcards and ranges, and networks. Nothing is resolved.
+"""Addresses in the forms of plain_acl.yml, with wildcards and ranges, and networks. No name is resolved.
 
-Source: RemoteAddressStrategyFactory, RocketMQ 4.9. Two differences: parts after a wildcard or a range count,
-too (``10.0.*.5`` is not all of ``10.0``); and a range may begin and end at 0.
+Source: RemoteAddressStrategyFactory, RocketMQ 4.9. This module differs in two points. The parts of an
+address after a wildcard or a range must match, too: ``10.0.*.5`` does not match all of ``10.0``. And a range
+may begin and end at 0.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 #: Patterns that match every host.
 _EVERYBODY: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
-#: Bound of the alternatives of one pattern.
+#: Largest number of alternatives (addresses in braces or between commas) of one pattern.
 _ALTERNATIVES_MAX: Final = 1024
 _DECIMAL: Final = re.compile(r"[0-9]{1,3}")
 _HEX: Final = re.compile(r"[0-9A-Fa-f]{1,4}")
@@ -28,7 +29,7 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class AddressError(ValueError):
-    """A text that names no addresses; the message is one line."""
+    """Error: a text names no valid addresses; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Addresses:
     """A set of addresses.
 
     Attributes:
-        text: As it is written.
+        text: The set as it is written in the file.
     """
 
     text: str
@@ -44,7 +45,11 @@ class Addresses:
     _patterns: tuple[tuple[range, ...], ...]
 
     def match(self, host: str) -> bool:
-        """Say whether a host is one of them; its text is an IP address, with or without brackets and zone."""
+        """Return True if a host is in the set.
+
+        Args:
+            host: An IP address; brackets and an IPv6 zone are ignored.
+        """
         if self._everybody:
             return True
         parts = _parts_of(host)
@@ -58,10 +63,10 @@ def _within(part: int, allowed: range) -> bool:
 
 
 def parse_addresses(text: str) -> Addresses:
-    """Read one entry of a white list.
+    """Parse one entry of a white list.
 
     Raises:
-        AddressError: If the text has none of the allowed forms.
+        AddressError: The text has none of the allowed forms.
     """
     entry = text.strip()
     if entry in _EVERYBODY:
@@ -145,23 +150,23 @@ class Networks:
     """Networks from which requests are allowed.
 
     Attributes:
-        text: As it is written.
+        text: The networks as they are written in the setting.
     """
 
     text: str
     _networks: tuple[_Network, ...]
 
     def match(self, host: str) -> bool:
-        """Say whether a host is in one of them."""
+        """Return True if a host is in one of the networks."""
         address = _address_of(host)
         return address is not None and any(address in network for network in self._networks)
 
 
 def parse_networks(text: str) -> Networks:
-    """Read networks in CIDR form, separated by commas; an address alone is a network of one.
+    """Parse networks in CIDR form, separated by commas. A single address is a network of one address.
 
     Raises:
-        AddressError: If an item is no network, or the text names no network.
+        AddressError: An item is not a network, or the text contains no items.
     """
     parts: Sequence[str] = [part.strip() for part in text.split(",") if part.strip()]
     networks: list[_Network] = []

@@ -1,7 +1,7 @@
-"""Requests 50, 51, 53 and 54 of RocketMQ 4.9, which change or show the accounts of a broker.
+"""Requests 50 to 54 of RocketMQ 4.9, which change or show the accounts of a broker.
 
-Source: PlainPermissionManager and AdminBrokerProcessor, RocketMQ 4.9. Two differences: no answer holds a
-secret, and no path of the caller's choice is opened.
+Source: PlainPermissionManager and AdminBrokerProcessor, RocketMQ 4.9. There are two differences: no answer
+contains a secret, and only the known access files are opened, whatever path a request names.
 """
 
 from __future__ import annotations
@@ -29,24 +29,26 @@ from routekeeper.remoting.acl.accounts import (
 )
 from routekeeper.remoting.acl.addresses import AddressError, parse_addresses
 
-#: Text in place of a secret in answers. It is too short for a secret, so that no client can write it back.
+#: Text in place of a secret in answers. It is too short to be a secret, so no client can store it as a
+#: secret.
 MASK: Final = "******"
 _COMMA: Final = re.compile(r",(?![^{]*\})")
 
 
 class ChangeFailed(Exception):
-    """A change that is not made; the text is the answer's remark."""
+    """Error: a change cannot be made; the text is the remark of the answer."""
 
 
 def put_account(
     accounts: Accounts, fields: Mapping[str, str], *, default_file: str, now_ms: int
 ) -> tuple[str, bytes]:
-    """Return the file to write, and its text, when an account is created or changed (50).
+    """Return the name and the new text of the file that must be written to put an account (request 50).
 
-    Absent arguments do not change an existing account, except for ``admin``.
+    To put an account is to create or to change it. An absent argument leaves an existing account's value
+    unchanged. There is one exception: without the argument ``admin``, the account is no longer an admin.
 
     Raises:
-        ChangeFailed: If the resulting account could not be used.
+        ChangeFailed: The resulting account would be invalid.
     """
     access_key, secret_key = fields.get("accessKey", ""), fields.get("secretKey", "")
     if len(access_key) < KEY_LENGTH_MIN or len(secret_key) < KEY_LENGTH_MIN:
@@ -74,10 +76,10 @@ def put_account(
 
 
 def delete_account(accounts: Accounts, fields: Mapping[str, str], *, now_ms: int) -> tuple[str, bytes]:
-    """Return the file to write, and its text, when an account is deleted (51).
+    """Return the name and the new text of the file that must be written to delete an account (request 51).
 
     Raises:
-        ChangeFailed: If it is not there.
+        ChangeFailed: The account does not exist.
     """
     access_key = fields.get("accessKey", "")
     name = _file_of(accounts, access_key)
@@ -92,10 +94,11 @@ def delete_account(accounts: Accounts, fields: Mapping[str, str], *, now_ms: int
 def put_white(
     accounts: Accounts, fields: Mapping[str, str], *, default_file: str, now_ms: int
 ) -> tuple[str, bytes]:
-    """Return the file to write, and its text, when its white list is replaced (53).
+    """Return the name and new text of the file that must be written to replace a white list (request 53).
 
     Raises:
-        ChangeFailed: If an entry names no addresses, or the file is none of the access files.
+        ChangeFailed: The request contains no list, or an entry of the list is not valid, or the request names
+            a file that is not an access file.
     """
     listed = fields.get("globalWhiteAddrs")
     name = fields.get("aclFileFullPath") or default_file
@@ -109,12 +112,12 @@ def put_white(
 
 
 def encode_versions(accounts: Accounts) -> str:
-    """Return the versions of all access files as JSON (52)."""
+    """Return the versions of all access files as JSON (request 52)."""
     return orjson.dumps({name: file.data_version.to_json() for name, file in accounts.files.items()}).decode()
 
 
 def encode_accounts(accounts: Accounts) -> bytes:
-    """Return all white lists and accounts as JSON, the secrets masked (54)."""
+    """Return all white lists and accounts as JSON, with masked secrets (request 54)."""
     return orjson.dumps(
         {
             "globalWhiteAddrs": [entry.text for entry in accounts.white],

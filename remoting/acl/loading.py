@@ -1,4 +1,7 @@
-"""Access files on disk: their names, their content, and warnings about readable files. Blocks."""
+"""Find and read the access files on disk, and warn about files that other users may read.
+
+Each function blocks while it reads the disk.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from routekeeper.remoting.acl.accounts import (
 from routekeeper.remoting.acl.signing import Keys, parse_keys
 from routekeeper.remoting.files import read_regular
 
-#: Bounds of the access files of one server, and of their folders.
+#: Largest number of access files of one server; also the largest number of folders with access files.
 FILES_MAX: Final = 100
 _KEYS_SIZE_MAX: Final = 64 * 1024
 
@@ -28,10 +31,11 @@ def read_accounts(paths: Sequence[Path], *, may_lack: Path | None = None) -> Acc
     """Return the accounts and white lists of all access files together.
 
     Args:
-        may_lack: A file that may be missing if there are others; it then counts as empty.
+        may_lack: A file that may be missing if ``paths`` contains other files. The missing file counts as
+            empty.
 
     Raises:
-        AclFileError: If one of them cannot be used.
+        AclFileError: A file cannot be used.
     """
     files: dict[str, AclFile] = {}
     for path in paths:
@@ -48,10 +52,10 @@ def read_accounts(paths: Sequence[Path], *, may_lack: Path | None = None) -> Acc
 
 
 def read_keys(path: Path) -> Keys:
-    """Return the keys in a file of the form of ``tools.yml``.
+    """Return the keys in a file that has the form of RocketMQ's ``tools.yml``.
 
     Raises:
-        AclFileError: If it cannot be used.
+        AclFileError: The file cannot be used.
     """
     try:
         return parse_keys(read_regular(path, size_max=_KEYS_SIZE_MAX))
@@ -62,9 +66,9 @@ def read_keys(path: Path) -> Keys:
 
 
 def acl_folders(folder: Path) -> list[Path]:
-    """Return a folder and its subfolders, as RocketMQ 4.9 searches them; none if it does not exist.
+    """Return a folder and its subfolders, as RocketMQ 4.9 searches them; empty if it does not exist.
 
-    Hidden ones are left out: those of Kubernetes hold the files a second time.
+    Hidden folders are skipped: Kubernetes keeps a second copy of mounted files in hidden folders.
     """
     return list(_folders(folder, FILES_MAX)) if folder.is_dir() else []
 

@@ -1,9 +1,15 @@
-"""The part of YAML that RocketMQ's access files use, with the line of each value; the rest is refused.
+"""The part of YAML that RocketMQ's access files use, with the line of each value. Other YAML is refused.
 
-Mappings and lists by indentation, lists in brackets on one line, plain and quoted values on one line,
-comments. There are no tags, anchors, aliases, merge keys or folded texts, so a small file cannot become large
-in memory. A value is the text in the file: it never becomes a number, a date or a truth value. A library
-would convert values, and lose the line numbers for errors.
+The module reads:
+
+- mappings and lists by indentation;
+- lists in brackets on one line;
+- plain and quoted values on one line;
+- comments.
+
+The module refuses tags, anchors, aliases, merge keys and folded texts, so a small file cannot become large in
+memory. A value stays the text in the file: the value never becomes a number, a date or a boolean. A YAML
+library would convert values, and would lose the line numbers that errors name.
 """
 
 from __future__ import annotations
@@ -13,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-#: Deepest nesting; the real files have three levels.
+#: Deepest nesting. Access files have three levels.
 DEPTH_MAX: Final = 8
-#: Longest line in characters; the longest real ones have 300.
+#: Longest line in characters. The longest lines in real access files have 300 characters.
 LINE_MAX: Final = 4096
 
 _KEY: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*) *:(?: +(.*)|$)")
@@ -29,8 +35,8 @@ _ESCAPES: Final = {'"': '"', "\\": "\\", "/": "/", "n": "\n", "t": "\t", " ": " 
 #: Characters that have a special meaning at the start of a value.
 _INDICATORS: Final = "&*!|>%@`{}[],?:#\"'"
 _NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
-#: Plain texts that YAML 1.1 reads as something else, so that RocketMQ would see another text: octal and other
-#: numbers, truth values, dates. Whole decimal numbers stay as they are.
+#: Plain texts that YAML 1.1 does not read as the same text: octal and other numbers, booleans, dates.
+#: RocketMQ would see another value. Whole decimal numbers are not listed, because their text stays the same.
 _OTHER: Final = re.compile(
     r"[-+]?0[0-7_]+|[-+]?0[xX][0-9A-Fa-f_]+|[-+]?0b[01_]+|[-+]?[0-9][0-9_]*(?::[0-9.]+)+|\+[0-9]+|[-+]?[0-9]+_[0-9_]*"
     r"|[-+]?[0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+|[-+]?\.(?:inf|nan)"
@@ -41,7 +47,7 @@ _SAFE: Final = re.compile(r"[A-Za-z0-9_.%$/][A-Za-z0-9_.%$/=|*:,-]*")
 
 
 class YamlError(ValueError):
-    """A line that cannot be read; the message names it."""
+    """Error: a line cannot be read; the message names the line."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(f"line {line}: {message}")
@@ -52,8 +58,8 @@ class Text:
     """A value on one line.
 
     Attributes:
-        text: None if the file has no value.
-        is_plain: The file has it without quotes.
+        text: The value; None if the value is missing or is null.
+        is_plain: True if the value is written without quotes.
     """
 
     text: str | None
@@ -62,13 +68,13 @@ class Text:
 
     @property
     def is_ambiguous(self) -> bool:
-        """Return whether another reader of YAML would read it as something other than this text."""
+        """True if another YAML reader would not read the value as this same text."""
         return self.is_plain and self.text is not None and _OTHER.fullmatch(self.text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list."""
+    """A list, in the order of the file."""
 
     items: tuple[Node, ...]
     line: int
@@ -86,10 +92,10 @@ Node = Text | Items | Members
 
 
 def parse_yaml(content: bytes) -> Node:
-    """Return the value that a file holds.
+    """Return the value that a file contains.
 
     Raises:
-        YamlError: If the file uses anything beyond the part of YAML that this module knows.
+        YamlError: The file uses YAML that this module does not read.
     """
     try:
         text = content.decode("utf-8-sig")
@@ -138,7 +144,7 @@ class _Reader:
         while (line := self._next()) is not None and line.indent == indent and _is_item(line.text):
             rest = line.text[1:].lstrip(" ")
             if _KEY.match(rest):
-                # "- key: value" begins a mapping that is indented by the dash.
+                # "- key: value" begins a mapping, whose indentation is the position of the key.
                 line.indent, line.text = indent + len(line.text) - len(rest), rest
                 items.append(self._block(line.indent, depth + 1))
                 continue
@@ -159,7 +165,7 @@ class _Reader:
         return Members(members, first)
 
     def _value(self, line: _Line, rest: str, indent: int, depth: int, *, of_key: bool = False) -> Node:
-        """Return the value behind a key or a dash, on its line or indented below it."""
+        """Return the value after a key or a dash: on the same line, or indented below it."""
         self._at += 1
         if rest:
             return _on_line(rest, line.number)
@@ -246,7 +252,7 @@ def _flow(text: str, line: int) -> list[Node]:
 
 
 def _scalar(text: str, line: int) -> tuple[Text, str]:
-    """Return a value at the start of a text, and the rest of the text."""
+    """Return the value at the start of a text, and the remaining text."""
     if text.startswith('"'):
         match = _DOUBLE.match(text)
         if match is None:
@@ -276,7 +282,7 @@ def _unescape(text: str, line: int) -> str:
 
 
 def spell_text(text: str) -> str:
-    """Write a value so that :func:`parse_yaml` and every other reader of YAML read the same value."""
+    """Return a value in a spelling that :func:`parse_yaml` and every other YAML reader read as this value."""
     if _SAFE.fullmatch(text) and not text.endswith(":") and text not in _NULLS and not _OTHER.fullmatch(text):
         return text
     spelt = "".join(

@@ -1,11 +1,13 @@
-"""Requirements of each request code, at a broker and at a nameserver.
+"""Permissions that each request code requires, at a broker and at a nameserver.
 
-Source: PlainAccessValidator.parse and Permission.ADMIN_CODE, RocketMQ 4.9. These are stricter than there, as
-later releases are or because 4.9 forgot them:
+Source: PlainAccessValidator.parse and Permission.ADMIN_CODE, RocketMQ 4.9. The rules here are stricter than
+RocketMQ 4.9 in three points. In each point, later releases of RocketMQ have the stricter rule, too, or 4.9
+lacks the rule by mistake:
 
-- 320 and 361 need the same as 310 and 11;
-- a send to a retry topic needs that topic's group, and not the group that the sender names;
-- every request that leaves an audit line, or concerns accounts, needs an admin.
+- request 320 needs the same permissions as 310, and request 361 the same as 11;
+- a send to a retry topic needs the permission for that topic's group. The group that the sender names does
+  not count;
+- every request that is written to the audit log, or that concerns accounts, needs an admin.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from routekeeper.remoting.codes import RETRY_PREFIX, RequestCode
 from routekeeper.remoting.command import RemotingCommand
 
 Need = tuple[str, Permission]
-"""A topic or a group, as a resource, and the required permission."""
+"""The resource name of a topic or a group, and the permission that a request needs for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +32,10 @@ class Rule:
     """Requirements of one request code at a broker.
 
     Attributes:
-        says: The requirements in words, for the documents.
-        admin: Only an account with ``admin: true`` may send it.
-        needs: Returns topics and groups with the required permissions; it may raise as decoding does.
+        says: The requirements in words, for the documentation.
+        admin: True if only an account with ``admin: true`` may send the request.
+        needs: Returns the required permissions for topics and groups. Raises the errors of decoding if the
+            request cannot be decoded.
     """
 
     says: str
@@ -154,7 +157,7 @@ BROKER_RULES: Final[Mapping[int, Rule]] = MappingProxyType(
         ),
     }
 )
-"""What each request code needs at a broker that checks."""
+"""Requirements of each request code, at a broker that checks access."""
 
 
 def broker_rule(code: int) -> Rule:
@@ -163,7 +166,7 @@ def broker_rule(code: int) -> Rule:
 
 
 class Kind(Enum):
-    """The kinds of requests at a nameserver; the value describes each mode's requirement."""
+    """The kinds of requests at a nameserver; the value is the kind's name in texts for people."""
 
     READ = "read"
     BROKER = "of brokers"
@@ -209,14 +212,14 @@ NAMESRV_KINDS: Final[Mapping[int, Kind]] = MappingProxyType(
         ),
     }
 )
-"""The kind of each request code at a nameserver."""
+"""Kind of each request code at a nameserver. A code that is missing here counts as a change."""
 
 MODES: Final = ("off", "admin", "all")
-"""How much a nameserver checks."""
+"""Values of the setting that says which requests a nameserver checks: none, only changes, or all requests."""
 
 
 class Asks(Enum):
-    """The account that a request needs; the value describes it in words."""
+    """The account that a request needs; the value describes the account in words."""
 
     NOTHING = "nothing"
     ACCOUNT = "an account"
@@ -224,10 +227,11 @@ class Asks(Enum):
 
 
 def namesrv_asks(code: int, mode: str, *, is_stranger: bool = True) -> Asks:
-    """Return what a request needs at a nameserver; a code without a kind counts as a change.
+    """Return the account that a request needs at a nameserver. A code without a kind counts as a change.
 
     Args:
-        is_stranger: The request's broker never registered over this connection; only used for 104.
+        is_stranger: True if the request's broker never registered over this connection. This matters only for
+            request 104 (unregistration).
     """
     kind = NAMESRV_KINDS.get(code, Kind.CHANGE)
     if mode == "off":
@@ -240,6 +244,6 @@ def namesrv_asks(code: int, mode: str, *, is_stranger: bool = True) -> Asks:
 
 
 def is_change(code: int, *, is_stranger: bool = True) -> bool:
-    """Return whether ``--admin-networks`` restricts a request at a nameserver."""
+    """Return True if ``--admin-networks`` restricts a request at a nameserver."""
     kind = NAMESRV_KINDS.get(code, Kind.CHANGE)
     return kind is Kind.CHANGE or (kind is Kind.UNREGISTRATION and is_stranger)

@@ -21,13 +21,13 @@ from routekeeper.remoting.command import RemotingCommand
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
 SECURITY_TOKEN: Final = "SecurityToken"
-#: Clients before 4.9.4 added this argument after they had signed.
+#: Clients before 4.9.4 add this argument after they have signed, so their signature does not cover it.
 #: Source: PlainAccessResource.parse, RocketMQ 5.3.2.
 _ADDED_LATER: Final = "_UNIQUE_KEY_QUERY"
 
 
 def signed_content(fields: Mapping[str, str], *, version: int) -> bytes:
-    """Return the text that a signature covers: the arguments' values, in the order of their names.
+    """Return the bytes of the fields that a signature covers: the values, in the order of their names.
 
     Args:
         version: Release of the sender.
@@ -37,20 +37,20 @@ def signed_content(fields: Mapping[str, str], *, version: int) -> bytes:
         names.remove(SIGNATURE)
     if version < VERSION_4_9_4 and _ADDED_LATER in fields:
         names.remove(_ADDED_LATER)
-    # Java, too, writes "?" for one half of a surrogate pair.
+    # "replace" writes "?" for half of a surrogate pair, as Java does.
     return "".join([fields[name] for name in names]).encode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """An access key and its secret, with which requests are signed."""
+    """An access key and its secret, used to sign requests."""
 
     access_key: str
     secret_key: str = field(repr=False)
     security_token: str | None = field(default=None, repr=False)
 
     def signed(self, request: RemotingCommand) -> RemotingCommand:
-        """Return the request with its signature."""
+        """Return the request with access key and signature."""
         fields = {name: value for name, value in request.ext_fields.items() if name != SIGNATURE}
         fields[ACCESS_KEY] = self.access_key
         if self.security_token is not None:
@@ -59,16 +59,16 @@ class Keys:
         return msgspec.structs.replace(request, ext_fields=fields)
 
     def sign(self, fields: Mapping[str, str], body: bytes) -> str:
-        """Return the signature of a request."""
+        """Return the signature for the fields and the body of a request."""
         content = signed_content(fields, version=VERSION_4_9_4) + body
         return base64.b64encode(hmac.digest(self.secret_key.encode(), content, hashlib.sha1)).decode()
 
 
 def parse_keys(content: bytes) -> Keys:
-    """Read a file of the form of RocketMQ's ``tools.yml``: accessKey, secretKey, perhaps securityToken.
+    """Parse a file in the form of RocketMQ's ``tools.yml``: accessKey, secretKey, optional securityToken.
 
     Raises:
-        ValueError: If it has another form; the message names the line and holds no secret.
+        ValueError: The file has another form. The message names the line and contains no secret.
     """
     document = parse_yaml(content)
     if not isinstance(document, Members):

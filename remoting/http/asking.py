@@ -1,4 +1,4 @@
-"""Requests to an address server over HTTP, on the event loop and within a time."""
+"""HTTP requests to an address server, on the event loop and with a time limit."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ANSWER_SIZE_MAX: Final = 64 * 1024
 
 
 class AddressServerFailure(Exception):
-    """An address server named no nameserver; the message says why."""
+    """The address server named no nameserver; the message gives the reason."""
 
 
 class _Resolver(AbstractResolver):
-    """Looks names up in threads of its own, so that a slow look-up delays no other work."""
+    """Resolver that looks up names in separate threads, so that a slow look-up delays no other work."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
@@ -42,14 +42,14 @@ class _Resolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Do nothing, because nothing is held open."""
+        """Do nothing, because this resolver holds nothing open."""
 
 
 class AddressServer:
-    """An address server and the connection to it.
+    """Client of an address server, which is an HTTP server with a page that lists the nameservers' addresses.
 
     Args:
-        within_s: Longest wait for an answer.
+        within_s: Longest wait for an answer, in seconds.
     """
 
     def __init__(self, *, within_s: float) -> None:
@@ -59,10 +59,10 @@ class AddressServer:
         )
 
     async def nameservers(self, url: str) -> tuple[str, ...]:
-        """Return the addresses that a page names, at least one.
+        """Fetch the page at ``url`` and return the addresses in it, at least one.
 
         Raises:
-            AddressServerFailure: If there is none.
+            AddressServerFailure: If the page cannot be fetched, or if it names no address.
         """
         try:
             addrs = addresses_in(await self._get(url))

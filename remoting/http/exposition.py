@@ -1,4 +1,4 @@
-"""Histograms as Prometheus' client library wants them; pure."""
+"""Conversion of histograms into the metrics of Prometheus' client library. Does no I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from routekeeper.remoting.histogram import Histogram
 
 
 def histograms(name: str, help_: str, by_labels: Iterable[tuple[Mapping[str, str], Histogram]]) -> Metric:
-    """Return a metric of histograms by their labels."""
+    """Return one metric that contains all given histograms, each with its labels."""
     made = Metric(name, help_, "histogram")
     for labels, histogram in by_labels:
         for part, of_sample, value in histogram.samples(labels):

@@ -1,7 +1,9 @@
-"""Check of a request's ``Host``, so that pages of other sites cannot read a loopback port.
+"""Check of a request's ``Host`` header, so that web pages of other sites cannot read a loopback port.
 
-The owner of a site can point its name at 127.0.0.1 (DNS rebinding). A browser then takes its page and the
-servers there for one origin. The page's requests have the site's own name. Pure.
+The owner of a site can make the site's name resolve to 127.0.0.1 (DNS rebinding). A browser then believes
+that a server on the user's machine belongs to that site, and lets the site's pages read this server's
+answers. The requests of such pages carry the site's name in ``Host``, so this check refuses the requests.
+Does no I/O.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ from routekeeper.remoting.addresses import canonical_host, is_loopback
 
 
 class AllowedHosts:
-    """The names under which requests are answered.
+    """Host names under which this port answers requests.
 
     Args:
-        loopback: The port is bound to loopback: all names of loopback are allowed, others only if named.
-        named: Names that the operator allows, without ports. If the port is not on loopback, empty allows all
-            names.
+        loopback: True if the port is bound to loopback. All names of loopback are then allowed, and other
+            names only if they are in ``named``.
+        named: Names that the operator allows, without ports. If the port is not on loopback and ``named`` is
+            empty, all names are allowed.
     """
 
     def __init__(self, *, loopback: bool, named: Collection[str]) -> None:
@@ -25,9 +28,11 @@ class AllowedHosts:
         self._named = frozenset(canonical_host(name.strip()) for name in named if name.strip())
 
     def allow(self, host: str | None) -> bool:
-        """Return whether a request with this ``Host`` (``name``, ``name:port``, ``[v6]:port``) may pass."""
+        """Return True if a request with this ``Host`` (``name``, ``name:port``, ``[v6]:port``) may pass."""
         if host is None or (not self._loopback and not self._named):
-            return True  # a client that sends no Host header is no browser
+            # A browser always sends a Host header. So this client is no browser, and no web page can misuse
+            # this client.
+            return True
         name = canonical_host(_without_port(host))
         return name in self._named or (self._loopback and is_loopback(name))
 

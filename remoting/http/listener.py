@@ -1,16 +1,23 @@
-"""HTTP connections of one port: their number, their time limits, and which one is closed at a bound.
+"""HTTP connections of one port, with limits on their number, on their time, and on their unread answers.
 
-A connection is in one of three states. *Begun*: no byte of a request has come, or only a part of its header.
-*Served*: a handler has its request; a blocking query takes up to a minute. *Kept*: its last request is
-answered, and no byte of the next one has come. A header has to be complete within seconds. At the bound, the
-connection is closed that has begun for longest, or else the one that was kept for longest. If every
-connection is being served, new ones enter a small reserve, where only health and metrics are answered.
+A connection is in one of three states:
 
-Answers that peers have not read yet are bounded, for each connection and in all. Above the bound, the host
-with most unread bytes loses the connection that has not read for longest. A connection that reads nothing for
-seconds is closed, too.
+- *Begun*: no byte of a request has arrived, or only a part of its header.
+- *Served*: a handler works on a request. A blocking query takes up to a minute.
+- *Kept*: the last request is answered, and no byte of the next request has arrived.
 
-With TLS, the handshake counts in the time of the first header, and handshakes take turns.
+A header must be complete within :data:`HEADER_S` seconds. If a new connection would exceed the limit of
+connections, this module closes an old one: the connection that has been *begun* for longest. If none is
+*begun*, it closes the connection that has been *kept* for longest. If every connection is *served*, new
+connections enter a small reserve, in which only health and metrics are answered.
+
+Answers that peers have not read yet are limited, for each connection and in total. If the total limit is
+exceeded, this module closes one connection of the host with most unread bytes: the connection that has read
+nothing for the longest time. A connection is also closed if its peer reads nothing of its answer for
+:data:`STALLED_S` seconds.
+
+With TLS, the time for the first header includes the handshake. Handshakes run in short time slices
+(:mod:`routekeeper.remoting.transport.turns`), so that many handshakes at once delay other work only a little.
 """
 
 from __future__ import annotations
@@ -33,61 +40,68 @@ from routekeeper.remoting.transport.secured import PortContext, Secured, TlsPort
 
 log = logging.getLogger(__name__)
 
-#: Bound of connections.
+#: Maximum number of connections.
 CONNECTIONS_MAX: Final = 2_048
-#: Size of the reserve while all connections are being served.
+#: Maximum number of further connections that are accepted while all connections are being served.
 RESERVE: Final = 64
-#: Longest time in seconds from the first byte of a request, or from the accepting, to the end of its header.
+#: Longest time in seconds from the first byte of a request, or from the start of the connection, to the end
+#: of the request's header.
 HEADER_S: Final = 5.0
 #: Time in seconds after which a kept-alive connection is closed.
 KEPT_S: Final = 75.0
-#: Silence in seconds after which a connection is closed in any state; longer than any wait.
+#: Seconds without traffic after which a connection is closed in any state; longer than any blocking query.
 IDLE_S: Final = 120.0
-#: Bounds of unread answers in bytes: of one peer, and of all together.
+#: Limits of unread answers in bytes: of one connection, and of all connections together.
 UNREAD_MAX: Final = 64 << 20
 UNREAD_ALL_MAX: Final = 128 << 20
-#: Time in seconds after which a connection is closed whose peer reads nothing of its answer.
+#: Seconds after which a connection is closed if its peer reads nothing of its answer.
 STALLED_S: Final = 10.0
-#: Time in seconds of aiohttp's own timer for kept connections: never. It does not know requests that a
-#: :class:`Shortcut` answers.
+#: Seconds of aiohttp's own timer for kept connections; so long that it never fires. aiohttp does not know the
+#: requests that a :class:`Shortcut` answers, so its timer would close connections that are in use.
 _NEVER_S: Final = 365 * 24 * 3600.0
-#: Bytes of an unread answer that the kernel holds; the process holds the rest, within its bounds.
+#: Largest number of bytes of an unread answer that the kernel holds. This process holds further bytes, up to
+#: :data:`UNREAD_MAX`.
 _KERNEL_BUFFER: Final = 64 << 10
-#: Largest request in bytes that is remembered for a :class:`Shortcut`; real ones have a few hundred.
+#: Largest request in bytes that is stored for a :class:`Shortcut`; real requests have a few hundred bytes.
 REQUEST_MAX: Final = 2_048
-#: Headers after which the following bytes may not be the next request.
+#: Names of request headers. After a request that has such a header, the following bytes may be something
+#: other than the next request.
 _NOT_PLAIN: Final = frozenset({"Content-Length", "Transfer-Encoding", "Upgrade", "Expect"})
 
 
 class Shortcut(Protocol):
-    """Serves requests whose bytes it knows, without aiohttp."""
+    """Server of requests whose bytes it recognizes, so that aiohttp does not have to parse them."""
 
     def take(self, connection: HttpConnection, data: bytes) -> Held | None:
-        """Serve the request in ``data``, if it is a known one; None: aiohttp reads it.
+        """Serve the request in ``data`` if this server recognizes it; return None if aiohttp must serve it.
 
-        No other request is under way on the connection, and its peer has read every answer so far.
+        The caller guarantees that no other request is in progress on the connection, and that its peer has
+        read all earlier answers.
         """
 
 
 class Held(Protocol):
-    """A request that a :class:`Shortcut` has taken and not answered yet."""
+    """A request that a :class:`Shortcut` has accepted but not yet answered."""
 
     waits_until: float
-    """Loop time."""
+    """Loop time in seconds until which the request may wait for its answer."""
 
     def release(self) -> bytes:
-        """Forget the request and return its bytes, because aiohttp reads it, or its connection is gone."""
+        """Forget the request and return its bytes.
+
+        This method is called if aiohttp must serve the request, or if the connection is closed.
+        """
 
 
 @dataclass(eq=False)
 class HttpConnections:
-    """Accepts connections and holds them to their limits; everything runs on one event loop.
+    """Acceptor of one port's connections; it also enforces their limits. All code runs on one event loop.
 
     Args:
-        runner: Runner of the application; set up before :meth:`accept`.
-        logger: Logs input that cannot be read.
-        tls: None: the port has no TLS.
-        shortcut: Serves some requests without aiohttp, unless the bound of connections is reached.
+        runner: Runner of the application; it must be set up before :meth:`accept`.
+        logger: Logger for input that cannot be read.
+        tls: Certificates; None if the port has no TLS.
+        shortcut: Serves some requests without aiohttp, except on connections in the reserve.
     """
 
     runner: web.AppRunner
@@ -106,10 +120,11 @@ class HttpConnections:
 
     def __post_init__(self) -> None:
         self.open: set[HttpConnection] = set()
-        # Connections in the order in which their state began. One that is in neither is being served.
+        # In both dicts, the first connection is the one that has been in this state for longest. A connection
+        # in neither dict is being served.
         self.begun: dict[HttpConnection, None] = {}
         self.kept: dict[HttpConnection, None] = {}
-        # Unread bytes by connection; the first is the one whose peer has not read for longest.
+        # Unread bytes of each connection. The first entry is the connection that has not read for longest.
         self._unread: dict[HttpConnection, int] = {}
         self._listener: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -118,7 +133,7 @@ class HttpConnections:
         self._lines = LimitedLog(log, time.monotonic)
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Bind and accept; return the bound host and port.
+        """Bind the port and accept connections; return the bound host and port.
 
         Raises:
             OSError: If the address cannot be bound.
@@ -134,7 +149,7 @@ class HttpConnections:
         return bound, bound_port
 
     def take_tls(self, context: PortContext) -> None:
-        """Use newer certificates for connections from now on."""
+        """Use newer certificates for all connections that are accepted from now on."""
         if self._tls_port is not None:
             self._tls_port.current = context
 
@@ -148,13 +163,15 @@ class HttpConnections:
         )
 
     def start(self) -> None:
-        """Close connections whose time is over, and again at each interval until :meth:`close`."""
+        """Close connections that have exceeded their time; repeat this at an interval until :meth:`close`."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         while self.begun and (oldest := next(iter(self.begun))).since <= now - self.header_s:
             oldest.end()
         while self.kept and (oldest := next(iter(self.kept))).since <= now - self.kept_s:
-            if oldest.unread_bytes():  # it still gets its answer, within the limits below
+            # The peer still reads the answer. The checks below close the connection if the peer reads too
+            # slowly.
+            if oldest.unread_bytes():
                 oldest.enter(self.kept)
             else:
                 oldest.leave()
@@ -166,7 +183,7 @@ class HttpConnections:
         self._sweep = loop.call_later(min(self.header_s, self.idle_s, self.stalled_s) / 4, self.start)
 
     async def close(self) -> None:
-        """Stop accepting, and stop the checks of limits."""
+        """Stop accepting connections, and stop the checks of limits."""
         if self._listener is not None:
             await stop_accepting(self._listener)
         if self._sweep is not None:
@@ -178,7 +195,7 @@ class HttpConnections:
         if len(self.open) < self.connections_max:
             self._full = False
         else:
-            if not self._full:  # log once until the state is over
+            if not self._full:  # log only the first of several connections above the limit
                 log.warning("http connections are all taken open=%d", len(self.open))
             self._full = True
             longest = next(iter(self.begun or self.kept), None)
@@ -193,7 +210,7 @@ class HttpConnections:
         return connection if self._tls_port is None else Secured(self._tls_port, connection)
 
     def unread(self, connection: HttpConnection) -> None:
-        """Note that a peer has not read the bytes that were just written, and enforce the bounds."""
+        """Note that a peer has not read the bytes that were just written, and enforce the limits."""
         connection.read_at = asyncio.get_running_loop().time()
         size = self._unread[connection] = connection.unread_bytes()
         if size > self.unread_max:
@@ -210,11 +227,11 @@ class HttpConnections:
             self._cut(slowest, f"{total} bytes of answers are unread, allowed are {self.unread_all_max}")
 
     def read(self, connection: HttpConnection) -> None:
-        """Note that a peer has read its answer, or is gone."""
+        """Note that a peer has read its whole answer, or that its connection is closed."""
         self._unread.pop(connection, None)
 
     def _recount(self) -> None:
-        """Note which peers have read a part of their answers since the last call."""
+        """Update the unread bytes of each peer that has read a part of its answer since the last call."""
         now = asyncio.get_running_loop().time()
         for connection, size in list(self._unread.items()):
             left = connection.unread_bytes()
@@ -228,12 +245,13 @@ class HttpConnections:
         connection.end()
 
     def serve(self, connection: web.RequestHandler) -> bool:
-        """Note that a connection's request is with its handler.
+        """Note that a handler begins to work on a connection's request.
 
         Returns:
-            False if the connection is in the reserve: only health and metrics may be answered.
+            False if the connection is in the reserve: then the handler may answer only requests for health
+            and metrics.
         """
-        # the connection was lost meanwhile
+        # The connection may have been lost since aiohttp read the request.
         if not isinstance(connection, HttpConnection) or connection not in self.open:
             return True
         connection.enter(None)
@@ -241,30 +259,33 @@ class HttpConnections:
         return not connection.reserved
 
     def went_on(self, connection: web.RequestHandler) -> None:
-        """Note that the peer reads a long answer, so that its connection does not count as silent."""
+        """Note that the peer reads a long answer, so that its connection does not count as idle."""
         if isinstance(connection, HttpConnection) and not connection.unread_bytes():
             connection.moved_at = asyncio.get_running_loop().time()
 
     def served(self, connection: web.RequestHandler) -> None:
-        """Note that a connection's request has its answer."""
+        """Note that a connection's request was answered."""
         if isinstance(connection, HttpConnection) and connection in self.open:
             connection.enter(self.begun if connection.more_came else self.kept)
 
 
 class HttpConnection(web.RequestHandler):
-    """Reads the requests of one connection and writes the answers, and knows its state.
+    """One connection: reads its requests, writes the answers, and keeps its state.
 
     Attributes:
-        reserved: It was accepted above the bound of connections.
-        since: Loop time at which its state began.
-        moved_at: Loop time at which bytes last arrived, or the peer emptied a full buffer.
-        read_at: Loop time at which the peer last read a part of an answer that fills the buffer.
+        reserved: True if it was accepted into the reserve, above the limit of connections.
+        since: Loop time in seconds at which the connection's present state began.
+        moved_at: Loop time in seconds of the last traffic: bytes arrived, or the peer read so much of a long
+            answer that more of the answer can be written.
+        read_at: Loop time in seconds at which the peer last read a part of its answer. It is measured only
+            while the write buffer is full.
         host: Address of the peer without its port.
-        more_came: Bytes arrived while its request was served.
-        more_behind: Bytes arrived after a request that a shortcut held; aiohttp serves them next.
+        more_came: True if bytes arrived while its request was served.
+        more_behind: True if bytes arrived after a request that a shortcut held; aiohttp serves them next.
         request_bytes: The last request, if it came in one piece of at most :data:`REQUEST_MAX`; else empty.
-        known: Stored here for the :class:`Shortcut`: the last request that it can serve.
-        waits_until: Loop time until which the request under way may wait, if a shortcut has held it before.
+        known: Data of the :class:`Shortcut`: this connection's last request that the shortcut can serve.
+        waits_until: Loop time until which the present request may wait, if a shortcut held it before; else
+            None.
     """
 
     def __init__(self, server: web.Server, connections: HttpConnections, *, reserved: bool) -> None:
@@ -282,12 +303,12 @@ class HttpConnection(web.RequestHandler):
         self._held: Held | None = None
 
     def unread_bytes(self) -> int:
-        """Return how many bytes were written that the peer has not read yet."""
+        """Return the number of written bytes that the peer has not read yet."""
         transport = self.transport
         return 0 if transport is None else transport.get_write_buffer_size()
 
     def enter(self, others: dict[HttpConnection, None] | None) -> None:
-        """Move the connection into another state: one of these two groups, or "being served"."""
+        """Move the connection to another state: into the group ``others``, or to "being served" if None."""
         self._leave()
         self.since = self._loop.time()
         self.more_came = False
@@ -295,25 +316,25 @@ class HttpConnection(web.RequestHandler):
             others[self] = None
 
     def end(self) -> None:
-        """Close the connection at once; unsent bytes are lost."""
+        """Close the connection at once; bytes that are not sent yet are lost."""
         self._forget()
         if self.transport is not None:
             self.transport.abort()
 
     def leave(self) -> None:
-        """Close the connection once its peer has all written bytes; no limit applies to it from now on."""
+        """Close the connection after its peer has read all written bytes; stop applying limits to it now."""
         self._forget()
         self.force_close()
 
     def answer(self, answer: bytes) -> None:
-        """Send the whole answer to the request that a shortcut holds."""
+        """Send the complete answer to the request that a shortcut holds."""
         self._held = None
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(answer)
             self.enter(self._connections.kept)
 
     def hand_over(self, data: bytes, *, waits_until: float) -> None:
-        """Have aiohttp serve the request that a shortcut held."""
+        """Let aiohttp serve the request that a shortcut held."""
         self._held = None
         self.waits_until = waits_until
         self._read(data)
@@ -352,7 +373,8 @@ class HttpConnection(web.RequestHandler):
             self.waits_until = self._held.waits_until
             data = self._held.release() + data
             self._held = None
-            self._is_idle, self.more_behind = False, True  # two requests, or a part of the second one
+            # ``data`` holds the held request and at least a part of the next one.
+            self._is_idle, self.more_behind = False, True
         elif shortcut is not None and self._is_idle and not self.reserved and not self.unread_bytes():
             self._held = shortcut.take(self, data)
             if self._held is not None:
@@ -363,7 +385,7 @@ class HttpConnection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send an answer, and free its body, which aiohttp would hold until the next request."""
+        """Send an answer, then free its body; aiohttp would hold the body until the next request."""
         sent, reset = await super().finish_response(request, resp, start_time)
         if isinstance(sent, web.Response):
             sent.body = None
@@ -376,7 +398,7 @@ class HttpConnection(web.RequestHandler):
         self._connections.unread(self)
 
     def resume_writing(self) -> None:
-        self.moved_at = self._loop.time()  # a long download does not count as silence
+        self.moved_at = self._loop.time()  # a slow download must not count as an idle connection
         self._connections.read(self)
         super().resume_writing()
 
@@ -389,11 +411,12 @@ class HttpConnection(web.RequestHandler):
 
 
 def _is_one_request(request: web.BaseRequest, data: bytes) -> bool:
-    """Return whether these bytes were one request without a body, so that aiohttp waits for the next one."""
+    """Return True if ``data`` was exactly one request without a body: aiohttp then waits for a new one."""
     return (
         data.endswith(b"\r\n\r\n")
         and data.count(b"\r\n\r\n") == 1
-        and data.count(b"HTTP/") == 1  # there is no second request with other line ends
+        # A second request whose line ends are not CRLF would pass the checks above.
+        and data.count(b"HTTP/") == 1
         and request.version == HttpVersion11
         and request.keep_alive
         and not request.body_exists
@@ -402,14 +425,14 @@ def _is_one_request(request: web.BaseRequest, data: bytes) -> bool:
 
 
 class _Refusal(asyncio.Protocol):
-    """Closes a connection above all bounds."""
+    """Protocol that closes a connection for which even the reserve is full."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).abort()
 
 
 class _OneLine(logging.Filter):
-    """Turns aiohttp's report of unreadable input into one clear line without a traceback."""
+    """Filter that turns aiohttp's report of unreadable input into one clear line without a traceback."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -422,9 +445,9 @@ class _OneLine(logging.Filter):
 
 
 def protocol_log(name: str) -> logging.Logger:
-    """Return a logger for aiohttp that logs each unreadable input in one line."""
+    """Return a logger for aiohttp that writes one line for each unreadable input."""
     found = logging.getLogger(name)
     if not found.filters:
         found.addFilter(_OneLine())
-        found.setLevel(logging.DEBUG)  # aiohttp reports some unreadable input only at this level
+        found.setLevel(logging.DEBUG)  # at higher levels, aiohttp omits some reports of unreadable input
     return found

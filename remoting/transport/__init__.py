@@ -1,4 +1,7 @@
-"""Connections: the parts that both drivers share. A tool that uses one driver does not load the other."""
+"""Connections: code that the asyncio driver and the blocking driver share.
+
+A tool that uses only one driver does not load the other driver.
+"""
 
 from __future__ import annotations
 
@@ -17,44 +20,45 @@ log = logging.getLogger(__name__)
 
 
 def check_holds(addr: str, unless: Callable[[], bool] | None) -> None:
-    """Check, right before a request is sent, that it still holds.
+    """Check, right before a request is sent, that the caller still wants to send it.
 
     Raises:
-        Withdrawn: ``unless`` says that the request no longer holds.
+        Withdrawn: If ``unless`` returns True.
     """
     if unless is not None and unless():
         raise Withdrawn(f"not sent to {addr}: it holds no more")
 
 
 class RPCHook(Protocol):
-    """A hook that sees the requests of a client, or those of a server, with their answers.
+    """Hook that sees the requests of a client or of a server, and their answers.
 
-    In a client, ``before_request`` is called right before a request is sent, and ``after_response`` before
-    the caller gets the answer. In a server, they are called before and after the handler.
+    In a client, ``before_request`` is called right before a request is sent. ``after_response`` is called
+    before the caller gets the answer. In a server, the two methods are called before and after the handler.
     """
 
     def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
-        """Return the request to use instead: the same one, or a changed copy.
+        """Return the request to use in place of ``request``: the same object or a changed copy.
 
-        A client's hook may change everything but the opaque, a server's only ``ext_fields``.
+        A client's hook may change everything except the opaque. A server's hook may change only
+        ``ext_fields``.
 
         Args:
             remote: ``host:port`` of the other side.
 
         Raises:
-            RequestRefused: The request must not be sent, or not be served.
+            RequestRefused: If the request must not be sent (client) or not be served (server).
         """
         ...
 
     def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Read an answer, which cannot be changed."""
+        """Look at an answer; a hook cannot change it."""
 
 
 class Hooks:
-    """The hooks of one client. A hook that fails stops its request; it never hides an answer.
+    """The hooks of one client. A hook that raises an exception stops its request, but never hides an answer.
 
     Args:
-        clock: Returns seconds, for the limit on log lines.
+        clock: Returns seconds; used to limit the number of log lines.
     """
 
     def __init__(self, hooks: tuple[RPCHook, ...], clock: Callable[[], float]) -> None:
@@ -62,10 +66,11 @@ class Hooks:
         self._log = LimitedLog(log, clock)
 
     def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
-        """Return the request to send.
+        """Pass a request through all hooks; return the request to send.
 
         Raises:
-            LocalProtocolError: If a hook refused, failed or returned something else; nothing was sent.
+            LocalProtocolError: If a hook refuses the request, fails, or returns an object that is no request.
+                Nothing was sent.
         """
         for hook in self._hooks:
             try:
@@ -76,7 +81,7 @@ class Hooks:
                 ) from refusal
             except RemotingError:
                 raise
-            except Exception as error:  # the user's code, in the middle of a call that sends the request
+            except Exception as error:  # the hook is user code, so it may raise anything
                 raise LocalProtocolError(f"hook {type(hook).__name__} failed: {error!r}") from error
             if not isinstance(changed, RemotingCommand):
                 raise LocalProtocolError(
@@ -87,22 +92,25 @@ class Hooks:
         return request
 
     def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Show an answer to the hooks. An exception is only logged, because the answer has the request's
-        outcome.
+        """Show an answer to the hooks, and log their exceptions.
+
+        An exception must not hide the answer from the caller, because the answer says whether the request
+        succeeded.
         """
         for hook in self._hooks:
             name = type(hook).__name__
             try:
                 hook.after_response(remote, request, response)
-            except Exception as error:  # the user's code
+            except Exception as error:  # the hook is user code, so it may raise anything
                 self._log.write(
                     logging.WARNING, name, "hook failed after an answer hook=%s error=%r", name, error
                 )
 
 
 def describe_and_close(returned: object) -> str:
-    """Return the type of an object that a hook returned in place of a request; close it if it is a
-    coroutine.
+    """Return the type name of an object that a hook returned instead of a request.
+
+    If the object is a coroutine, close it, so that Python does not warn about it.
     """
     if isinstance(returned, Coroutine):
         returned.close()

@@ -1,4 +1,4 @@
-"""The end of a listening socket."""
+"""Safe closing of listening sockets."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import asyncio
 
 
 async def stop_accepting(server: asyncio.Server) -> None:
-    """Close a server's listening sockets once all accepted connections have reached their protocols.
+    """Close a server's listening sockets after all accepted connections have reached their protocols.
 
-    asyncio accepts a connection in one turn of the loop, makes its transport in the next one, and calls its
-    protocol in a third. If the server closes between the first two, the third fails. The socket then stays
-    open, and its peer waits, until the garbage collector finds it.
+    asyncio needs three iterations of the event loop for a new connection. The first one accepts the
+    connection, the second one makes its transport, and the third one calls its protocol. If the server closes
+    between the first two iterations, the third iteration fails. The socket then stays open, and its peer
+    waits, until the garbage collector finds the socket.
 
     Source: BaseSelectorEventLoop._accept_connection2 and Server._attach of Python 3.11.
     """

@@ -1,4 +1,4 @@
-"""Client side of the wire on asyncio: one connection per address, made on demand."""
+"""Client of RocketMQ's protocol on asyncio: one connection for each address, opened when it is needed."""
 
 from __future__ import annotations
 
@@ -20,43 +20,46 @@ from routekeeper.remoting.transport import Hooks, RPCHook, check_holds, split_ad
 from routekeeper.remoting.transport.lookups import look_up
 
 if TYPE_CHECKING:
-    from routekeeper.remoting.transport.tls import Tls  # loaded by those who use it
+    from routekeeper.remoting.transport.tls import Tls  # imported at run time only by programs that use TLS
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 3.0
-#: Oneway requests that may wait for a peer that does not read. Java allows 256 per process.
+#: Largest number of oneway requests that wait for a peer that does not read. Java allows 256 per process.
 ONEWAY_MAX: Final = 256
-#: Open connections of one client; above this number the one unused for longest is closed.
+#: Largest number of open connections of one client. Above it, the connection unused for longest is closed.
 CONNECTIONS_MAX: Final = 4096
-#: Requests of one peer and answers that nobody waits for, handled in one turn of the loop. uvloop may read
-#: again in that turn, so there may be twice as many.
+#: Largest number of frames of one peer that are handled in one iteration of the event loop. Answers to this
+#: client's waiting requests are not counted. uvloop may read twice in one iteration, which doubles the
+#: number.
 UNASKED_MAX: Final = 64
-#: Requests of one peer whose answers come later. While there are so many, its further bytes are not read.
+#: Largest number of a peer's requests that are being served and not yet answered. At this number, this client
+#: reads nothing more from the peer.
 SERVED_MAX: Final = 64
-#: Bytes of answers that a peer leaves unread, above which its connection is closed.
+#: Bytes of answers that a peer has not read, above which its connection is closed.
 UNREAD_MAX: Final = 1024 * 1024
-#: Bytes of answers that a peer leaves unread, above which its requests are not handled.
+#: Bytes of answers that a peer has not read, above which its further requests are not handled.
 _UNREAD_PAUSE: Final = 256 * 1024
-#: Unread bytes of a peer above which the loop reports that they are many.
+#: Unread bytes of a peer above which the event loop calls :meth:`_Connection.pause_writing`.
 _UNREAD_REPORTED: Final = 64 * 1024
 
-#: Handles a peer's request, ``(address, request)``; the answer to a oneway request is ignored.
+#: Handles a peer's request; the arguments are the address and the request. The answer to a oneway request is
+#: ignored.
 PeerHandler = Callable[[str, RemotingCommand], "RemotingCommand | Awaitable[RemotingCommand | None] | None"]
 
 
 class RemotingClient:
-    """A client for any number of addresses, with one connection to each that is made on demand.
+    """Client for any number of addresses, with one connection to each, opened when it is needed.
 
-    Safe for concurrent use by the tasks of one loop. Use as ``async with RemotingClient() as client``, or
-    call :meth:`close`.
+    All tasks of one event loop may use it at the same time. Use it as ``async with RemotingClient() as
+    client``, or call :meth:`close`.
 
     Args:
-        connect_timeout_s: Longest time for a connection to be made; the request's own timeout counts too.
-        close_on_timeout: Close the connection on which a request timed out, as Java does.
-        idle_s: Close a connection without traffic for this time.
+        connect_timeout_s: Longest time for opening a connection; the request's own timeout applies as well.
+        close_on_timeout: True to close the connection on which a request timed out, as Java does.
+        idle_s: Seconds without traffic after which a connection is closed.
         frame_size_max: Bytes of the largest accepted answer, including its length word.
-        tls: Selects the secured connections and their contexts; None for none.
+        tls: Selects the connections that use TLS, and their contexts; None if no connection uses TLS.
     """
 
     def __init__(
@@ -95,11 +98,11 @@ class RemotingClient:
         await self.close()
 
     def on_request(self, code: int, handler: PeerHandler) -> None:
-        """Serve a peer's requests of ``code``; other codes are answered "not supported"."""
+        """Handle a peer's requests of ``code``; requests of other codes are answered "not supported"."""
         self._handlers[code] = handler
 
     def connected(self, addr: str) -> bool:
-        """Return whether a connection to the address is open."""
+        """Return True if a connection to the address is open."""
         return addr in self._connections
 
     async def invoke(
@@ -110,16 +113,16 @@ class RemotingClient:
         timeout_s: float = TIMEOUT_S,
         unless: Callable[[], bool] | None = None,
     ) -> RemotingCommand:
-        """Send a request and return its answer, with any code.
+        """Send a request and return its answer, even if the answer's code is an error.
 
         Args:
-            unless: Called once there is a connection; the request is not sent if it returns True.
+            unless: Called after the connection is open; if it returns True, the request is not sent.
 
         Raises:
-            Withdrawn: ``unless`` returned True.
-            ConnectionLost: If no connection could be made (``sent`` is False), or it was lost.
+            Withdrawn: If ``unless`` returned True.
+            ConnectionLost: If no connection could be opened (``sent`` is False), or if it was lost.
             RequestTimeout: If no answer came in time.
-            TooManyRequests: If too many requests wait on the connection already.
+            TooManyRequests: If too many requests already wait on the connection.
             LocalProtocolError: If the request cannot be encoded.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
@@ -143,15 +146,15 @@ class RemotingClient:
         timeout_s: float = TIMEOUT_S,
         unless: Callable[[], bool] | None = None,
     ) -> None:
-        """Hand a oneway request to the connection; whether it arrives stays unknown.
+        """Pass a oneway request to the connection; the caller cannot know whether the request arrives.
 
         Args:
             unless: As in :meth:`invoke`.
 
         Raises:
-            Withdrawn: ``unless`` returned True.
-            ConnectionLost: If no connection could be made.
-            TooManyRequests: If the peer does not read and too many already wait to be sent.
+            Withdrawn: If ``unless`` returned True.
+            ConnectionLost: If no connection could be opened.
+            TooManyRequests: If the peer does not read, and too many oneway requests already wait.
             LocalProtocolError: If the request is not marked oneway or cannot be encoded.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
@@ -161,13 +164,13 @@ class RemotingClient:
         connection.oneway(request)
 
     def disconnect(self, addr: str) -> None:
-        """Close the connection to an address, if there is one; its requests fail as lost."""
+        """Close the connection to an address, if any; its waiting requests fail with ConnectionLost."""
         connection = self._connections.get(addr)
         if connection is not None:
             connection.abort()
 
     async def close(self) -> None:
-        """Close all connections; requests that wait fail as lost."""
+        """Close all connections; waiting requests fail with ConnectionLost."""
         self._closed = True
         pending = [*self._connecting.values(), *self._work]
         for task in pending:
@@ -176,7 +179,8 @@ class RemotingClient:
             connection.abort()
         if pending:
             await asyncio.wait(pending)
-        # Let the loop tell the protocols that they are closed; with TLS in between this takes one more turn.
+        # The loop reports the end of each connection in its next iteration; with TLS, in the iteration after
+        # that.
         await asyncio.sleep(0)
         if self._tls is not None:
             await asyncio.sleep(0)
@@ -191,7 +195,7 @@ class RemotingClient:
             attempt.add_done_callback(lambda _task: self._connecting.pop(addr, None))
         try:
             async with asyncio.timeout_at(deadline):
-                return await asyncio.shield(attempt)  # others may wait for the same attempt
+                return await asyncio.shield(attempt)  # shield it: other callers may wait for the attempt too
         except TimeoutError:
             raise ConnectionLost(f"no connection to {addr} within the deadline", sent=False) from None
         except asyncio.CancelledError:
@@ -207,8 +211,8 @@ class RemotingClient:
             frame_size_max=self._frame_size_max,
             first_opaque=self._next_opaque,
         )
-        # Each connection numbers its requests in a range of its own, so that a number in the log is
-        # unambiguous.
+        # Each connection numbers its requests in a separate range, so that a number in a log line identifies
+        # one request.
         self._next_opaque = (self._next_opaque + 1_000_000) % 2_000_000_000
         tls = self._tls if self._tls is not None and self._tls.covers(addr) else None
         try:
@@ -219,7 +223,7 @@ class RemotingClient:
         except TimeoutError:
             message = f"no connection to {addr} within {self._connect_timeout_s} s"
             raise ConnectionLost(message, sent=False) from None
-        except (OSError, ValueError) as error:  # ValueError: the host is no valid name
+        except (OSError, ValueError) as error:  # ValueError: host is no valid name
             why = str(error) if tls is None else tls.reason(error)
             message = f"no connection to {shortened(addr)}: {shortened(why)}"
             raise ConnectionLost(message, sent=False) from None
@@ -233,7 +237,7 @@ class RemotingClient:
             self._on_connected(addr)
         return connection
 
-    # For connections ----------------------------------------------------------------------------
+    # Methods that connections call ----------------------------------------------------------------
 
     def _lost(self, connection: _Connection) -> None:
         if self._connections.get(connection.addr) is connection:
@@ -258,7 +262,7 @@ class RemotingClient:
             if result is None or isinstance(result, RemotingCommand):
                 connection.answer(request, result)
                 return
-        except Exception as error:  # one request's failure must not close the connection
+        except Exception as error:  # a failed request must not close the connection
             connection.answer(request, _failed(request, error))
             return
         connection.served += 1
@@ -271,7 +275,7 @@ class RemotingClient:
     ) -> None:
         try:
             connection.answer(request, await result)
-        except Exception as error:  # one request's failure must not close the connection
+        except Exception as error:  # a failed request must not close the connection
             connection.answer(request, _failed(request, error))
         finally:
             connection.served -= 1
@@ -287,11 +291,13 @@ async def _reach(
 ) -> _Connection:
     """Connect to the first address of a host that accepts the connection.
 
-    The loop's own resolver is not used: if no name server answers, it blocks threads of the loop's executor,
-    which other work needs and whose end the loop waits for.
+    This function does not use the event loop's own resolver. If no name server answers, that resolver blocks
+    threads of the loop's executor. Other work needs these threads, and the loop waits for them when it
+    closes.
 
     Raises:
-        OSError, ValueError: The host has no address, or none of them accepted the connection.
+        OSError: If the host has no address, or if none of its addresses accepted the connection.
+        ValueError: If ``host`` is no valid name.
     """
     lookup = look_up(host)
     addresses = lookup.result() if lookup.done() else await asyncio.wrap_future(lookup)
@@ -313,13 +319,14 @@ async def _reach(
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: carries bytes between the loop and the session.
+    """One connection: passes bytes between the event loop and the session.
 
-    The peer may send requests, too, and may be a stranger. So few of them are handled in one turn of the
-    loop, and the connection is not read while more of them wait.
+    The peer may also send requests, and it may be hostile. Therefore only a few of its requests are handled
+    in one iteration of the loop, and nothing is read from the connection while more of them wait.
 
     Attributes:
-        moved_at: Loop time of the last frame that we sent on our own account, or that we asked for or serve.
+        moved_at: Loop time of the last traffic, from which ``idle_s`` counts. Such traffic is a request that
+            was sent, an answer that a request waited for, or a peer's request that has a handler.
         served: Number of the peer's requests whose answers come later.
     """
 
@@ -335,20 +342,20 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._futures: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._timer: asyncio.Handle | None = None
-        self._timer_at = math.inf  # kept here, because some of uvloop's handles do not know it
+        self._timer_at = math.inf  # stored here, because some handles of uvloop cannot tell their time
         self._idle: asyncio.TimerHandle | None = None
         self._paused = False
         self._oneways_waiting = 0
-        self._requests: deque[RemotingCommand] = deque()  # of the peer, not handled yet
-        self._unread_answers = 0  # bytes, never fewer than the peer has really left unread
+        self._requests: deque[RemotingCommand] = deque()  # requests of the peer that are not handled yet
+        self._unread_answers = 0  # upper bound, in bytes, of the answers that the peer has not read
         self._held_back = False  # reading is paused, because not all received bytes are handled
-        self._turn: asyncio.Handle | None = None  # the next turn in which they are handled
+        self._turn: asyncio.Handle | None = None  # the scheduled call that will handle the remaining bytes
 
     @property
     def lost(self) -> bool:
         return self._transport is None
 
-    # Called by the loop
+    # Methods that the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -373,7 +380,7 @@ class _Connection(asyncio.Protocol):
             self.abort()
 
     def _serve(self) -> None:
-        """Handle the peer's requests as far as bounds allow; stop reading if not all bytes are handled."""
+        """Handle the peer's requests up to the limits; pause reading until all received bytes are handled."""
         requests = self._requests
         while requests and self._may_serve():
             self._client._serve(self, requests.popleft())
@@ -395,14 +402,14 @@ class _Connection(asyncio.Protocol):
         return may_answer and self.served < SERVED_MAX and self._unread() <= _UNREAD_PAUSE
 
     def _unread(self) -> int:
-        """Return the number of bytes of answers that the peer has not read, or more."""
+        """Return an upper bound of the bytes of answers that the peer has not read."""
         if self._unread_answers and self._transport is not None:
-            # Our own requests may be among these bytes, so they alone are no measure.
+            # The write buffer may also contain this client's requests, so its size alone is too large.
             self._unread_answers = min(self._unread_answers, self._transport.get_write_buffer_size())
         return self._unread_answers
 
     def continue_soon(self) -> None:
-        """Handle the remaining bytes when the loop has come round, if there are any."""
+        """Handle the remaining bytes, if there are any, in the next iteration of the event loop."""
         if self._held_back and self._turn is None and self.served < SERVED_MAX:
             self._turn = self._loop.call_soon(self._go_on)
 
@@ -436,10 +443,10 @@ class _Connection(asyncio.Protocol):
             if not future.done():
                 future.set_exception(ConnectionLost(f"connection to {self.addr} was lost{cause}", sent=True))
 
-    # Called by the client
+    # Methods that the client calls
 
     def begin(self, request: RemotingCommand, deadline: float) -> tuple[int, asyncio.Future[RemotingCommand]]:
-        """Send a request; return its opaque and the future of its answer; see :meth:`forget`."""
+        """Send a request; return its opaque, for :meth:`forget`, and the future of its answer."""
         transport = self._transport
         if transport is None or transport.is_closing():
             raise ConnectionLost(f"connection to {self.addr} was lost", sent=False)
@@ -454,7 +461,7 @@ class _Connection(asyncio.Protocol):
         return opaque, future
 
     def forget(self, opaque: int) -> None:
-        """Forget a request whose caller has stopped waiting."""
+        """Forget a request whose caller no longer waits for the answer."""
         self._session.forget(opaque)
         self._futures.pop(opaque, None)
 
@@ -484,7 +491,7 @@ class _Connection(asyncio.Protocol):
         self._unread_answers += len(frame)
 
     def abort(self) -> None:
-        # Remove it now: the client must not use this connection again before the loop reports its end.
+        # Remove this connection now: the client must not use it before the loop reports its end.
         self._client._lost(self)
         if self._transport is not None:
             self._transport.abort()

@@ -1,7 +1,8 @@
-"""Client side of the wire on plain blocking sockets: for scripts, tools and gevent-patched programs.
+"""Client of RocketMQ's protocol on blocking sockets: for scripts, tools and programs that gevent has patched.
 
-Without a handler for peers' requests no thread is started: of all callers that wait on one connection, one
-reads for the others. With a handler, each connection has a thread that reads.
+If there is no handler for peers' requests, this client starts no thread: of all callers that wait on one
+connection, one caller reads the answers for all of them. If there is a handler, each connection has a thread
+that reads.
 """
 
 from __future__ import annotations
@@ -22,28 +23,28 @@ from routekeeper.remoting.transport import Hooks, RPCHook, check_holds, split_ad
 from routekeeper.remoting.transport.lookups import look_up
 
 if TYPE_CHECKING:
-    from routekeeper.remoting.transport.tls import Pipe, Tls  # loaded by those who use it
+    from routekeeper.remoting.transport.tls import Pipe, Tls  # imported at run time only with TLS
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 3.0
 _CHUNK: Final = 256 * 1024
-#: Longest single wait of a connection's own reader thread.
+#: Longest single wait of a connection's reader thread, in seconds.
 _READ_TIMEOUT_S: Final = 3600.0
 
-#: Handles a peer's request, ``(address, request)``, in the connection's reader thread.
+#: Handles a peer's request in the connection's reader thread; the arguments are the address and the request.
 PeerHandler = Callable[[str, RemotingCommand], "RemotingCommand | None"]
 
 
 class BlockingClient:
-    """A client for any number of addresses, with one connection to each that is made on demand.
+    """Client for any number of addresses, with one connection to each, opened when it is needed.
 
-    Safe for concurrent use by threads, and by greenlets once gevent has patched the standard library.
+    Threads may use it at the same time, and also greenlets after gevent has patched the standard library.
 
     Args:
-        connect_timeout_s: Longest time for a connection to be made; the request's own timeout counts too.
-        close_on_timeout: Close the connection on which a request timed out, as Java does.
-        tls: Selects the secured connections and their contexts; None for none.
+        connect_timeout_s: Longest time for opening a connection; the request's own timeout applies as well.
+        close_on_timeout: True to close the connection on which a request timed out, as Java does.
+        tls: Selects the connections that use TLS, and their contexts; None if no connection uses TLS.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class BlockingClient:
         self.close()
 
     def on_request(self, code: int, handler: PeerHandler) -> None:
-        """Serve a peer's requests of ``code``, on connections made from now on."""
+        """Handle a peer's requests of ``code``, on all connections that are opened from now on."""
         self._handlers[code] = handler
 
     def invoke(
@@ -84,17 +85,17 @@ class BlockingClient:
         timeout_s: float = TIMEOUT_S,
         unless: Callable[[], bool] | None = None,
     ) -> RemotingCommand:
-        """Send a request and return its answer, with any code.
+        """Send a request and return its answer, even if the answer's code is an error.
 
         Args:
-            unless: Called when the request is the next to be sent over the connection. The request is not
-                sent if it returns True. Must return at once.
+            unless: Called right before the request is sent; it must return at once. If it returns True, the
+                request is not sent.
 
         Raises:
-            Withdrawn: ``unless`` returned True.
-            ConnectionLost: If no connection could be made (``sent`` is False), or it was lost.
+            Withdrawn: If ``unless`` returned True.
+            ConnectionLost: If no connection could be opened (``sent`` is False), or if it was lost.
             RequestTimeout: If no answer came in time.
-            TooManyRequests: If too many requests wait on the connection already.
+            TooManyRequests: If too many requests already wait on the connection.
             LocalProtocolError: If the request cannot be encoded.
         """
         deadline = time.monotonic() + timeout_s
@@ -120,14 +121,14 @@ class BlockingClient:
         timeout_s: float = TIMEOUT_S,
         unless: Callable[[], bool] | None = None,
     ) -> None:
-        """Send a oneway request; whether it arrives stays unknown.
+        """Send a oneway request; the caller cannot know whether the request arrives.
 
         Args:
             unless: As in :meth:`invoke`.
 
         Raises:
-            Withdrawn: ``unless`` returned True.
-            ConnectionLost: If no connection could be made, or it was lost.
+            Withdrawn: If ``unless`` returned True.
+            ConnectionLost: If no connection could be opened, or if it was lost.
             LocalProtocolError: If the request is not marked oneway or cannot be encoded.
         """
         deadline = time.monotonic() + timeout_s
@@ -140,17 +141,17 @@ class BlockingClient:
             raise
 
     def disconnect(self, addr: str) -> None:
-        """Close the connection to an address, if there is one; its requests fail as lost."""
+        """Close the connection to an address, if any; its waiting requests fail with ConnectionLost."""
         with self._lock:
             connection = self._connections.get(addr)
         if connection is not None:
             self._drop(connection, "it was closed here")
 
     def close(self, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Close all connections; requests that wait fail as lost.
+        """Close all connections; waiting requests fail with ConnectionLost.
 
         Args:
-            timeout_s: Longest wait for all threads that serve peers' requests together.
+            timeout_s: Longest wait in seconds, in total, for all threads that handle peers' requests.
         """
         deadline = time.monotonic() + timeout_s
         with self._lock:
@@ -179,7 +180,7 @@ class BlockingClient:
             raise ConnectionLost(f"no connection to {addr} within the deadline", sent=False)
         try:
             with self._lock:
-                connection = self._connections.get(addr)  # another thread has made it
+                connection = self._connections.get(addr)  # another thread may have opened it meanwhile
                 if self._closed:
                     raise ConnectionLost("the client is closed", sent=False)
             if connection is not None:
@@ -201,7 +202,7 @@ class BlockingClient:
         (host, port), until = split_address(addr), time.monotonic() + timeout_s
         try:
             sock = _reach(host, port, until)
-        except (OSError, ValueError) as error:  # ValueError: the host is no valid name
+        except (OSError, ValueError) as error:  # ValueError: host is no valid name
             message = f"no connection to {shortened(addr)}: {shortened(str(error))}"
             raise ConnectionLost(message, sent=False) from None
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -209,7 +210,7 @@ class BlockingClient:
         if self._tls is not None and self._tls.covers(addr):
             try:
                 pipe = _secured(sock, self._tls, host, until)
-            except (OSError, ValueError, RemotingError) as error:  # ValueError: the host is no valid name
+            except (OSError, ValueError, RemotingError) as error:  # ValueError: host is no valid name
                 sock.close()
                 message = f"no connection to {shortened(addr)}: {shortened(str(error))}"
                 raise ConnectionLost(message, sent=False) from None
@@ -221,7 +222,8 @@ def _reach(host: str, port: int, deadline: float) -> socket.socket:
     """Connect to the first address of a host that accepts the connection.
 
     Raises:
-        OSError, ValueError: The host has no address, or none of them accepted the connection.
+        OSError: If the host has no address, or if none of its addresses accepted the connection.
+        ValueError: If ``host`` is no valid name.
     """
     try:
         addresses = look_up(host).result(max(0.0, deadline - time.monotonic()))
@@ -240,7 +242,8 @@ def _secured(sock: socket.socket, tls: Tls, host: str, deadline: float) -> Pipe:
     """Make a TLS handshake on a new connection.
 
     Raises:
-        TlsError, OSError: It failed.
+        TlsError: If the handshake failed or took too long.
+        OSError: If the connection failed.
     """
     from routekeeper.remoting.transport.tls import Pipe, TlsError
 
@@ -249,7 +252,8 @@ def _secured(sock: socket.socket, tls: Tls, host: str, deadline: float) -> Pipe:
     while True:
         left = deadline - time.monotonic()
         try:
-            if left <= 0:  # a peer that sends single bytes never lets one read time out
+            # Check here: a peer that sends byte by byte would keep each single read below its own time limit.
+            if left <= 0:
                 raise TimeoutError
             sock.settimeout(left)
             sock.sendall(pipe.pending())
@@ -266,7 +270,7 @@ def _secured(sock: socket.socket, tls: Tls, host: str, deadline: float) -> Pipe:
 
 
 class _Connection:
-    """One connection that threads share; one of them reads for all."""
+    """One connection that several threads share; one of these threads reads the answers for all."""
 
     def __init__(
         self,
@@ -280,11 +284,11 @@ class _Connection:
         self._pipe = pipe
         self._session = session
         self._handlers = handlers
-        # Two handles on one socket: reader and writers set timeouts without disturbing each other.
+        # Two handles of one socket, so that reader and writers can set different timeouts.
         self._reader = sock
         self._writer = sock.dup()
         self._writing = threading.Lock()
-        self._changed = threading.Condition()  # guards everything below, and the session
+        self._changed = threading.Condition()  # guards the session and all attributes below
         self._answers: dict[int, RemotingCommand] = {}
         self._reading = False
         self._lost: str | None = None
@@ -294,7 +298,7 @@ class _Connection:
             self._thread.start()
 
     def usable(self) -> bool:
-        """Return whether the connection is open; notice that the peer has closed an unused one."""
+        """Return True if the connection is open; detect that the peer has closed an unused connection."""
         with self._changed:
             if self._lost is not None or self._reading or self._thread is not None:
                 return self._lost is None
@@ -302,7 +306,8 @@ class _Connection:
                 self._reader.settimeout(0)
                 if self._pipe is None:
                     return bool(self._reader.recv(1, socket.MSG_PEEK))
-                while self._lost is None:  # the bytes may be a TLS message or the end of TLS
+                # The received bytes may carry no data, only a message of TLS itself or the end of TLS.
+                while self._lost is None:
                     self._take(self._reader.recv(_CHUNK) or None)
                 return False
             except BlockingIOError:
@@ -332,16 +337,16 @@ class _Connection:
         self._send(frame, deadline, unless)
 
     def shut(self, reason: str) -> None:
-        """Close the connection; all waiting callers fail."""
+        """Close the connection; all waiting callers get ConnectionLost."""
         with self._changed:
             if self._lost is None:
                 self._lost = reason
                 self._session.lost()
             self._changed.notify_all()
             try:
-                self._reader.shutdown(socket.SHUT_RDWR)  # wakes the reader
+                self._reader.shutdown(socket.SHUT_RDWR)  # interrupts a thread that waits in recv
             except OSError:
-                pass  # the peer has closed it
+                pass  # the peer has already closed the connection
             if not self._reading and self._thread is None:
                 self._reader.close()
         with self._writing:
@@ -362,7 +367,7 @@ class _Connection:
                 self._writer.settimeout(max(0.001, deadline - time.monotonic()))
                 self._writer.sendall(frame if self._pipe is None else self._pipe.seal(frame))
             except TimeoutError:
-                # A part of the frame may have been sent, so nothing can follow it.
+                # A part of the frame may have been sent. Further frames would be unreadable for the peer.
                 raise ConnectionLost(f"{self.addr} does not read, the frame is cut off", sent=True) from None
             except OSError as error:
                 raise ConnectionLost(f"connection to {self.addr} was lost: {error}", sent=True) from None
@@ -390,7 +395,7 @@ class _Connection:
                 self._take(data)
 
     def _receive(self, timeout_s: float) -> bytes | None:
-        """Return received bytes, empty if none came in time, None if the connection is gone."""
+        """Return received bytes; empty if none came in time, None if the connection is closed."""
         try:
             self._reader.settimeout(timeout_s)
             return self._reader.recv(_CHUNK) or None
@@ -400,7 +405,7 @@ class _Connection:
             return None
 
     def _take(self, data: bytes | None) -> list[RemotingCommand]:
-        """Give answers to waiting callers; return the peer's requests. Call it under the lock."""
+        """Pass answers to waiting callers; return the peer's requests. The caller must hold the lock."""
         requests = []
         if self._pipe is not None and data:
             try:
@@ -427,8 +432,9 @@ class _Connection:
 
     def _read_always(self) -> None:
         while True:
-            # Always with a timeout: both handles share one O_NONBLOCK flag. A writer's timeout would turn a
-            # read without one into EAGAIN, which looks as if the peer had closed the connection.
+            # Always read with a timeout: both handles share one O_NONBLOCK flag, which a writer's timeout
+            # sets. A read without timeout could then fail with EAGAIN, as if the peer had closed the
+            # connection.
             data = self._receive(_READ_TIMEOUT_S)
             with self._changed:
                 requests = self._take(data)
@@ -449,7 +455,7 @@ class _Connection:
         else:
             try:
                 answer = handler(self.addr, request)
-            except Exception as error:  # one request's failure must not close the connection
+            except Exception as error:  # a failed request must not close the connection
                 if not isinstance(error, RemotingError):
                     log.exception("handler of a peer's request failed code=%s", request.code)
                 answer = request.failed(error)

@@ -1,9 +1,11 @@
-"""One accepted connection: frames in, handlers, batched answers out, on one event loop.
+"""One accepted connection of a server: reads frames, calls handlers and writes the answers in batches.
 
-A request is handled synchronously from :meth:`Connection.data_received` on: scan the frame, parse the header,
-call the handler, append its answer to the batch; each batch is one ``transport.write``. Only a handler that
-returns an awaitable gets a task. A server may install a *fast path*, which answers received bytes without
-parsing them (the nameserver's cache of encoded routes).
+A request is handled synchronously, beginning in :meth:`Connection.data_received`. The connection finds the
+frame, parses its header, calls the handler and adds the answer to a batch. Each batch is one
+``transport.write``. Only a handler that returns an awaitable gets a task.
+
+A server may install a *fast path* (:class:`~routekeeper.remoting.transport.inbox.FastPath`), which answers
+received bytes without parsing them. The nameserver uses it for its cache of encoded routes.
 """
 
 from __future__ import annotations
@@ -35,20 +37,22 @@ from routekeeper.remoting.transport.turns import Turns
 
 log = logging.getLogger(__name__)
 
-#: Size of a batch of answers at which it is written although more frames wait.
+#: Bytes of answers at which a batch is written, even if more requests are still to be handled.
 _BATCH_BYTES: Final = 256 * 1024
-#: Unread bytes of one peer above which they are counted in the total of all peers.
+#: Unread bytes of one peer above which these bytes count in the total of all peers.
 _UNREAD_COUNTED: Final = 64 * 1024
-#: Unread bytes of one peer above which its requests are not handled.
+#: Unread bytes of one peer above which its further requests are not handled.
 _UNREAD_PAUSE: Final = 256 * 1024
-#: Bytes that a request whose answer comes later counts at least: its objects, the handler's included.
+#: Smallest number of bytes that are counted for a request whose answer comes later. It covers the Python
+#: objects of the request and of its handler.
 _REQUEST_BYTES: Final = 1024
-#: Most bytes that a character takes: four, and four in the UTF-8 form that an object keeps once it was used.
+#: Most bytes of memory for one character: four, and four more in the UTF-8 form that Python may cache.
 _CHARACTER_BYTES_MAX: Final = 8
-#: Change of the bytes under way of one connection from which on it is counted in the total of all. A lone
-#: registration stays below.
+#: Step in bytes. A connection's requests whose answers come later are added to the total of all connections
+#: only in whole steps. A single registration is smaller than one step.
 _STEP_BYTES: Final = 64 * 1024
-#: Bytes of one connection that wait for a barrier, above which they are counted; most wait less than 1 ms.
+#: If more bytes than this begin to wait for a read barrier, they are counted at once. Fewer bytes are not
+#: counted at once, because most of them wait less than 1 ms.
 _WORTH_COUNTING: Final = 4 * 1024
 
 Handler = Callable[
@@ -58,16 +62,17 @@ Handler = Callable[
 
 
 class Server(Protocol):
-    """State and services that all connections share; see
-    :class:`routekeeper.remoting.transport.listener.RemotingServer`.
+    """State and services that all connections of a server share.
+
+    :class:`routekeeper.remoting.transport.listener.RemotingServer` implements this protocol.
 
     Attributes:
-        handlers: By request code.
+        handlers: Handler of each request code.
         fast_path: Makes the fast path of a connection.
-        received, unread: Bytes of all connections: received and not answered, sent and not read by the
-            peer.
-        deferred: Number of answers that come later without a task.
-        all_sent: Set when there are no deferred answers; None while nobody waits for that.
+        received: Bytes of all connections that were received and are not answered yet.
+        unread: Bytes of all connections that were sent and that the peers have not read yet.
+        deferred: Number of answers that come later without a task, see :class:`DeferredReply`.
+        all_sent: Event that is set when ``deferred`` is 0; None while no code waits for this event.
     """
 
     handlers: Mapping[int, Handler]
@@ -87,11 +92,12 @@ class Server(Protocol):
     def connected(self, connection: Connection) -> None: ...
 
     def closed(self, connection: Connection, *, by_us: bool) -> None:
-        """Record that a connection is gone.
+        """Record that a connection is closed.
 
         Args:
-            by_us: True if we closed it for a reason of our own: shutdown, a bound over all connections, a
-                handler's wish. False for a close by the peer, an error, bad bytes or an idle connection.
+            by_us: True if this server closed it at shutdown, because of a limit over all connections, or
+                because a handler asked for it. False if the peer closed it, or after an error, bad bytes or
+                idle time.
         """
 
     def park(self, connection: Connection, number: int) -> None: ...
@@ -121,16 +127,16 @@ class Server(Protocol):
 
 
 class DeferredReply:
-    """An answer that its handler gives later, by one call of :meth:`send`, and without a task.
+    """Answer that a handler sends later, by one call of :meth:`send` and without a task.
 
-    A handler that returns one must call :meth:`send` afterwards, even if the connection is gone by then,
-    because a server that closes waits for it. The handler first checks that its connection has fewer than
-    :attr:`ServerLimits.unanswered_max` unanswered requests.
+    A handler that returns such an object must call :meth:`send` later, even if the connection is closed by
+    then: a server that shuts down waits for the call. Before it returns the object, the handler must check
+    that its connection has fewer than :attr:`ServerLimits.unanswered_max` unanswered requests.
 
     Attributes:
-        request: The request. It takes memory until it is answered: a handler that does not need its body any
-            more makes this object with a copy without it.
-        seen_by: Called with the answer before it is sent.
+        request: The request. It occupies memory until it is answered. A handler that no longer needs the body
+            should pass a copy of the request without it.
+        seen_by: Function that is called with the answer before the answer is sent; None if there is none.
     """
 
     __slots__ = ("_begun", "connection", "request", "seen_by")
@@ -142,10 +148,10 @@ class DeferredReply:
         self._begun = connection.begun
 
     def send(self, answer: RemotingCommand | None) -> None:
-        """Send the answer. It is dropped if the connection is gone, or the request was oneway.
+        """Send the answer; drop it if the connection is closed or if the request was oneway.
 
         Args:
-            answer: None for success without any content.
+            answer: None for a success without any content.
         """
         if self.seen_by is not None:
             self.seen_by(answer)
@@ -153,15 +159,14 @@ class DeferredReply:
 
 
 class Connection(Inner):
-    """One accepted connection.
+    """One accepted connection of a server.
 
     Attributes:
-        id: Grows with each accepted connection of the process, never reused.
+        id: Number of the connection; it increases with each accepted connection and is never reused.
         peer: ``host:port`` of the other side.
-        host: The peer's host; an IPv4 address is given as such, even if the listener serves both
-            families.
-        cost_s: Seconds for which its requests have held the loop, see :class:`Turns`.
-        begun: Time at which the dispatched request arrived, or began to wait for its turn.
+        host: The peer's host. An IPv4 address has its usual form, even if the listener serves IPv4 and IPv6.
+        cost_s: Seconds for which this connection's requests have occupied the event loop, see :class:`Turns`.
+        begun: Time at which the present request arrived, or at which it began to wait for its turn.
     """
 
     __slots__ = (
@@ -211,32 +216,38 @@ class Connection(Inner):
             park=functools.partial(server.park, self),
         )
         self._whole = _nothing if fast_path is None else fast_path.whole
-        # True if received bytes may go to the fast path unchanged: no earlier bytes are unanswered, and the
-        # peer reads.
+        # True if received bytes may go to the fast path unchanged. This needs two conditions: all earlier
+        # bytes are answered, and the peer reads its answers.
         self._straight = self._inbox.straight
-        self._counted = 0  # bytes in the inbox and under way, as counted by the server
+        self._counted = 0  # bytes of this connection in ``server.received``
         self._under_way = self._under_way_counted = 0  # bytes of requests whose answers come later
-        self._crowded = False  # so many bytes are under way that no request is handled
-        self._cut = False  # nothing is counted any more, because the connection is gone or cut off
+        # True while no further request is handled, because the requests whose answers come later have too
+        # many bytes.
+        self._crowded = False
+        self._cut = False  # no bytes are counted any more, because the connection is closed or cut off
         self._transport: asyncio.Transport | None = None
-        self._full = False  # reading is paused because of the bytes in the inbox
-        self._large = 0  # size of the large frame for which it has a place or waits for one
-        self._held_back = False  # it waits for a place
-        self._large_unanswered = 0  # requests with large bodies whose answers come later
-        self._queued = False  # waits for a turn
-        self._waits_since = 0.0  # since when; 0: it does not wait
+        self._full = False  # reading is paused, because the inbox has many bytes
+        # Size of the large frame that this connection reads or asks permission to read; 0 if there is none.
+        self._large = 0
+        self._held_back = False  # reading is paused until the server permits the large frame
+        self._large_unanswered = 0  # number of requests with large bodies whose answers come later
+        self._queued = False  # this connection waits for its turn (time slice) in :class:`Turns`
+        # Time at which this connection began to wait for its turn; 0 if it does not wait.
+        self._waits_since = 0.0
         self.begun = 0.0
-        self._dispatched = False  # a request was dispatched, with any outcome
-        self._backed_up = False  # so many bytes are unread that they are counted
-        self._paused = False  # so many bytes are unread that no request is handled
+        self._dispatched = False  # at least one request was passed to a handler
+        # True while the peer has left so many bytes unread that they count in the total of all peers.
+        self._backed_up = False
+        # True while the peer has left so many bytes unread that its further requests are not handled.
+        self._paused = False
         self._closing_by_us = False
         self._finishing = False
         self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
 
-    # Called by the loop -------------------------------------------------------------------------
+    # Methods that the event loop calls ------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class does not inherit from asyncio's
         name = transport.get_extra_info("peername")
         self.peer = host_port(name)
         self.host = plain_host(self.peer.rpartition(":")[0])
@@ -248,13 +259,13 @@ class Connection(Inner):
         self.server.connected(self)
 
     def take_over(self, transport: asyncio.Transport) -> None:
-        """Write to the socket itself from now on, because the peer does not speak TLS."""
+        """Use the socket's own transport from now on, because the peer does not speak TLS."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         self.active = True
         if self._straight:
-            # The path of nearly every request to a nameserver; all others take the one below.
+            # Nearly every request to a nameserver takes this branch; all others take the code below.
             answers = self._whole(data)
             if answers is not None:
                 if isinstance(answers, int):
@@ -283,7 +294,8 @@ class Connection(Inner):
             self._kept()
 
     def eof_received(self) -> bool:
-        return False  # close: a peer that sends no more is not expected to read answers
+        # False closes the connection: a peer that has ended its sending is not expected to read answers.
+        return False
 
     def pause_writing(self) -> None:
         self._backed_up = True
@@ -302,22 +314,22 @@ class Connection(Inner):
 
     @property
     def size(self) -> int:
-        """Return the number of received bytes that no handler has."""
+        """Return the number of received bytes that were not passed to a handler yet."""
         return self._inbox.size
 
     def go_on(self) -> None:
-        """Handle the remaining bytes, now that it is this connection's turn."""
+        """Handle the remaining bytes, because this connection's turn has begun."""
         self._queued = False
         if self._transport is not None and not self._finishing:
             self._look()
 
     @property
     def waits_for_peer(self) -> bool:
-        """Return whether this connection cannot continue before the peer sends or reads."""
+        """Return True if this connection can continue only after its peer sends or reads bytes."""
         return not self._queued and not self._large_unanswered
 
     def hold_back(self, *, held_back: bool) -> None:
-        """Stop reading in a large frame, or continue."""
+        """Pause the reading of a large frame, or continue it."""
         self._held_back = held_back
         if not held_back:
             self._read_on()
@@ -325,7 +337,7 @@ class Connection(Inner):
             self._transport.pause_reading()
 
     def lose_place(self) -> None:
-        """Forget the place for a large frame; the connection asks again when more of the frame arrives."""
+        """Give up the permission to read a large frame; ask for it again when more of the frame arrives."""
         self._large = 0
 
     def _read_on(self) -> None:
@@ -335,7 +347,7 @@ class Connection(Inner):
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._transport is None:
-            return  # it was never admitted
+            return  # the server had refused this connection
         self._transport = None
         self._cut = True
         self._clear()
@@ -350,7 +362,7 @@ class Connection(Inner):
         self._pending.clear()
         self.server.closed(self, by_us=self._closing_by_us)
 
-    # For handlers -------------------------------------------------------------------------------
+    # Methods that handlers call -------------------------------------------------------------------
 
     @property
     def open(self) -> bool:
@@ -358,21 +370,22 @@ class Connection(Inner):
 
     @property
     def has_asked(self) -> bool:
-        """Return whether any request has arrived."""
+        """Return True if any request has arrived."""
         return self._dispatched or self._inbox.answered
 
     @property
     def writable(self) -> bool:
-        """Return False while the peer leaves too many bytes unread, or is gone."""
+        """Return True if the connection is open and its peer has not left too many bytes unread."""
         return self.open and not self._paused
 
     def send_deferred(
         self, request: RemotingCommand, answer: RemotingCommand | None, *, begun: float
     ) -> None:
-        """Send an answer that comes later, see :class:`DeferredReply`; None for success without any content.
+        """Send an answer that comes later, see :class:`DeferredReply`.
 
         Args:
-            begun: The value of the attribute when the request was dispatched.
+            answer: None for a success without any content.
+            begun: Value of the attribute ``begun`` when the request was passed to its handler.
         """
         self.unanswered -= 1
         server = self.server
@@ -391,15 +404,15 @@ class Connection(Inner):
             self._finish()
 
     def send(self, command: RemotingCommand) -> None:
-        """Send a command; dropped if the connection is gone.
+        """Send a command; drop it if the connection is closed.
 
         Raises:
-            LocalProtocolError: If it cannot be encoded.
+            LocalProtocolError: If the command cannot be encoded.
         """
         self.send_bytes(command.encode())
 
     def send_bytes(self, frames: bytes) -> None:
-        """Send encoded frames; dropped if the connection is gone."""
+        """Send encoded frames; drop them if the connection is closed."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -409,7 +422,7 @@ class Connection(Inner):
             self._count_unread()
 
     def _count_unread(self) -> None:
-        """Check how many bytes the peer has left unread, and pause or close above the limits."""
+        """Check the number of bytes that the peer has not read; above the limits, pause or close."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -426,12 +439,15 @@ class Connection(Inner):
             server.shed_unread()
 
     def recount_unread(self) -> None:
-        """Report the number of bytes that the peer leaves unread now."""
+        """Update this connection's unread bytes in the total of the server."""
         if self._transport is not None:
             self.server.unread.set(self, self._transport.get_write_buffer_size())
 
     def shed(self, what: str) -> None:
-        """Close this connection at once, because it holds most of a resource of which all hold too much."""
+        """Close this connection at once, because the limit of all connections together is exceeded.
+
+        The server chooses the connections with most bytes.
+        """
         self.server.stats.connections_shed += 1
         self.server.say(self, "connection cut off connection=%s peer=%s reason=%s", self.id, self.peer, what)
         self._cut = True
@@ -440,7 +456,7 @@ class Connection(Inner):
         self.abort()
 
     def notify(self, request: RemotingCommand) -> bool:
-        """Send a oneway request to the peer; return False without sending it while the peer does not read."""
+        """Send a oneway request to the peer; return False, and send nothing, while the peer does not read."""
         if not self.writable:
             return False
         self.send(request.with_opaque(self.server.take_opaque()))
@@ -450,9 +466,9 @@ class Connection(Inner):
         """Send a request to the peer and wait for its answer.
 
         Raises:
-            ConnectionLost: If the connection is or gets lost.
+            ConnectionLost: If the connection is closed or gets lost.
             RequestTimeout: If no answer came in time.
-            TooManyRequests: If too many requests wait already, or the peer does not read.
+            TooManyRequests: If too many requests already wait, or if the peer does not read.
         """
         if not self.open:
             raise ConnectionLost(f"connection with {self.peer} is closed", sent=False)
@@ -471,34 +487,34 @@ class Connection(Inner):
             self._pending.pop(opaque, None)
 
     def close(self) -> None:
-        """Close once all sent bytes are flushed."""
+        """Close the connection after all sent bytes are flushed."""
         if self._transport is not None and not self._transport.is_closing():
             self._closing_by_us = True
             self._transport.close()
 
     def close_after_answers(self) -> None:
-        """Close once the present request, and those under way, are answered and flushed."""
+        """Close the connection after all its requests, also the present one, are answered and flushed."""
         self._finishing = True
 
     def abort(self) -> None:
-        """Close at once and drop unflushed answers."""
+        """Close the connection at once and drop answers that are not flushed."""
         if self._transport is not None:
             self._closing_by_us = True
             self._transport.abort()
 
     def close_idle(self) -> None:
-        """Close because of no traffic for the idle time; the peer counts as gone."""
+        """Close the connection because it had no traffic for the idle time, as if the peer had closed it."""
         self.server.say(self, "connection idle connection=%s peer=%s", self.id, self.peer, level=logging.INFO)
         if self._transport is not None:
             self._transport.abort()
 
-    # The way of a request -----------------------------------------------------------------------
+    # From received bytes to answers -------------------------------------------------------------
 
     def _look(self, *, anyway: bool = False) -> None:
-        """Answer the requests in the inbox as far as possible now; never raise for a peer's fault.
+        """Handle the requests in the inbox until the turn is over. Never raise for a fault of the peer.
 
         Args:
-            anyway: Continue even if the turn is over.
+            anyway: True to handle at least one request, even if the turn is over.
         """
         inbox, turns = self._inbox, self.server.turns
         if self._paused or self._crowded or not inbox.more:
@@ -528,7 +544,7 @@ class Connection(Inner):
                     if not self._flush(answers):
                         break
                 if self._finishing or not self.open:
-                    inbox.clear()  # later requests need no answer
+                    inbox.clear()  # the connection is closing, so later requests need no answer
                     break
                 if self._crowded or turns.over():
                     break
@@ -564,7 +580,7 @@ class Connection(Inner):
             self._kept()
 
     def _kept(self) -> None:
-        """Count the bytes that the inbox keeps; read on only if they are few."""
+        """Count the bytes that stay in the inbox; pause reading if they are many, resume if they are few."""
         inbox = self._inbox
         if inbox.full is not self._full:
             self._full = not self._full
@@ -580,7 +596,10 @@ class Connection(Inner):
                 self.server.shed_received()
 
     def _place(self) -> None:
-        """Ask for a place to read a large frame, or return it once the frame's request is answered."""
+        """Ask for permission to read a large frame.
+
+        Give the permission back after the request in this frame is answered.
+        """
         size = self._inbox.large
         if self._transport is None or (not size and (self._inbox.more or self._large_unanswered)):
             return
@@ -591,12 +610,12 @@ class Connection(Inner):
             self.hold_back(held_back=size > 0 and not self.server.begin_large(self, size))
 
     def _clear(self) -> None:
-        """Drop all received bytes that are not handled."""
+        """Drop all received bytes that were not handled yet."""
         self._inbox.clear()
         self._account()
 
     def _hold(self, size: int) -> None:
-        """Count a request whose answer comes later."""
+        """Count a request of ``size`` bytes whose answer comes later."""
         self._under_way += size
         if self._under_way > self.server.limits.under_way_max:
             self._crowded = True
@@ -606,7 +625,7 @@ class Connection(Inner):
                 self.server.shed_received()
 
     def _let_go(self, size: int) -> None:
-        """Count the request as answered, and handle further ones if it was the one in their way."""
+        """Count a request of ``size`` bytes as answered; handle further requests if these had to wait."""
         self._under_way -= size
         if self._under_way < self._under_way_counted:
             self._count_under_way()
@@ -626,25 +645,28 @@ class Connection(Inner):
             self.server.received.set(self, size)
 
     def unpark(self, number: int) -> None:
-        """Handle bytes that waited for ``number`` or an earlier one."""
+        """Handle bytes that waited for read barrier ``number`` or for an earlier barrier."""
         inbox = self._inbox
         while inbox.waits_for and (data := inbox.unpark(number)) is not None:
             if self._transport is None or self._finishing:
                 continue
-            if inbox.straight and not self._backed_up:  # nearly always: requests that arrived together
+            # The usual case: the parked bytes are requests that arrived together.
+            if inbox.straight and not self._backed_up:
                 answers = self._whole(data)
                 if isinstance(answers, bytes):
                     self._transport.write(answers)
                     self._straight = not self._backed_up and not self._crowded
                     continue
             if inbox.resume(data):
-                # The index that these bytes waited for is applied only now.
+                # Handle at least one of these requests even if the turn (time slice) is over. The result of
+                # the read barrier for which they waited can be used only during this call. Requests that are
+                # not handled now must wait for another barrier.
                 self._look(anyway=True)
         if self._counted:
             self._kept()
 
     def _flush(self, answers: list[bytes]) -> bool:
-        """Send a part of a long batch; return False if the peer must read it first."""
+        """Send a part of a long batch; return False if the peer must read it before more is sent."""
         self.send_bytes(b"".join(answers))
         answers.clear()
         return not self._paused
@@ -681,7 +703,7 @@ class Connection(Inner):
             server.stats.requests[request.code] += 1
             try:
                 result = handler(self, request)
-            except Exception as error:  # one request's failure must not close the connection
+            except Exception as error:  # a failed request must not close the connection
                 answer = self._failed(request, error)
             else:
                 if isinstance(result, DeferredReply):
@@ -715,7 +737,7 @@ class Connection(Inner):
     ) -> None:
         try:
             answer = await result
-        except Exception as error:  # one request's failure must not close the connection
+        except Exception as error:  # a failed request must not close the connection
             answer = self._failed(request, error)
         finally:
             self.unanswered -= 1
@@ -757,7 +779,7 @@ class Connection(Inner):
 
 
 def _bytes_of(request: RemotingCommand) -> int:
-    """Return about how much memory a request takes until it is answered."""
+    """Return the approximate number of bytes of memory that a request takes until it is answered."""
     texts = _text_bytes(request.remark or "")
     for name, value in request.ext_fields.items():
         texts += _text_bytes(name) + _text_bytes(value)
@@ -765,16 +787,20 @@ def _bytes_of(request: RemotingCommand) -> int:
 
 
 def _text_bytes(text: str) -> int:
-    """Return how much memory a text takes at most: getsizeof() would grow with a use of its UTF-8 form."""
+    """Return the largest memory use of a text in bytes.
+
+    The value stays the same while the request is in progress. The result of sys.getsizeof() would grow with
+    the first use of the text's UTF-8 form.
+    """
     return len(text) if text.isascii() else _CHARACTER_BYTES_MAX * len(text)
 
 
 def _nothing(data: bytes) -> None:
-    """Return None, as a connection without a fast path does."""
+    """Return None: the fast path of a connection that has no fast path."""
 
 
 def _discard(result: Awaitable[RemotingCommand | None]) -> None:
-    """Drop an answer that nobody awaits; close a coroutine, so that Python does not warn about it."""
+    """Drop an answer that no code awaits; close a coroutine, so that Python does not warn about it."""
     if asyncio.iscoroutine(result):
         result.close()
     elif isinstance(result, asyncio.Future):

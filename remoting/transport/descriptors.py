@@ -1,4 +1,4 @@
-"""The number of connections for which this process has descriptors; further ones are refused."""
+"""Limits of the number of connections, computed from the number of file descriptors of this process."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from routekeeper.remoting.transport.limits import ServerLimits
 
 log = logging.getLogger(__name__)
 
-#: Descriptors kept for other uses than connections: listeners, files, the loop's own, links to members, and
-#: connections that have not proved to be a member's (64 at most).
+#: File descriptors that are reserved for other uses than connections. These are listeners, files, the event
+#: loop, links to members, and at most 64 connections that have not yet proved that they are links.
 DESCRIPTORS_RESERVED: Final = 192
-#: HTTP connections: the places of the HTTP listener. With few descriptors, a quarter of those that are left.
+#: Largest number of HTTP connections: those of the HTTP listener and its reserve. If descriptors are scarce,
+#: HTTP gets a quarter of the unreserved descriptors instead.
 HTTP_CONNECTIONS: Final = 2_112
 
 
 def share_descriptors(granted: int) -> tuple[int, int]:
-    """Return how many of ``granted`` descriptors the protocol's connections get, and how many HTTP's.
-    Pure.
+    """Divide ``granted`` file descriptors. This function does no I/O.
+
+    Returns:
+        The number of connections of RocketMQ's protocol, and the number of HTTP connections.
     """
     left = granted - min(DESCRIPTORS_RESERVED, granted // 4)
     http = min(HTTP_CONNECTIONS, left // 4)
@@ -28,21 +31,23 @@ def share_descriptors(granted: int) -> tuple[int, int]:
 
 
 def http_connections() -> int:
-    """Return the possible number of HTTP connections, after :func:`fit_descriptors` has raised the limit."""
+    """Return the largest number of HTTP connections. Call :func:`fit_descriptors` first."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return HTTP_CONNECTIONS if soft == resource.RLIM_INFINITY else share_descriptors(soft)[1]
 
 
 def fit_descriptors(limits: ServerLimits) -> ServerLimits:
-    """Raise the soft limit on open descriptors to the hard one; lower ``connections_max`` to the number that
-    fits.
+    """Raise the soft limit on open file descriptors to the hard limit.
+
+    Return the limits with ``connections_max`` lowered to the number of connections for which descriptors
+    suffice.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
-        except (ValueError, OSError) as error:  # some systems state a hard limit that they do not grant
+        except (ValueError, OSError) as error:  # some systems do not grant the hard limit that they report
             log.warning("descriptor limit stays soft=%s hard=%s error=%s", soft, hard, error)
     if soft == resource.RLIM_INFINITY:
         return limits

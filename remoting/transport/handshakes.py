@@ -1,29 +1,31 @@
-"""TLS handshakes that wait for their peers, with a bound over all and one for each host; pure."""
+"""Limits of the TLS handshakes that wait for their peers: of one port, and of each host. Does no I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
-#: Handshakes of one port that may wait for their peers.
+#: Largest number of handshakes of one port that wait for their peers.
 HANDSHAKES_MAX: Final = 1024
-#: The same for one host.
+#: Largest number of handshakes of one host that wait for their peers.
 HOST_HANDSHAKES_MAX: Final = 512
-#: Seconds for a handshake, from its first byte on; where TLS is demanded, from the start of the connection.
+#: Longest time in seconds for a handshake, from its first byte on. If the port demands TLS, the time begins
+#: with the connection.
 HANDSHAKE_S: Final = 5.0
 
 Holder = TypeVar("Holder", bound=Hashable)
 
 
 class Handshakes(Generic[Holder]):
-    """Handshakes that wait for their peers; for each, a library object of some 50 KiB is held.
+    """TLS handshakes that wait for their peers. Each handshake occupies an OpenSSL object of about 50 KiB.
 
-    Above a bound, the handshake that has waited longest is broken off, among those of the host that has most.
-    A peer that answers at once is hardly ever chosen. A handshake that waits for us has no such object, so it
-    is not counted.
+    If a limit is exceeded, the handshake that has waited longest is broken off. At the limit of one host,
+    only the handshakes of this host are compared. At the limit of all hosts, only the handshakes of the host
+    with most handshakes are compared. So a peer that answers at once hardly ever loses its handshake. A
+    handshake that this process has not begun yet has no OpenSSL object and does not count.
 
     Args:
-        host: Returns the address that a holder counts for.
+        host: Returns the address of the host for which a handshake counts.
     """
 
     def __init__(
@@ -42,7 +44,11 @@ class Handshakes(Generic[Holder]):
         return self._count
 
     def enter(self, holder: Holder) -> Holder | None:
-        """Count a handshake that has begun; return the handshake to break off for it, if any."""
+        """Count a handshake that has begun.
+
+        Returns:
+            The handshake that must be broken off so that no limit is exceeded; None if there is none.
+        """
         host = self._host(holder)
         line = self._by_host.setdefault(host, {})
         oldest = None

@@ -1,4 +1,4 @@
-"""Bytes held for peers, with one bound over all of them; pure."""
+"""Bytes that this process holds for its peers, with one limit for all of them together. Does no I/O."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from routekeeper.remoting.addresses import network_of
 
 Holder = TypeVar("Holder", bound=Hashable)
 
-#: Part of the bound to which connections are cut off, so that the search is not repeated for every byte
-#: above.
+#: When the limit is exceeded, connections are cut off until the total is below this fraction of the limit.
+#: Without such a margin, the next received byte would exceed the limit again.
 _DOWN_TO: Final = 7 / 8
 
 
 class Holdings(Generic[Holder]):
-    """The number of bytes held for each connection.
+    """Number of bytes that this process holds for each connection.
 
-    While the total is within the bound, one peer may hold as much as it likes, because many brokers can share
-    one address. Above it, connections of the address that holds most are cut off first.
+    While the total is within the limit, a single peer may hold any number of bytes, because many brokers can
+    share one address. Above the limit, connections of the address with most bytes are cut off first.
 
     Args:
-        bytes_max: The bound.
+        bytes_max: Limit of the bytes held for all connections together.
         host: Returns the address of a connection's peer, without its port. An IPv6 network of 64 bits counts
             as one address.
     """
@@ -54,9 +54,10 @@ class Holdings(Generic[Holder]):
             self._sizes.pop(holder, None)
 
     def largest(self) -> list[Holder]:
-        """Return the connections to cut off so that the bound holds again, with room to spare.
+        """Return the connections to cut off so that the total falls below the limit by a margin.
 
-        The next one is always the largest of the address that holds most at that point.
+        The connections are chosen one after another. Each of them is the connection with most bytes at the
+        address with most bytes; connections that were chosen before do not count.
         """
         if not self.exceeded:
             return []

@@ -1,8 +1,8 @@
-"""Received bytes of one peer, split into its requests in order; without IO.
+"""Received bytes of one peer of a server, split into requests in their order; without I/O.
 
-The server's counterpart of :mod:`routekeeper.remoting.session`. A driver passes received bytes in and asks
-for one request after the other. It may stop between any two of them, for instance while the peer does not
-read its answers, or while it is the turn of other connections.
+This is the server's counterpart of :mod:`routekeeper.remoting.session`. A driver passes received bytes in and
+takes out one request after another. The driver may stop between any two requests. For example, it stops while
+the peer does not read its answers, or while the event loop serves other connections.
 """
 
 from __future__ import annotations
@@ -17,57 +17,59 @@ from routekeeper.remoting.command import RemotingCommand, read_command, read_pie
 from routekeeper.remoting.errors import RemoteProtocolError
 from routekeeper.remoting.foreign import foreign
 
-#: Unhandled bytes of one connection above which no more are read from it. A larger frame is read only when it
-#: has a place.
+#: Unhandled bytes of one connection above which reading from it pauses. A larger frame is read only with the
+#: server's permission, see :class:`routekeeper.remoting.transport.intake.Intake`.
 KEPT_MAX: Final = 64 * 1024
-#: Bytes of a piece from which on the next bytes begin a piece of their own: an object for each byte of a peer
-#: that sends byte by byte would take fifty times the memory.
+#: Size in bytes at which a piece of a frame is full, so that the next bytes begin a new piece. If a peer
+#: sends byte by byte, one object for each byte would take fifty times the memory.
 _PIECE_MIN: Final = 16 * 1024
 _LENGTH: Final = struct.Struct(">I")
 _LENGTH_SIZE: Final = 4
-_HEADER_AT: Final = 8  # in a frame, behind two words
+_HEADER_AT: Final = 8  # position of the header in a frame, after two words of 4 bytes
 
 
 class FastPath(Protocol):
-    """Answers frames that it knows, on one connection.
+    """Shortcut that answers known frames of one connection without parsing them and without a handler.
+
+    Some frames must wait for a read barrier. Read barriers are numbered in the order in which they complete.
 
     Attributes:
-        starts: The beginning of the headers of all frames that it may know; it is not asked about others.
+        starts: First bytes of the headers of all frames that the fast path may recognize. It does not get
+            other frames.
     """
 
     @property
     def starts(self) -> tuple[bytes, ...]: ...
 
     def whole(self, data: bytes) -> bytes | int | None:
-        """Return the answers to all of ``data``, or None if some frame is unknown.
+        """Return the answers to all frames in ``data``; None if any frame is unknown.
 
-        It returns a number other than 0 if the first frame must wait for that number.
+        If the first frame must wait for a read barrier, return the number of that barrier, which is not 0.
         """
 
     def leading(self, data: bytes, position: int, answers: list[bytes]) -> tuple[int, bool]:
-        """Append the answers to known frames from ``position`` on; return the position after them.
+        """Append the answers to recognized frames from ``position`` on; return the position after them.
 
-        It stops at an unknown frame, and when the answers, or the work for them, are enough for one write.
-        The second value says whether the latter was the reason.
+        It stops at an unknown frame. It also stops when the answers, or the work for them, are enough for one
+        write; only then the second value is True.
         """
 
     def waits_now(self) -> int:
-        """Return the number that a frame which arrives now must wait for; 0 if it need not wait."""
+        """Return the number of the read barrier for a frame that arrives now; 0 if it need not wait."""
 
     def waits(self, data: bytes, position: int) -> int:
-        """Return the number that the frame at ``position`` must wait for; 0 if it must be dispatched.
+        """Return the number of the read barrier for the frame at ``position``; 0 if a handler must serve it.
 
-        A waiting frame, and everything after it, is looked at again by :meth:`Inbox.unpark`.
-
+        After :meth:`Inbox.unpark`, this frame and all bytes after it are examined again.
         """
 
 
 class Stop(enum.Enum):
-    """The reason why :meth:`Inbox.next` returned no request although bytes are left.
+    """Reason for which :meth:`Inbox.next` returned no request although bytes are left.
 
     Attributes:
-        FULL: The present answers are enough for one write; ask again once they are sent.
-        WAITS: The next frame waits for a number; ask again after :meth:`Inbox.unpark`.
+        FULL: The present answers are enough for one write; call again after they are sent.
+        WAITS: The next frame waits for a read barrier; call again after :meth:`Inbox.unpark`.
     """
 
     FULL = "full"
@@ -75,19 +77,21 @@ class Stop(enum.Enum):
 
 
 class Inbox:
-    """The unanswered bytes of one peer, and their state.
+    """Received bytes of one peer that are not answered yet.
 
-    In the order of arrival the bytes are: the start of an unfinished frame, or whole frames that are being
-    looked at; then bytes that *wait* for a number (of a barrier, say) because of their first frame; then
-    later bytes, which wait for numbers of their own, none of them smaller.
+    In the order of their arrival, these bytes are:
+
+    - the beginning of an unfinished frame, or whole frames that are being handled;
+    - *parked* bytes, which wait for a read barrier because of their first frame;
+    - later bytes, which wait for the same or a later read barrier.
 
     Args:
-        frame_size_max: Bytes of one frame, length word included.
-        fast_path: Asked first about frames that begin as it says.
-        park: Called with each number that bytes begin to wait for.
+        frame_size_max: Largest size of a frame in bytes, including its length word.
+        fast_path: Gets all frames whose header begins with one of its ``starts``, before any handler.
+        park: Called with the number of each read barrier for which bytes begin to wait.
 
     Attributes:
-        waits_for: The number that the first waiting bytes wait for; 0: none wait.
+        waits_for: Number of the read barrier that the first parked bytes wait for; 0 if no bytes are parked.
     """
 
     __slots__ = (
@@ -119,61 +123,64 @@ class Inbox:
         self._frame_size_max = frame_size_max
         self._fast_path = fast_path
         self._starts = () if fast_path is None else fast_path.starts
-        # True if received bytes may go to the fast path as a whole: only while no other frame has come. A
-        # peer that registers queries no routes.
+        # True while received bytes are passed to the fast path as a whole. The value becomes False at a frame
+        # that the fast path cannot serve: such a frame shows a peer that registers, and such a peer does not
+        # query routes. The value becomes True again at a frame that the fast path may serve.
         self._is_asked = fast_path is not None
         self._park = park
-        # An unfinished frame in pieces, as they came: a large body is copied only once, when it is complete.
+        # Pieces of an unfinished frame, as they arrived. Because the pieces are joined only at the end, a
+        # large body is copied only once.
         self._pieces: list[bytes | bytearray] = []
-        self._held = 0  # bytes of the pieces
-        self._missing = 0  # size that the pieces must have before another look at the frame pays
-        self._whole = False  # the pieces are exactly one large frame
-        self._data = b""  # handled up to the position; empty once all bytes are
+        self._held = 0  # bytes in all pieces
+        self._missing = 0  # bytes that the pieces must have before the frame is examined again
+        self._whole = False  # True if the pieces are exactly one large frame
+        # Received whole frames; the bytes before the position are handled. Empty after all bytes are handled.
+        self._data = b""
         self._position = 0
-        #: The fast path has answered a frame in :meth:`next`.
+        #: True after the fast path has answered a frame in :meth:`next`.
         self.answered = False
         self.waits_for = 0
         self._parked = b""
         self._behind: deque[tuple[int, bytes]] = deque()
-        self._waiting = 0  # bytes that are parked, and bytes after them
+        self._waiting = 0  # number of parked bytes, plus all bytes that arrived after them
 
     @property
     def straight(self) -> bool:
-        """Return whether the next bytes may go to :meth:`FastPath.whole` at once."""
+        """Return True if the next received bytes may go to :meth:`FastPath.whole` directly."""
         return self._is_asked and not self.waits_for and not self._pieces and not self._data
 
     @property
     def more(self) -> bool:
-        """Return whether there are bytes for :meth:`next` to look at."""
+        """Return True if there are bytes for :meth:`next` to examine."""
         return bool(self._data) or self._whole
 
     @property
     def size(self) -> int:
-        """Return the number of bytes held here."""
+        """Return the number of bytes in this inbox."""
         return self._held + len(self._data) - self._position + self._waiting
 
     @property
     def full(self) -> bool:
-        """Return whether reading from this peer should pause until some frame is answered."""
+        """Return True if reading from this peer must pause until some frame is answered."""
         return self._whole or len(self._data) - self._position + self._waiting > KEPT_MAX
 
     @property
     def large(self) -> int:
-        """Return the full size of the unfinished frame if it is large, else 0."""
+        """Return the complete size of the unfinished frame in bytes if it is a large one, else 0."""
         return self._missing if self._pieces and not self._whole and self._missing > KEPT_MAX else 0
 
     def receive(self, data: bytes) -> bool:
-        """Take received bytes; return whether there are new bytes for :meth:`next` to look at."""
+        """Add received bytes; return True if there are new bytes for :meth:`next` to examine."""
         if self.waits_for:
             self._receive_behind(data)
             return False
         return self._take(data)
 
     def single(self, data: bytes) -> RemotingCommand | None:
-        """Return the request if ``data`` is exactly one frame that the fast path is not asked about, else
-        None.
+        """Return the request in ``data`` if it is exactly one frame and the fast path does not get it.
 
-        Nearly every registration arrives this way. After None, pass the same bytes to :meth:`receive`.
+        Otherwise return None; then pass the same bytes to :meth:`receive`. Nearly every registration arrives
+        as a single frame, for which this method is the shortest path.
 
         Raises:
             RemoteProtocolError: If the frame is malformed.
@@ -188,13 +195,13 @@ class Inbox:
         return None
 
     def next(self, answers: list[bytes]) -> RemotingCommand | Stop | None:
-        """Return the next request, or the reason why there is none now; None if all bytes were looked at.
+        """Return the next request, or the reason why there is none now; None if no bytes are left to examine.
 
         Args:
-            answers: The fast path's answers to the frames before it are appended here.
+            answers: The fast path appends its answers to earlier frames to this list.
 
         Raises:
-            RemoteProtocolError: The next frame is above the limit or malformed. Close the connection, and
+            RemoteProtocolError: If the next frame is malformed or above the limit. Close the connection, and
                 do not use this object again.
         """
         if self._whole:
@@ -245,8 +252,8 @@ class Inbox:
         return request
 
     def wait(self, number: int, data: bytes) -> None:
-        """Keep bytes that wait for ``number``, and later ones, until :meth:`unpark`."""
-        if self.waits_for:  # these bytes wait again, for a later number, together with all bytes after them
+        """Park bytes until :meth:`unpark` is called for read barrier ``number`` or a later one."""
+        if self.waits_for:  # these bytes wait again, for a later barrier, together with all bytes after them
             data += self._parked + b"".join(behind for _, behind in self._behind)
             self._behind.clear()
         self.waits_for = number
@@ -256,10 +263,9 @@ class Inbox:
         self._park(number)
 
     def unpark(self, number: int) -> bytes | None:
-        """Return bytes that waited for ``number`` or an earlier one; None if none do.
+        """Return bytes that waited for read barrier ``number`` or an earlier one; None if there are none.
 
-        The driver passes them to :meth:`resume`, or first to the fast path, and calls this again.
-
+        The driver passes the bytes to the fast path or to :meth:`resume`, and then calls this method again.
         """
         if not 0 < self.waits_for <= number:
             return None
@@ -272,11 +278,11 @@ class Inbox:
         return data
 
     def resume(self, data: bytes) -> bool:
-        """Take bytes that have waited; return whether there are new bytes for :meth:`next` to look at."""
+        """Add bytes that were parked; return True if there are new bytes for :meth:`next` to examine."""
         return self._take(data)
 
     def clear(self) -> None:
-        """Drop everything, because nobody reads the answers any more."""
+        """Drop all bytes, because the peer will not read the answers any more."""
         self._take_pieces()
         self._data, self._position = b"", 0
         self.waits_for, self._parked = 0, b""
@@ -303,7 +309,7 @@ class Inbox:
         return True
 
     def _add(self, data: bytes) -> None:
-        """Add bytes to those of the unfinished frame."""
+        """Add bytes to the pieces of the unfinished frame."""
         pieces = self._pieces
         self._held += len(data)
         if not pieces or len(pieces[-1]) >= _PIECE_MIN:
@@ -314,15 +320,16 @@ class Inbox:
         pieces[-1] += data
 
     def _take_pieces(self) -> list[bytes | bytearray]:
-        """Return the pieces, and forget them."""
+        """Return the pieces and remove them from this inbox."""
         pieces, self._pieces = self._pieces, []
         self._held, self._whole = 0, False
         return pieces
 
     def _receive_behind(self, data: bytes) -> None:
-        """Keep bytes that arrive after waiting ones, in order.
+        """Store bytes that arrive after parked bytes, in order.
 
-        They wait for the number that a request arriving now would wait for, because they may be one.
+        The new bytes may be a request. Therefore they wait for the read barrier that a request needs if it
+        arrives now.
         """
         assert self._fast_path is not None
         assert self._park is not None

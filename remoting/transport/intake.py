@@ -1,4 +1,4 @@
-"""Connections that may read large frames, so that few such frames are held at once; pure."""
+"""Permissions to read large frames, so that only a few large frames occupy memory at once. Does no I/O."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ Holder = TypeVar("Holder", bound=Hashable)
 
 
 class Intake(Generic[Holder]):
-    """Gives connections places to read large frames; the others wait and are not read.
+    """Permissions of connections to read a large frame; without permission, a connection is not read.
 
-    The frames of the connections with places fit the bound together, or there is only one of them. So some
-    frame can always be completed. Hosts take turns, and within a host the connection that has waited longest
-    is next.
+    A connection with this permission has a *place*. The frames of all connections with places are together
+    within the limit, or only one connection has a place. Even a frame above the limit can thus be completed.
+    The hosts get free places in turn. Within a host, the connection that has waited longest is next.
 
-    While others wait, a connection that is slow to complete its frame moves to the end of its host's queue.
-    One that sends nothing loses its place until it sends again. The bytes read of these frames are kept.
+    While other connections wait, a connection that completes its frame slowly loses its place and waits
+    again, behind the other connections of its host. A connection that sends nothing loses its place until it
+    sends again. Frame bytes that were already read stay in memory.
 
     Args:
-        bytes_max: The bound.
+        bytes_max: Limit of the bytes of all large frames that are being read.
         host: Returns the address of a connection's peer, without its port. An IPv6 network of 64 bits is one
             host.
     """
@@ -29,23 +30,25 @@ class Intake(Generic[Holder]):
     def __init__(self, *, bytes_max: int, host: Callable[[Holder], str]) -> None:
         self._bytes_max = bytes_max
         self._host: Callable[[Holder], str] = lambda holder: network_of(host(holder))
-        self._reading: dict[Holder, int] = {}  # sizes of their frames
+        self._reading: dict[Holder, int] = {}  # frame sizes of the connections that have places
         self._total = 0
-        self._before: dict[Holder, int] = {}  # bytes received of each frame at the last look
-        self._waiting: dict[str, dict[Holder, int]] = {}  # by host, in the order of their turns
+        self._before: dict[Holder, int] = {}  # bytes received of each frame at the last call of look()
+        # Frame sizes of waiting connections, by host; the first host gets the next place.
+        self._waiting: dict[str, dict[Holder, int]] = {}
 
     @property
     def waiting(self) -> int:
-        """Return the number of connections that wait for a place."""
+        """Return the number of connections that wait for a place, which is the permission to read."""
         return sum(map(len, self._waiting.values()))
 
     def waits(self, holder: Holder) -> bool:
-        """Return whether a connection waits for a place."""
+        """Return True if a connection waits for permission to read a large frame."""
         return holder in self._waiting.get(self._host(holder), ())
 
     def enter(self, holder: Holder, size: int) -> bool:
-        """Ask for a place for a frame of ``size`` bytes; return False if it must wait until :meth:`next`
-        gives one.
+        """Ask for permission to read a frame of ``size`` bytes; return True if it is granted now.
+
+        If the result is False, the connection must wait until :meth:`next` returns it.
         """
         if self._waiting or not self._fits(size):
             self._waiting.setdefault(self._host(holder), {})[holder] = size
@@ -54,7 +57,7 @@ class Intake(Generic[Holder]):
         return True
 
     def leave(self, holder: Holder) -> None:
-        """Remove a connection that has a place or waits for one."""
+        """Remove a connection that has a place (permission to read) or waits for a place."""
         self._total -= self._reading.pop(holder, 0)
         self._before.pop(holder, None)
         host = self._host(holder)
@@ -65,7 +68,7 @@ class Intake(Generic[Holder]):
                 del self._waiting[host]
 
     def next(self) -> list[Holder]:
-        """Give free places to waiting connections; return those that got one."""
+        """Give free places (permissions to read) to waiting connections, and return these connections."""
         chosen: list[Holder] = []
         while self._waiting:
             host, line = next(iter(self._waiting.items()))
@@ -74,7 +77,7 @@ class Intake(Generic[Holder]):
                 break
             del line[holder], self._waiting[host]
             if line:
-                self._waiting[host] = line  # after all other hosts
+                self._waiting[host] = line  # this host is now the last one
             self._give(holder, size)
             chosen.append(holder)
         return chosen
@@ -82,15 +85,15 @@ class Intake(Generic[Holder]):
     def look(
         self, waits_for_peer: Callable[[Holder], bool], received: Callable[[Holder], int]
     ) -> tuple[list[Holder], list[Holder]]:
-        """Take back the places of connections that have had them since the last look, if others wait.
+        """If any connection waits, take the place from each connection that has had one since the last call.
 
         Args:
-            waits_for_peer: Returns whether a connection can only continue when its peer sends or reads.
+            waits_for_peer: Returns True if a connection can continue only when its peer sends or reads.
             received: Returns the number of bytes received of a connection's frame.
 
         Returns:
-            Connections that have sent bytes since the last look: they wait again. And those that have not:
-            they are removed.
+            First the connections that have sent bytes since the last call: they wait for a place again. Then
+            the connections that have sent no byte: they are removed.
         """
         slow: list[Holder] = []
         silent: list[Holder] = []

@@ -1,4 +1,4 @@
-"""Limits of the memory that peers may make a server hold, and its counters."""
+"""Limits of the memory that peers can make a server use, and the server's counters."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ from routekeeper.remoting.histogram import Histogram
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """Limits of the memory that peers may make a server hold.
+    """Limits of the memory that peers can make a server use.
 
     Attributes:
-        connections_max: Open connections; further ones are closed at once.
-        frame_size_max: Bytes of one frame, length word included.
-        large_frames_max: Bytes of large frames that may be read at once, over all connections. A single
-            frame may be larger; connections with further large frames are not read meanwhile.
-        large_frame_s: Seconds after which a connection with an incomplete large frame gives way to others
-            that wait; twice as many at most.
-        received_max: Received bytes that are not answered, over all connections: unfinished frames, frames
-            that wait for their turn, and requests whose answers come later. Above it the largest connections
-            are cut off.
-        under_way_max: Bytes of requests of one connection whose answers come later. Above it none of its
-            requests is handled until half of them are answered; one request may be larger.
-        unanswered_max: Requests of one connection that may be under way.
-        unread_max: Bytes of answers that one peer may leave unread before its connection is closed.
-        unread_all_max: The same over all connections. Above it the largest connections are cut off.
+        connections_max: Number of open connections; further connections are closed at once.
+        frame_size_max: Bytes of one frame, including its length word.
+        large_frames_max: Bytes of all large frames that are being read at the same time. A single frame may
+            be larger; while it is being read, no other large frame is read.
+        large_frame_s: Seconds after which a connection with an incomplete large frame must let waiting
+            connections read their frames. Because of the interval between checks, it may be up to twice this
+            time.
+        received_max: Bytes received on all connections and not answered yet. These are unfinished frames,
+            frames that wait for their turn, and requests whose answers come later. Above this limit the
+            largest connections are cut off.
+        under_way_max: Bytes of one connection's requests whose answers come later. Above this limit, none of
+            its further requests is handled until half of these bytes are answered. A single request may
+            exceed this limit.
+        unanswered_max: Number of unanswered requests of one connection whose answers come later.
+        unread_max: Bytes of answers that one peer has not read, above which its connection is closed.
+        unread_all_max: Bytes of answers that all peers together have not read, above which the largest
+            connections are cut off.
         idle_s: Seconds without a byte in either direction after which a connection is closed.
     """
 
@@ -49,15 +52,18 @@ class ServerStats:
     """Counters of one server, for its metrics.
 
     Attributes:
-        requests: By code, for codes that are served; peers can choose any other code.
-        requests_unknown: All other requests.
-        answers: By code, for codes that our programs send.
-        answers_other: All other answers: those of a client to a request that was forwarded to it.
-        times: Time from a request's arrival, or the beginning of its wait for a turn, to its answer; by
-            group.
-        late: Lateness of the loop.
-        connections_shed: Connections cut off because all together held too much.
-        lines_suppressed: Log lines about peers that were not written.
+        requests: Number of requests by code, only for codes that the server handles. Peers can send any code,
+            so other codes would let this counter grow without limit.
+        requests_unknown: Number of requests with other codes.
+        answers: Number of answers by code, for the codes that RouteKeeper's programs send.
+        answers_other: Number of answers with other codes. Such a code comes from a client to which a request
+            was forwarded.
+        times: Durations by group of requests, in seconds. A duration begins when the request arrives, or when
+            the request begins to wait for its turn. It ends with the answer.
+        late: Delay of the event loop's timers, in seconds.
+        connections_shed: Number of connections that were cut off because all connections together held too
+            many bytes.
+        lines_suppressed: Number of log lines about peers that were not written.
     """
 
     __slots__ = (
@@ -77,10 +83,10 @@ class ServerStats:
     )
 
     def __init__(self, groups: Mapping[int, str] | None = None) -> None:
-        """Begin to count.
+        """Set all counters to 0.
 
         Args:
-            groups: Maps a request code to the group in which it is timed; other requests are not timed.
+            groups: Group of each request code whose requests are timed; other requests are not timed.
         """
         self.requests: Counter[int] = Counter()
         self.requests_unknown = 0
@@ -105,7 +111,7 @@ class ServerStats:
             self.answers_other += 1
 
     def took(self, code: int, seconds: float) -> None:
-        """Record how long a request with this code has waited for its answer."""
+        """Record the time in seconds from a request's arrival to its answer, if its code is timed."""
         histogram = self._time_of.get(code)
         if histogram is not None:
             histogram.observe(seconds)

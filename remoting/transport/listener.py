@@ -1,4 +1,4 @@
-"""The server: listens, admits connections, closes idle ones, and owns the state that they share."""
+"""Server of RocketMQ's protocol: listens, admits connections, closes idle connections, holds shared state."""
 
 from __future__ import annotations
 
@@ -25,26 +25,28 @@ from routekeeper.remoting.transport.turns import TURN_S, Turns
 
 log = logging.getLogger(__name__)
 
-#: Number of sweeps for idle connections in the idle time: a close is late by at most one interval.
+#: Number of checks for idle connections in the idle time. A connection is closed at most one check interval
+#: too late.
 _IDLE_TICKS: Final = 24
-#: Interval at which the lateness of the loop is measured.
+#: Interval in seconds between measurements of the event loop's lateness.
 LATENESS_PERIOD_S: Final = 0.1
-#: Time for sending the last answers after the time of a drain is over.
+#: Seconds for sending the last answers after the time for finishing requests is over.
 FLUSH_S: Final = 1.0
 
 
 class RemotingServer:
-    """Listens, admits connections, closes idle ones, and owns the state that they share.
+    """Server that listens, admits connections, closes idle connections, and holds their shared state.
 
     Args:
-        handlers: Request code to handler. It is looked up for each request, so it may change while
-            serving.
-        group: Owns the tasks of handlers that return awaitables.
-        connected, closed: Called for each admitted connection.
+        handlers: Handler of each request code. It is looked up for each request, so the mapping may change
+            while the server runs.
+        group: Runs the tasks of handlers that return awaitables.
+        connected, closed: Called for each admitted connection after it is opened and closed.
         fast_path: Makes the fast path of a connection.
-        turn_s: Seconds that requests may hold the loop before others are served.
-        tls: None for a plain port. :attr:`TlsPort.current` of :attr:`tls` may be replaced while serving.
-        groups: Request code to the group in which its requests are timed.
+        turn_s: Seconds for which requests may occupy the event loop before other connections are served.
+        tls: Certificates and mode of TLS; None for a port without TLS. While the server runs,
+            :attr:`TlsPort.current` of the attribute ``tls`` may be replaced.
+        groups: Group of each request code whose requests are timed, see :class:`ServerStats`.
     """
 
     def __init__(
@@ -72,16 +74,17 @@ class RemotingServer:
         )
         self.tls = TlsPort(tls or PortContext(), say=self._tls_failed, turns=self.turns)
         host = operator.attrgetter("host")
-        #: Bytes that were received and not handled; bytes that were sent and not read.
+        #: Bytes that were received and are not answered, and bytes that were sent and are not read by the
+        #: peer.
         self.received: Holdings[Connection] = Holdings(bytes_max=self.limits.received_max, host=host)
         self.unread: Holdings[Connection] = Holdings(bytes_max=self.limits.unread_all_max, host=host)
         self._intake: Intake[Connection] = Intake(bytes_max=self.limits.large_frames_max, host=host)
-        self._intake_look: asyncio.TimerHandle | None = None  # set while a connection waits for a place
+        self._intake_look: asyncio.TimerHandle | None = None  # set while a large frame must wait
         self._lines = LineLimit()
-        #: Connections that wait, by the numbers that they wait for.
+        #: Connections whose bytes wait for a read barrier, by the number of the barrier.
         self.parked: dict[int, list[Connection]] = {}
-        self._parking = 0  # the number that a connection waited for last
-        self._parked_last: list[Connection] = []  # the connections that wait for it
+        self._parking = 0  # number of the read barrier for which a connection began to wait most recently
+        self._parked_last: list[Connection] = []  # connections that wait for the read barrier ``_parking``
         self.connections: dict[int, Connection] = {}
         self._group = group
         self._connected = connected
@@ -93,7 +96,7 @@ class RemotingServer:
         self._next_id = 1
         self._next_opaque = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self.deferred = 0  # answers that come later without a task
+        self.deferred = 0  # number of answers that handlers still have to send, see :class:`DeferredReply`
         self.all_sent: asyncio.Event | None = None
         self._refusing = False
         self._stopping = False
@@ -102,7 +105,7 @@ class RemotingServer:
         self._looked_at: asyncio.Event | None = None
 
     async def start(self, host: str, port: int) -> str:
-        """Bind and accept; return the bound ``host:port``.
+        """Bind the address and accept connections; return the bound ``host:port``.
 
         Raises:
             OSError: If the address cannot be bound.
@@ -112,7 +115,7 @@ class RemotingServer:
         return listen
 
     async def bind(self, host: str, port: int) -> str:
-        """Bind, but accept no connection before :meth:`accept`; return the bound ``host:port``.
+        """Bind the address, but accept no connection before :meth:`accept`; return the bound ``host:port``.
 
         Raises:
             OSError: If the address cannot be bound.
@@ -132,7 +135,7 @@ class RemotingServer:
         """Accept connections from now on.
 
         Raises:
-            OSError: Another process has begun to listen on the address since it was bound.
+            OSError: If another process has begun to listen on the address since it was bound.
         """
         assert self._server is not None
         await self._server.start_serving()
@@ -140,12 +143,13 @@ class RemotingServer:
         self._look_how_late(self._loop.time())
 
     async def close(self, *, drain_s: float = 5.0, before_end: Callable[[], None] | None = None) -> None:
-        """Stop accepting, finish requests under way for at most ``drain_s`` seconds, close all connections.
+        """Stop accepting, finish requests for at most ``drain_s`` seconds, then close all connections.
 
-        Answers that are sent at the end of this time have :data:`FLUSH_S` seconds to leave.
+        Answers that are sent at the end of this time have :data:`FLUSH_S` seconds to reach their peers.
 
         Args:
-            before_end: Called right before the connections are closed; messages that it sends still leave.
+            before_end: Called right before the connections are closed. Messages that it sends still reach the
+                peers.
         """
         self._stopping = True
         if self._sweep is not None:
@@ -199,19 +203,19 @@ class RemotingServer:
                 log.warning("connections cut off count=%s", len(self.connections))
         for connection in list(self.connections.values()):
             connection.abort()
-        await asyncio.sleep(0)  # lets the loop close aborted connections
+        await asyncio.sleep(0)  # the loop closes the aborted connections in this iteration
 
     def _accepted(self) -> asyncio.BaseProtocol:
         connection = Connection(self)
         return connection if self.tls.current.context is None else Entrance(self.tls, connection)
 
-    # For connections ----------------------------------------------------------------------------
+    # Methods that connections call ----------------------------------------------------------------
 
     def admit(self, connection: Connection) -> bool:
-        """Count a new connection, unless the server is full or stopping; return whether it was counted."""
+        """Count a new connection and return True; return False if the server is full or shuts down."""
         if self._stopping or len(self.connections) >= self.limits.connections_max:
             self.stats.connections_refused += 1
-            if not self._refusing:  # one line per episode, not one per connection
+            if not self._refusing:  # one line for a series of refusals, not one line for each connection
                 self._refusing = True
                 log.warning(
                     "connections refused open=%s allowed=%s",
@@ -242,15 +246,16 @@ class RemotingServer:
             self._closed(connection, by_us=by_us)
 
     def park(self, connection: Connection, number: int) -> None:
-        """Remember a connection whose bytes wait for ``number``."""
+        """Store a connection whose bytes wait for the read barrier ``number``."""
         if number != self._parking:
             self._parking = number
             self._parked_last = self.parked.setdefault(number, [])
         self._parked_last.append(connection)
 
     def unpark(self, number: int) -> None:
-        """Handle the bytes that waited for ``number``, by the fast path or the handlers, and write the
-        answers.
+        """Handle the bytes that waited for the read barrier ``number``, and write the answers.
+
+        The fast path or the handlers answer these bytes.
         """
         if number == self._parking:
             self._parking = 0
@@ -261,8 +266,10 @@ class RemotingServer:
             self._unparked.set()
 
     def begin_large(self, connection: Connection, size: int) -> bool:
-        """Return whether a connection may read a frame of ``size`` bytes now; if not, it is called back
-        later.
+        """Return True if a connection may read a frame of ``size`` bytes now.
+
+        If the result is False, the server calls the connection's ``hold_back`` later, when it may read the
+        frame.
         """
         may_read = self._intake.enter(connection, size)
         if not may_read and self._intake_look is None and not self._stopping:
@@ -270,7 +277,7 @@ class RemotingServer:
         return may_read
 
     def end_large(self, connection: Connection) -> None:
-        """Record that a connection has no large frame any more, and let others read theirs."""
+        """Record that a connection no longer reads a large frame, and let waiting connections read."""
         self._intake.leave(connection)
         self._read_large()
 
@@ -295,12 +302,16 @@ class RemotingServer:
         return self._next_opaque
 
     def deferred_sent(self) -> None:
-        """Check whether all deferred replies are sent."""
+        """Set the event ``all_sent`` if no deferred answer is left to send."""
         if self.all_sent is not None and not self.deferred:
             self.all_sent.set()
 
     def spawn(self, connection: Connection, work: Coroutine[Any, Any, None], body_bytes: int) -> None:
-        """Run the rest of a handler as a task, and measure how long its first part holds the loop."""
+        """Run the remaining part of a handler as a task, and measure for how long its first step runs.
+
+        The loop runs its callbacks in order. Therefore one callback before the task's first step and one
+        after it can measure that step.
+        """
         turns = self.turns
         turns.task(body_bytes)
         self._loop.call_soon(turns.task_begins)
@@ -320,7 +331,7 @@ class RemotingServer:
         level: int = logging.WARNING,
         error: Exception | None = None,
     ) -> None:
-        """Log a line that a peer has caused, unless there were too many of them."""
+        """Log a line that a peer has caused, unless there were already too many lines about peers."""
         self._tell_suppressed()
         if self._lines.allow(network_of(connection.host)):
             log.log(level, message, *values, exc_info=error)
@@ -333,11 +344,11 @@ class RemotingServer:
             log.warning("lines about peers not written count=%s", suppressed)
 
     def shed_received(self) -> None:
-        """Cut off connections with most unhandled bytes, because all together hold too many."""
+        """Cut off the connections with most unanswered bytes, because all together exceed the limit."""
         self._shed(self.received, "received and not answered", self.limits.received_max)
 
     def shed_unread(self) -> None:
-        """Cut off connections with most unread answers, because all together hold too many."""
+        """Cut off the connections with most unread answers, because all together exceed the limit."""
         for connection in self.unread.holders():
             connection.recount_unread()
         self._shed(self.unread, "sent and not read", self.limits.unread_all_max)
@@ -355,7 +366,7 @@ class RemotingServer:
             self._looked_at.set()
 
     def _look_how_late(self, due: float) -> None:
-        """Measure the lateness of the loop, and schedule the next measurement."""
+        """Measure the lateness of the event loop in seconds, and schedule the next measurement."""
         now = self._loop.time()
         self.stats.late.observe(max(0.0, now - due))
         due = now + LATENESS_PERIOD_S

@@ -1,8 +1,9 @@
-"""Addresses of hosts, with a bound on the wait for the system's resolver.
+"""Look-ups of host names, with a limit on the time for which callers wait.
 
-``getaddrinfo`` has no deadline: if a name server does not answer, it blocks its caller for up to a minute. So
-each name is looked up in a thread of its own, which all callers that ask for the name share. Unlike the
-threads of a loop's executor, such a thread delays neither the end of the program nor other work.
+``getaddrinfo`` has no time limit: if a name server does not answer, it blocks its caller for up to a minute.
+Therefore each name is looked up in a separate thread. All callers that need the same name share this thread.
+Unlike a thread of the event loop's executor, such a thread delays neither the end of the program nor other
+work.
 """
 
 from __future__ import annotations
@@ -14,30 +15,31 @@ import threading
 from concurrent.futures import Future
 from typing import Any, Final
 
-#: Names that a process may look up at the same time; further ones are refused. Each costs a thread.
+#: Largest number of names that are looked up at the same time; each needs a thread. Further look-ups fail.
 LOOKUPS_MAX: Final = 64
-#: Seconds for looking up a name on which a server is to listen.
+#: Longest time in seconds for the look-up of a host name to which a server will bind its port.
 LISTEN_WITHIN_S: Final = 10.0
 
 _lookups: Final[dict[str, Future[list[str]]]] = {}
-os.register_at_fork(after_in_child=_lookups.clear)  # the threads stay in the parent
+os.register_at_fork(after_in_child=_lookups.clear)  # the threads exist only in the parent process
 
 
 def look_up(host: str) -> Future[list[str]]:
     """Begin to look up a host; return the future of its addresses, which no caller can cancel.
 
-    The future of an address is done at once.
+    If ``host`` is an address, the future is done at once. The future fails with OSError if too many names are
+    being looked up.
 
     Raises:
-        OSError: If too many names are being looked up.
-        ValueError: The host is no valid name.
+        ValueError: If ``host`` is no valid name.
     """
     lookup: Future[list[str]] = Future()
     addresses = of_address(host)
     if addresses is not None:
         lookup.set_result(addresses)
         return lookup
-    lookup.set_running_or_notify_cancel()  # a caller that stops waiting must not cancel it for the others
+    # One caller that stops waiting must not cancel the look-up for the other callers.
+    lookup.set_running_or_notify_cancel()
     known = _lookups.setdefault(host, lookup)
     if known is not lookup:
         return known
@@ -45,17 +47,17 @@ def look_up(host: str) -> Future[list[str]]:
         if len(_lookups) > LOOKUPS_MAX:
             raise OSError(f"{LOOKUPS_MAX} names of hosts are being looked up already, that is the limit")
         threading.Thread(target=_resolve, args=(host, lookup), name=f"look up {host}", daemon=True).start()
-    except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+    except (OSError, RuntimeError) as error:  # RuntimeError: the system cannot start another thread
         _lookups.pop(host, None)
         lookup.set_exception(OSError(str(error)))
     return lookup
 
 
 def of_address(host: str) -> list[str] | None:
-    """Return an address as the only one of its host; None if the host is a name. No resolver is asked.
+    """Return a list with ``host`` itself if it is an address; None if it is a name. Asks no resolver.
 
     Raises:
-        ValueError: The host is no valid name.
+        ValueError: If ``host`` is no valid name.
     """
     try:
         return _addresses(
@@ -66,11 +68,12 @@ def of_address(host: str) -> list[str] | None:
 
 
 async def addresses_of(host: str, *, timeout_s: float) -> list[str]:
-    """Return the addresses of a host; an address is its own.
+    """Return the addresses of a host; if ``host`` is an address, return only this address.
 
     Raises:
-        OSError: If it has none, too many names are being looked up, or the resolver did not answer in time.
-        ValueError: The host is no valid name.
+        OSError: If the host has no address, if too many names are being looked up, or if the resolver did not
+            answer within ``timeout_s``.
+        ValueError: If ``host`` is no valid name.
     """
     lookup = look_up(host)
     if lookup.done():
@@ -83,20 +86,21 @@ async def addresses_of(host: str, *, timeout_s: float) -> list[str]:
 
 
 async def hosts_to_listen_on(host: str) -> str | list[str]:
-    """Return the addresses to bind for an operator's host: all those of a name, else the host itself.
+    """Return the addresses to bind for an operator's host: all addresses of a name, or the given address.
 
     Raises:
-        OSError, ValueError: As :func:`addresses_of`.
+        OSError: If the name cannot be resolved, see :func:`addresses_of`.
+        ValueError: If ``host`` is no valid name.
     """
     if not host or of_address(host) is not None:
-        return host  # unchanged: it may have a scope
+        return host  # unchanged, because an IPv6 address may have a scope
     return await addresses_of(host, timeout_s=LISTEN_WITHIN_S)
 
 
 def _resolve(host: str, lookup: Future[list[str]]) -> None:
     try:
         addresses = _addresses(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
-    except Exception as error:  # all waiting callers get it
+    except Exception as error:  # every caller that waits gets this exception
         _lookups.pop(host, None)
         lookup.set_exception(error)
     else:

@@ -1,4 +1,4 @@
-"""TLS contexts for ports of this process, read from their files."""
+"""TLS contexts for the ports that this process serves, read from certificate files."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ _VERIFY = dict(zip(CLIENT_AUTH, (ssl.CERT_NONE, ssl.CERT_OPTIONAL, ssl.CERT_REQU
 
 
 def load_port(settings: PortTls, *, what: str = "tls") -> PortContext:
-    """Read the files that the settings name; blocking.
+    """Read the certificate files that the settings name, and return the port's context; blocks.
 
     Args:
-        what: The name of the port in errors.
+        what: Name of the port in error texts.
 
     Raises:
-        TlsSettingError: A file cannot be used; the text names it.
+        TlsSettingError: If a file cannot be used; the text names the file.
     """
     if settings.mode == DISABLED:
         return PortContext()
     cert, key, ca = settings.cert, settings.key or settings.cert, settings.ca
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Renegotiation would let a peer repeat the expensive part of a handshake again and again.
+    # Renegotiation would let a peer repeat the expensive part of a handshake without limit.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
-    context.num_tickets = 0  # a resumed session could outlive its peer's certificate
+    # No session tickets: a resumed session could be used after the peer's certificate has expired.
+    context.num_tickets = 0
     context.verify_mode = _VERIFY[settings.client_auth]
     ends_at = _ends(what, "certificate", cert)[0]
     _content(what, "key", key)
@@ -59,12 +60,12 @@ def load_port(settings: PortTls, *, what: str = "tls") -> PortContext:
 
 
 def paths_of(settings: PortTls) -> tuple[Path, ...]:
-    """Return the files that :func:`load_port` reads, the certificate first."""
+    """Return the paths of the files that :func:`load_port` reads; the certificate is the first one."""
     return tuple(Path(name) for name in (settings.cert, settings.key, settings.ca) if name)
 
 
 def _content(what: str, kind: str, path: str) -> str:
-    try:  # the library would wait for a FIFO
+    try:  # check the file first: OpenSSL would wait for a FIFO
         return read_regular(path, size_max=CERTIFICATES_SIZE_MAX).decode("latin-1")
     except OSError as error:
         raise TlsSettingError(f"{what}: {kind} {path}: {reason(error)}") from None
@@ -80,16 +81,16 @@ def _ends(what: str, kind: str, path: str) -> list[float]:
 
 
 class PortFiles(CertificateFiles[PortContext]):
-    """The TLS files of one port, watched. The first read happens at once and blocks.
+    """The TLS files of one port, which are watched for changes. The constructor reads them, which blocks.
 
     Args:
-        what: The name of the port in errors and log lines.
-        settle: Returns the settings; it reads ``config`` again each time.
-        take: Called on the loop with each newer context.
-        config: A file that has a part of the settings; empty if there is none.
+        what: Name of the port in error texts and log lines.
+        settle: Returns the settings; it reads the file ``config`` again at each call.
+        take: Called on the event loop with each newer context.
+        config: Path of a file that contains a part of the settings; empty if there is none.
 
     Raises:
-        TlsSettingError: The files cannot be used.
+        TlsSettingError: If the files cannot be used.
     """
 
     def __init__(
@@ -127,10 +128,10 @@ class PortFiles(CertificateFiles[PortContext]):
 
 
 def watched_port(flags: TlsFlags, take: Callable[[PortContext], None]) -> PortFiles | None:
-    """Return the files of the port with these flags; None if it can never use TLS. Blocking.
+    """Return the watched TLS files of the port with these flags; None if the port can never use TLS. Blocks.
 
     Raises:
-        TlsSettingError: The files cannot be used.
+        TlsSettingError: If the files cannot be used.
     """
     if flags.settle().mode == DISABLED and not flags.config:
         return None
@@ -138,10 +139,10 @@ def watched_port(flags: TlsFlags, take: Callable[[PortContext], None]) -> PortFi
 
 
 def watched_http(settings: PortTls, take: Callable[[PortContext], None]) -> PortFiles | None:
-    """Return the files of an HTTP port, None if it is plain. Blocking.
+    """Return the watched TLS files of an HTTP port; None if the port does not use TLS. Blocks.
 
     Raises:
-        TlsSettingError: The files cannot be used.
+        TlsSettingError: If the files cannot be used.
     """
     if settings.mode == DISABLED:
         return None

@@ -1,10 +1,12 @@
-"""TLS between a socket and a protocol. The inner protocol gets plain bytes, under the same limits as without
-TLS.
+"""TLS between a socket and the protocol that serves a connection.
 
-A port with TLS makes a :class:`Secured` for each accepted connection. It is a protocol towards the socket and
-a transport towards the inner protocol. Encrypted bytes go to the socket at once, so its buffer, whose size
-the inner protocol asks for, counts all bytes that the peer has not read. Handshakes take turns
-(:mod:`routekeeper.remoting.transport.turns`), so that many of them delay other work little.
+The *inner protocol* (:class:`Inner`) gets decrypted bytes; the same limits apply to it as without TLS.
+
+A port with TLS makes a :class:`Secured` for each accepted connection. This object is a protocol for the
+socket and a transport for the inner protocol. It sends encrypted bytes to the socket at once. So all bytes
+that the peer has not read are in the socket's buffer, and the inner protocol can check the size of this
+buffer. Handshakes run in short time slices (:mod:`routekeeper.remoting.transport.turns`), so that many
+handshakes at once delay other work only a little.
 """
 
 from __future__ import annotations
@@ -27,22 +29,23 @@ from routekeeper.remoting.transport.handshakes import (
 from routekeeper.remoting.transport.tls import Pipe, TlsError
 from routekeeper.remoting.transport.turns import SMALL_BYTES, TURN_S, Turns
 
-#: Bytes received at once, and held by one connection while it waits for its turn.
+#: Largest number of bytes that are received at once, and that one connection holds while it waits for its
+#: turn.
 RECEIVED_MAX: Final = 16 * 1024
-#: Bytes of one handshake; most of them are the peer's certificates.
+#: Largest number of bytes that a peer may send in a handshake; most of them are its certificates.
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
-#: The first byte of each TLS connection.
+#: The first byte of every TLS connection.
 _HANDSHAKE_RECORD: Final = 0x16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortContext:
-    """TLS of a port, as last read from its files.
+    """TLS settings of a port, as last read from its files.
 
     Attributes:
-        context: None if the port is plain.
-        demanded: A connection without TLS is closed (mode enforcing).
-        ends_at: When the certificate ends, Unix s.
+        context: Context for accepted connections; None if the port has no TLS.
+        demanded: True if a connection without TLS is closed (mode ``enforcing``).
+        ends_at: Time at which the certificate expires, in Unix seconds.
     """
 
     context: ssl.SSLContext | None = None
@@ -51,17 +54,17 @@ class PortContext:
 
 
 class TlsPort:
-    """State that the TLS connections of one port share.
+    """State that all TLS connections of one port share.
 
     Args:
-        current: The context that was read from the files.
-        say: Called with a failed connection and the reason.
-        turns: The turns that handshakes join; None for turns of their own.
+        current: Context that was read from the files.
+        say: Called with a failed connection and the reason of the failure.
+        turns: Scheduler that also runs this port's handshakes; None for a separate one.
 
     Attributes:
-        current: The context for new connections; may be replaced at any time.
-        failed: Number of failed handshakes, including those that took too long.
-        done: Number of finished handshakes.
+        current: Context for new connections; it may be replaced at any time.
+        failed: Number of handshakes that failed or took too long.
+        done: Number of handshakes that succeeded.
     """
 
     def __init__(
@@ -85,32 +88,33 @@ class TlsPort:
         self.handshakes: Handshakes[Secured] = Handshakes(
             host=lambda one: one.charged, count_max=handshakes_max, host_max=host_handshakes_max
         )
-        self.buffer = memoryview(bytearray(RECEIVED_MAX))  # shared: only one connection is read at a time
+        # One buffer for all connections, because only one connection is read at a time.
+        self.buffer = memoryview(bytearray(RECEIVED_MAX))
         self.failed = self.done = 0
 
 
 class Inner(asyncio.Protocol):
-    """A protocol that serves one connection, plain or with TLS.
+    """Protocol that serves one connection, with or without TLS.
 
     Attributes:
-        cost_s: Seconds for which the connection has held the loop.
+        cost_s: Seconds for which the connection has occupied the event loop.
     """
 
     __slots__ = ("cost_s",)
     cost_s: float
 
     def take_over(self, transport: asyncio.Transport) -> None:
-        """Use the given transport of a plain connection from now on."""
+        """Use ``transport`` from now on, because the connection does not use TLS."""
         raise NotImplementedError
 
 
 class Secured(asyncio.Transport, asyncio.BufferedProtocol):
-    """One accepted connection with TLS, which is the transport of the inner protocol from the beginning.
+    """One accepted connection with TLS; it is the inner protocol's transport from the beginning.
 
     The inner protocol must not write before it has received bytes.
 
     Attributes:
-        cost_s: Seconds for which the handshake has held the loop.
+        cost_s: Seconds for which the handshake has occupied the event loop.
         charged: The host for which the handshake is counted.
     """
 
@@ -121,20 +125,21 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         self._context = port.current.context
         self._transport: asyncio.Transport  # set by connection_made
         self._pipe: Pipe | None = None
-        self._open = False  # the handshake is over
-        self._received = b""  # bytes that wait for their turn
-        self._shaken = 0  # bytes of the handshake so far
+        self._open = False  # True after the handshake
+        self._received = b""  # bytes that wait for this connection's turn
+        self._shaken = 0  # bytes of the handshake that were received so far
         self._queued = False
         self._inner_paused = False
-        self._backed_up = False  # the peer leaves many bytes unread
-        self._unread_control = False  # unread bytes answer the peer's key changes, so read no more
+        # True while the peer has left so many bytes unread that the inner protocol must pause its writing.
+        self._backed_up = False
+        self._unread_control = False  # reading is paused until the peer reads answers to its key changes
         self._late: asyncio.TimerHandle | None = None
         self._lost = False
-        self._ended = False  # we have closed the connection
+        self._ended = False  # this process has closed the connection
         self.cost_s = 0.0
         self.peer = self.host = self.charged = "?"
 
-    # Towards the socket -------------------------------------------------------------------------
+    # Methods that the socket's transport calls ----------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class does not inherit from asyncio's
@@ -188,26 +193,27 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
 
     @property
     def size(self) -> int:
-        """Return the number of waiting bytes; at least :data:`SMALL_BYTES` before a handshake has begun.
+        """Return the number of waiting bytes; before the handshake begins, at least :data:`SMALL_BYTES`.
 
-        So requests go before new handshakes. Later parts of a handshake cost less and end it, so they need
-        not wait for all connections that have cost nothing yet.
+        Therefore requests are served before new handshakes. Once a handshake has begun, its real bytes count.
+        The later parts of a handshake cost less and complete it, so they need not wait for other new
+        connections.
         """
         waiting = len(self._received)
         return max(SMALL_BYTES, waiting) if self._pipe is None else waiting
 
     def go_on(self) -> None:
-        """Handle received bytes, now that it is this connection's turn."""
+        """Handle received bytes, because this connection's turn has begun."""
         self._queued = False
         if not self._lost and not self._transport.is_closing():
             self._read_on()
             self._work_in_turn()
 
     def _work_in_turn(self) -> None:
-        """Continue the handshake, or decrypt received bytes and pass them on, when it is this connection's
-        turn.
+        """Continue the handshake or decrypt received bytes, when it is this connection's turn.
 
-        Decrypting takes turns as well: records of one byte each cost a hundred times as much as full ones.
+        Decrypted bytes are passed to the inner protocol. Decryption also waits for this connection's turn,
+        because decrypting records of one byte each costs a hundred times as much as decrypting full records.
         """
         if self._queued:
             return
@@ -215,7 +221,8 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         if not turns.begin():
             self._queued = True
             self._transport.pause_reading()
-            if self._pipe is not None and not self._open:  # the peer has sent bytes, so it is not silent
+            # The peer has just sent bytes, so its handshake becomes the last one to break off.
+            if self._pipe is not None and not self._open:
                 self._port.handshakes.leave(self)
                 self._port.handshakes.enter(self)
             turns.wait(self)
@@ -232,8 +239,9 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
             self._transport.close()
 
     def _open_received(self) -> bytes | None:
-        """Return received bytes decrypted; right after the handshake, those that came together with its
-        end.
+        """Return the received bytes decrypted; None after an error, or if the peer has closed TLS.
+
+        Right after the handshake, these are the bytes that arrived together with its last message.
         """
         assert self._pipe is not None
         data, self._received = self._received, b""
@@ -242,16 +250,16 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         except TlsError as error:
             self._fail(str(error))
             return None
-        if rest := self._pipe.pending():  # such as an answer to a change of keys
+        if rest := self._pipe.pending():  # bytes of TLS itself, such as the answer to a key change
             self._transport.write(rest)
             if self._backed_up:
-                # The inner protocol counts its own answers only, and such answers need no request.
+                # A peer can cause answers to key changes without any request, and no other limit counts them.
                 self._unread_control = True
                 self._transport.pause_reading()
         return plain
 
     def _shake(self) -> bool:
-        """Continue the handshake; return whether it is over."""
+        """Continue the handshake; return True if it is complete."""
         data, self._received = self._received, b""
         self._shaken += len(data)
         if self._pipe is None:
@@ -272,14 +280,15 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         if self._shaken > HANDSHAKE_BYTES_MAX:
             self._fail(f"a TLS handshake of more than {HANDSHAKE_BYTES_MAX} bytes")
             return False
-        self._port.handshakes.leave(self)  # a peer that has just sent bytes goes to the end of the queue
+        # The peer has just sent bytes, so its handshake becomes the last one to break off.
+        self._port.handshakes.leave(self)
         silent = self._port.handshakes.enter(self)
         if silent is not None:
             silent.give_way()
         return False
 
     def give_way(self) -> None:
-        """Break off this handshake: there are too many, and its peer has been silent for longest."""
+        """Break off this handshake: too many handshakes wait, and this one has waited longest."""
         self._break("too many TLS handshakes wait for their peers: this one has waited longest")
 
     def _is_late(self) -> None:
@@ -293,7 +302,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         self._port.handshakes.leave(self)
 
     def _fail(self, reason: str) -> None:
-        """Close after sending the alert with the reason."""
+        """Close the connection after sending the TLS alert that contains the reason."""
         if self._pipe is not None and (alert := self._pipe.pending()):
             self._transport.write(alert)
         self._tell(reason)
@@ -309,7 +318,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
             self._end_handshake()
         self._port.say(self, reason)
 
-    # Towards the inner protocol -----------------------------------------------------------------
+    # Methods that the inner protocol calls --------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self._open:
@@ -371,11 +380,10 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
 
 
 class Entrance(Secured):
-    """A connection to a port that accepts TLS and, unless TLS is demanded, plain bytes; its first byte
-    decides.
+    """A connection to a port that accepts TLS and, unless TLS is demanded, also plain bytes.
 
-    A plain connection is handed to the inner protocol with its socket, and then costs no more than without
-    TLS.
+    The first byte that arrives shows whether the peer speaks TLS. A plain connection is passed to the inner
+    protocol together with its socket. After that, the connection costs no more than on a port without TLS.
     """
 
     _inner: Inner
@@ -387,7 +395,7 @@ class Entrance(Secured):
 
     @property
     def cost_s(self) -> float:
-        """Return the inner protocol's value, because that joins the turns at the beginning."""
+        """Return the cost of the inner protocol. :class:`Turns` counts it from the connection's start."""
         return self._inner.cost_s
 
     @cost_s.setter
@@ -414,7 +422,7 @@ class Entrance(Secured):
             return
         transport, inner = self._transport, self._inner
         inner.take_over(transport)
-        transport.pause_reading()  # uvloop changes the way of reading only after a pause
+        transport.pause_reading()  # uvloop begins to use another protocol's read method only after a pause
         transport.set_protocol(inner)
         transport.resume_reading()
         inner.data_received(bytes(self._port.buffer[:nbytes]))

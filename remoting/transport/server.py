@@ -1,7 +1,7 @@
-"""The names that servers import from this package.
+"""Public names of this package for servers.
 
-All memory that a peer can make us hold is bounded: connections, bytes of unfinished frames over all
-connections, unanswered requests and unread answers per connection, idle time.
+All memory that a peer can make a server use is limited. There are limits of connections, of unfinished frames
+on all connections, of unanswered requests and unread answers on each connection, and of idle time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The hooks of one server: called before and after each served request, within a share of the loop's time.
+"""Hooks of one server: called before and after each served request, with a limit on their time.
 
-Hooks run on the server's event loop, where nothing can stop one that takes too long. So their time is
-counted: a call above :data:`CALL_MAX_S` is counted and logged, and all hooks together may take :data:`SHARE`
-of the loop's time. Further requests are refused with code 2. So no request avoids the hooks, and the loop has
-time for leases and elections.
+Hooks run on the server's event loop, and no code can interrupt a hook that takes too long. Therefore their
+time is measured. A call above :data:`CALL_MAX_S` is counted and logged. All hooks together may use
+:data:`SHARE` of the loop's time; when they have used more, requests are refused with code 2. Thus no request
+is served without the hooks, and the loop still has time for leases and elections.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ log = logging.getLogger(__name__)
 
 #: Seconds above which one call of a hook counts as slow.
 CALL_MAX_S: Final = 0.01
-#: Share of the loop's time that all hooks of a server may take.
+#: Share of the event loop's time that all hooks of a server together may use.
 SHARE: Final = 0.25
-#: Seconds that they may take at once after a time without calls.
+#: Seconds that all hooks together may use at once after a period without calls.
 BURST_S: Final = 0.25
-#: Largest debt in seconds: after a call that blocks for a minute, requests are refused for no longer than
-#: this value divided by :data:`SHARE`.
+#: Largest number of seconds by which the hooks can exceed their share of the loop's time. Even after a call
+#: that blocks for a minute, requests are refused for at most 4 s (this value divided by :data:`SHARE`).
 DEBT_MAX_S: Final = 1.0
 _METHODS: Final = (("before_request", 2), ("after_response", 3))
 
 
 class HookError(Exception):
-    """A hook cannot be used; its message is one line that names it."""
+    """A hook cannot be used; the message is one line that names the hook."""
 
 
 def load_hooks(names: Iterable[str]) -> dict[str, RPCHook]:
-    """Import classes named ``module:Class`` and make one object of each; return them by name.
+    """Import the classes named ``module:Class``, and create one object of each; return the objects by name.
 
     Raises:
-        HookError: If a class cannot be imported, its object cannot be made, or a method is missing.
+        HookError: If a class cannot be imported, if its object cannot be created, or if a method is missing.
     """
     hooks: dict[str, RPCHook] = {}
     for name in names:
@@ -58,7 +58,7 @@ def load_hooks(names: Iterable[str]) -> dict[str, RPCHook]:
             raise HookError(f"{shortened(name)} is not MODULE:CLASS, as in audit.hooks:LogDeletes")
         try:
             made = getattr(importlib.import_module(module), attribute)()
-        except Exception as error:  # any exception of the operator's module
+        except Exception as error:  # the operator's module may raise anything
             raise HookError(
                 f"{shortened(name)} cannot be loaded: {shortened(f'{type(error).__name__}: {error}')}"
             ) from error
@@ -78,12 +78,12 @@ def _check_method(name: str, method: str, call: Any, arguments: int) -> None:
         inspect.signature(call).bind(*[None] * arguments)
     except TypeError as error:
         raise HookError(f"{method} of {shortened(name)}: {error}, {allowed}") from None
-    except ValueError:  # written in C: only the first call shows whether it accepts the arguments
+    except ValueError:  # the method is written in C, so only a call can show whether it accepts the arguments
         pass
 
 
 class HookStats:
-    """Counters of one hook: failed calls, slow calls, requests that it refused, and its seconds."""
+    """Counters of one hook: failed calls, slow calls, refused requests, and the seconds that it used."""
 
     __slots__ = ("errors", "refused", "seconds", "slow")
 
@@ -93,7 +93,7 @@ class HookStats:
 
 
 def hook_figures(hooks: ServerHooks) -> list[tuple[str, str, list[tuple[dict[str, str], float]]]]:
-    """Return name, help text and labelled samples of each metric of hooks; an empty list without hooks."""
+    """Return name, help text and labelled samples of each metric of hooks; empty if there are no hooks."""
     if not hooks.stats:
         return []
     figures = [
@@ -114,15 +114,15 @@ def hook_figures(hooks: ServerHooks) -> list[tuple[str, str, list[tuple[dict[str
 
 
 class ServerHooks:
-    """Calls hooks around handlers, in the order in which they were named.
+    """The hooks of a server. They are called before and after its handlers, in the operator's order.
 
     Args:
-        hooks: By name.
-        clock: Returns seconds, precise enough for single calls.
+        hooks: Hooks by name.
+        clock: Returns the present time in seconds, precisely enough to measure single calls.
 
     Attributes:
-        stats: By name of the hook.
-        overloads: Requests refused because hooks had taken their share of the loop's time.
+        stats: Counters of each hook by its name.
+        overloads: Number of requests that were refused because the hooks had used up their time.
     """
 
     def __init__(self, hooks: Mapping[str, RPCHook], clock: Callable[[], float]) -> None:
@@ -135,16 +135,16 @@ class ServerHooks:
         self.overloads = 0
 
     def wrap(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Return handlers that call the hooks; without hooks, the same handlers."""
+        """Return handlers that call the hooks before and after; if there are no hooks, the same handlers."""
         if not self._hooks:
             return dict(handlers)
         return {code: functools.partial(self._serve, handler) for code, handler in handlers.items()}
 
     def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
-        """Return the request to serve.
+        """Pass a request through all hooks; return the request to serve.
 
         Raises:
-            RequestRefused: A hook refused it or failed, or the hooks' time is used up.
+            RequestRefused: If a hook refused the request or failed, or if the hooks' time is used up.
         """
         self._look_at_time(remote)
         served = request
@@ -155,7 +155,7 @@ class ServerHooks:
             except RequestRefused:
                 stats.refused += 1
                 raise
-            except Exception as error:  # the operator's code; a request that it could not check is not served
+            except Exception as error:  # do not serve a request that a hook could not check
                 self._failed(name, stats, "before_request", error)
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"hook {name} failed") from error
             finally:
@@ -163,14 +163,14 @@ class ServerHooks:
         return served
 
     def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Show the answer to all hooks. An exception is logged and counted, and the answer is still sent."""
+        """Show the answer to all hooks. If a hook raises, log and count it; the answer is sent anyway."""
         if request.is_oneway:
             return
         for name, hook in self._hooks:
             stats, begun = self.stats[name], self._clock()
             try:
                 hook.after_response(remote, request, response)
-            except Exception as error:  # the operator's code
+            except Exception as error:  # the operator's hook may raise anything
                 self._failed(name, stats, "after_response", error)
             finally:
                 self._account(name, stats, self._clock() - begun)
@@ -215,7 +215,7 @@ class ServerHooks:
         self.after_response(remote, request, request.reply() if is_plain else answer)  # type: ignore[arg-type]
 
     def _checked(self, name: str, request: RemotingCommand, changed: object) -> RemotingCommand:
-        """Return the request that a hook returned, if only its arguments were changed."""
+        """Return the request that a hook returned; raise if the hook changed more than ``ext_fields``."""
         if not isinstance(changed, RemotingCommand):
             raise TypeError(f"it returned {describe_and_close(changed)}, allowed is a RemotingCommand")
         if changed is not request and replace(changed, ext_fields=request.ext_fields) != request:

@@ -1,7 +1,6 @@
-"""TLS for connections to servers: the checks of a server's certificate, and one connection as a pipe without
-IO.
+"""TLS of connections: contexts of clients, and one end of a connection as a :class:`Pipe` without I/O.
 
-Only clients that use TLS load this module, because loading the ssl module takes 30 ms.
+Only programs that use TLS import this module, because importing Python's ssl module takes 30 ms.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from typing import Any, Final, Literal
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.files import CERTIFICATES_SIZE_MAX, read_regular
 
-#: The check of a server's certificate: a known authority made it for the host of its address, a known
-#: authority made it, or no check.
+#: Check of a server's certificate. ``host``: a known authority has signed it for the host of the server's
+#: address. ``authority``: a known authority has signed it. ``nothing``: no check.
 Check = Literal["host", "authority", "nothing"]
 
-#: Bytes that are read at once: the size of one record. A larger buffer would be allocated for each small one.
+#: Largest number of bytes of one read: the size of one TLS record. Each read allocates a buffer of this size.
 _READ: Final = 16 * 1024
-#: Bytes that are passed to the library at once. Its buffers keep the largest size that they ever had, for as
-#: long as the connection lives.
+#: Largest number of bytes that are passed to OpenSSL at once. Its buffers never shrink: they keep the largest
+#: size that they had, until the connection is closed.
 _PIECE: Final = 16 * 1024
-#: OpenSSL's reasons for first bytes that are no TLS record.
+#: OpenSSL's reasons for an error if the first bytes of the peer are no TLS record.
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
 
 
 class TlsError(RemotingError):
-    """A connection cannot continue, or a file cannot be used; the text is one line with the reason."""
+    """A TLS connection failed, or a file cannot be used; the text is one line with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,38 +37,39 @@ class Tls:
     """TLS settings of a client's connections.
 
     Attributes:
-        context: Returns the context of the next connection.
-        covers: Returns whether connections to an address use TLS.
+        context: Returns the TLS context for the next connection.
+        covers: Returns True if connections to an address use TLS.
     """
 
     context: Callable[[], ssl.SSLContext]
     covers: Callable[[str], bool]
 
     def reason(self, error: Exception) -> str:
-        """Return in a few words why no connection was made."""
+        """Return in a few words the reason why no connection was made."""
         return str(error) if isinstance(error, ConnectionRefusedError) else reason(error)
 
 
 def load(
     *, ca_file: str, cert_file: str, key_file: str, check: Check, key_password: str = ""
 ) -> ssl.SSLContext:
-    """Read the authorities for servers' certificates, and our own certificate, if any.
+    """Return a context with the authorities of servers' certificates and this program's own certificate.
 
     Args:
-        ca_file: PEM file; empty for the system's authorities.
-        key_file: The key of ``cert_file``; empty if that file holds it.
-        key_password: The password of an encrypted key; ignored for a plain one.
+        ca_file: PEM file with the authorities; empty for the system's authorities.
+        cert_file: PEM file with this program's own certificate; empty if there is none.
+        key_file: PEM file with the key of ``cert_file``; empty if ``cert_file`` also contains the key.
+        key_password: Password of an encrypted key; ignored if the key is not encrypted.
 
     Raises:
-        TlsError: A file cannot be used; the text names it.
+        TlsError: If a file cannot be used; the text names the file.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.options |= ssl.OP_NO_RENEGOTIATION  # a write could otherwise have to wait for a read
+    context.options |= ssl.OP_NO_RENEGOTIATION  # otherwise a write might have to wait for a read
     context.check_hostname = check == "host"
     context.verify_mode = ssl.CERT_NONE if check == "nothing" else ssl.CERT_REQUIRED
     try:
         if ca_file:
-            read_regular(ca_file, size_max=CERTIFICATES_SIZE_MAX)  # the library would wait for a FIFO
+            read_regular(ca_file, size_max=CERTIFICATES_SIZE_MAX)  # check it first: OpenSSL waits for a FIFO
             context.load_verify_locations(cafile=ca_file)
         elif check != "nothing":
             context.load_default_certs()
@@ -83,7 +83,7 @@ def load(
                 cert_file, key_file or None, password=(lambda: key_password) if key_password else no_password
             )
         except ssl.SSLError as error:
-            # OpenSSL gives no reason for a wrong password.
+            # OpenSSL gives no reason if the password is wrong.
             unknown = error.reason is None and key_password
             words = "wrong password of the key, or no PEM" if unknown else reason(error)
             raise TlsError(f"cert_file {cert_file!r} with key_file {key_file!r}: {words}") from None
@@ -93,7 +93,7 @@ def load(
 
 
 def reason(error: Exception, who: str = "it", whose: str = "its") -> str:
-    """Return in a few words why TLS failed, and at which end."""
+    """Return in a few words why TLS failed, and at which end of the connection."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"{whose} certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -112,18 +112,18 @@ def no_password() -> str:
 
 
 class Pipe:
-    """One end of a TLS connection: encrypted bytes in, plain bytes out, and the reverse.
+    """One end of a TLS connection: decrypts received bytes, and encrypts bytes that will be sent.
 
-    One thread may read while another one writes. After :class:`TlsError`, send the bytes of :meth:`pending`
-    to the other end: they tell it the reason.
+    One thread may read while another thread writes. After a :class:`TlsError`, send the bytes of
+    :meth:`pending` to the other end; they contain the reason.
 
     Args:
-        host: The host that a dialled server's certificate must name.
-        accepts: This end accepted the connection.
-        who, whose: The name of the other end in errors.
+        host: Host that the certificate of the server must name; None on the server's side.
+        accepts: True if this end accepted the connection.
+        who, whose: Words for the other end in error texts.
 
     Attributes:
-        closed: The other end sends no more.
+        closed: True after the other end has ended its sending.
     """
 
     def __init__(
@@ -144,10 +144,10 @@ class Pipe:
         self.closed = False
 
     def shake(self, data: bytes) -> bool:
-        """Continue the handshake with bytes of the other end, empty at its beginning. Return whether it is
-        over.
+        """Continue the handshake with received bytes; return True if it is complete.
 
-        Then send the bytes of :meth:`pending`.
+        At the beginning of the handshake, ``data`` is empty on the client's side. After each call, send the
+        bytes of :meth:`pending` to the other end.
 
         Raises:
             TlsError: If the handshake failed.
@@ -162,18 +162,18 @@ class Pipe:
         return True
 
     def pending(self) -> bytes:
-        """Return the bytes that must be sent to the other end."""
+        """Return the bytes that must now be sent to the other end."""
         return self._outgoing.read()
 
     def certificate(self) -> Mapping[str, Any]:
-        """Return the other end's certificate, empty if the context demands none."""
+        """Return the other end's certificate; empty if it has sent none or the context does not check it."""
         return self._tls.getpeercert() or {}
 
     def open(self, data: bytes) -> bytes | None:
-        """Decrypt received bytes; return the complete plain ones, None once the other end closes.
+        """Decrypt received bytes; return the decrypted bytes, or None after the other end has closed TLS.
 
         Raises:
-            TlsError: The bytes are invalid, or the other end refuses us.
+            TlsError: If the bytes are invalid, or if the other end refuses this end.
         """
         with self._lock:
             parts: list[bytes] = []
@@ -197,14 +197,15 @@ class Pipe:
         try:
             while part := tls.read(_READ):
                 parts.append(part)
-                if not incoming.pending and not tls.pending():  # another read would raise
+                # Stop here: the next read would find no bytes, and only raise an error.
+                if not incoming.pending and not tls.pending():
                     return
             self.closed = True
         except ssl.SSLWantReadError:
             pass
 
     def seal(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Encrypt bytes; return them for the wire, in the order of the calls."""
+        """Encrypt bytes; return the encrypted bytes, which must be sent in the order of the calls."""
         with self._lock:
             if len(data) <= _PIECE:
                 self._tls.write(data)

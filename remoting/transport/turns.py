@@ -1,4 +1,4 @@
-"""Turns of connections: requests may hold the loop for a short time, then other connections are served."""
+"""Division of the event loop's time between connections, so that busy connections do not delay others."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ from typing import Final, Protocol
 
 from routekeeper.remoting.addresses import network_of
 
-#: Seconds for which requests may hold the loop, plus the last request, before other work is done.
+#: Length of a turn in seconds. In a turn, requests may occupy the loop for this time plus the time of the
+#: last request.
 TURN_S: Final = 0.005
-#: Seconds of work after which the next turn begins only when the loop has come round. After less work a
-#: callback would cost too much: each single request would pay for one.
+#: If the requests in one iteration of the loop have taken this time in seconds, the next turn begins only in
+#: a later iteration. After less work, the next turn may begin at once: to wait for an iteration, each single
+#: request would need a callback, which is too expensive.
 _UNCHECKED_S: Final = 0.000_5
-#: A connection with fewer waiting bytes is served before those with more.
+#: Connections with fewer waiting bytes than this are served before connections with more.
 SMALL_BYTES: Final = 4096
-#: Assumed cost in seconds of a request whose handler waits, until some were measured.
+#: Assumed cost in seconds of a request that a task handles, until some requests were measured.
 _TASK_S: Final = 0.000_2
-#: Assumed cost of each byte of its body, up to a size. It is that of the most expensive bodies, because a
-#: cheaper one only ends a turn early.
+#: Assumed cost in seconds of each byte in the body of a request that a task handles, for the first
+#: ``_TASK_BYTES_MAX`` bytes. This is the cost of the most expensive bodies. If a body is cheaper, the turn
+#: only ends early.
 _TASK_BYTE_S: Final = 0.000_000_3
 _TASK_BYTES_MAX: Final = 65_536
-#: Rate at which the measured cost of such requests decreases when cheaper ones follow.
+#: Weight of a new measurement in the estimated cost of a request that a task handles. It applies if the new
+#: value is smaller than the estimate.
 _FORGETTING: Final = 0.1
-#: Most connections that are admitted before a turn, one each time the loop comes round.
+#: Largest number of connections that are admitted between two turns, one in each iteration of the loop.
 _LET_IN_MAX: Final = 64
-#: Number of hosts for which the cost of closed connections is remembered.
+#: Largest number of hosts for which the cost of closed connections is stored.
 _HOSTS_MAX: Final = 1024
 
 
@@ -33,9 +37,9 @@ class Worker(Protocol):
     """A connection that has requests to handle.
 
     Attributes:
-        cost_s: Seconds for which it has held the loop; :class:`Turns` writes it.
-        host: The host of its peer.
-        size: Bytes that are not handled.
+        cost_s: Seconds for which the connection has occupied the loop; :class:`Turns` updates this value.
+        host: Host of the connection's peer.
+        size: Number of bytes that are not handled yet.
     """
 
     cost_s: float
@@ -47,15 +51,16 @@ class Worker(Protocol):
     def size(self) -> int: ...
 
     def go_on(self) -> None:
-        """Handle the remaining requests, until the turn is over."""
+        """Handle the remaining requests until the turn is over."""
 
 
 class _Line:
-    """Waiting workers, ordered by their cost so far, cheapest first.
+    """Queue of waiting workers, ordered by their cost so far; the cheapest is first.
 
     Attributes:
-        least_s: Cost of the last one that was served. A new worker counts as no cheaper than this.
-        waiting: A heap; the workers are the last values of its entries.
+        least_s: Cost of the worker that was served last, in seconds. A new worker counts as at least this
+            expensive.
+        waiting: Heap; the last value of each entry is the worker.
     """
 
     __slots__ = ("_count", "least_s", "waiting")
@@ -80,32 +85,38 @@ class _Line:
 
 
 class Turns:
-    """Shares one loop's time between connections with requests; without IO.
+    """Scheduler that divides the time of one event loop between connections with requests; without I/O.
 
-    A turn lasts :data:`TURN_S`. A connection that is not done by then, or whose requests arrive later, waits
-    until the loop has come round: until a callback has run that was scheduled after some work of the turn. A
-    clock cannot tell that, because reading many sockets takes long, too.
+    A turn is a period of :data:`TURN_S` in which requests are handled. When the turn is over, all further
+    requests wait until the loop has completed an iteration, in which the loop also does its other work. A
+    callback that was scheduled during the turn shows that the iteration is complete. A clock could not show
+    this, because an iteration can also be long only because it reads many sockets.
 
     The next turn serves connections in this order:
 
-    - Connections with few waiting bytes (:data:`SMALL_BYTES`) go first. While others wait they get half of
-      the turn, and at least one of the others is served in each turn.
-    - Among equals, those that have cost least go first. So a client that asks little waits for one turn, no
-      matter how many clients ask much. If their cost is the same, the one with fewest bytes goes first.
-    - Answers of one connection keep their order: all its waiting bytes wait together.
+    - Connections with few waiting bytes (:data:`SMALL_BYTES`) are first. If connections with more bytes wait
+      as well, the connections with few bytes get half of the turn. Each turn serves at least one connection
+      with more bytes.
+    - In each of these two groups, the connection with the least cost is first. So a client with few requests
+      waits for one turn, even if many clients send many requests. If the costs are equal, the connection with
+      fewer bytes is first.
+    - The answers of one connection keep their order: all its waiting bytes wait together.
 
-    Work while no connection waits is counted for nobody. A new connection begins with the cost of its host's
-    closed connections, or each new one would go first. An IPv6 network of 64 bits is one host.
+    Work is counted for a connection only while other connections wait. A new connection begins with the cost
+    of its host's closed connections. Otherwise a client could be first every time by opening a new
+    connection. An IPv6 network of 64 bits counts as one host.
 
-    A turn begins only when no new connection came while the loop came round. A listener admits one each time,
-    and a client that asks little would otherwise wait for a turn of each connection before it.
+    A turn begins only if no new connection came during the last iteration of the loop. A listener admits one
+    connection in each iteration. If a turn began after each admission, a client with few requests would wait
+    for one turn of each connection that was admitted before it.
 
-    Requests that are handed to tasks run later, all at once. So one turn begins only as many of them as fit,
-    by their recent cost, or by the cost that their sizes predict if that is greater.
+    Requests that are passed to tasks run later, all in one iteration. Therefore a turn starts only as many of
+    these requests as fit into the turn. Their cost is estimated twice, from recent requests and from their
+    size; the greater estimate counts.
 
     Args:
-        clock: Returns seconds.
-        call_soon: Calls its argument when the loop has come round.
+        clock: Returns the present time in seconds.
+        call_soon: Calls its argument in the next iteration of the event loop.
         idle: Called when no connection waits any more.
     """
 
@@ -123,25 +134,26 @@ class Turns:
         self._call_soon = call_soon
         self._until = 0.0
         self._began = 0.0
-        self._worked_s = 0.0  # since the loop came round
-        self._serving = False  # a turn for waiting connections has begun
+        self._worked_s = 0.0  # work since the last iteration of the loop began
+        self._serving = False  # True while waiting connections are being served
         self._task_began = 0.0
         self._task_s = _TASK_S
         self._small = _Line()
         self._large = _Line()
         self._called = False
         self._came = False
-        self._let_in = 0  # since the last turn
-        self._gone: dict[str, float] = {}  # by host: the cost of closed connections, if above the least
+        self._let_in = 0  # connections admitted since the last turn
+        # Cost of closed connections by host, if it is above the least cost of the queues.
+        self._gone: dict[str, float] = {}
 
     @property
     def began(self) -> float:
-        """Return the time of the last :meth:`begin`."""
+        """Return the time of the last call of :meth:`begin`, in seconds."""
         return self._began
 
     @property
     def waiting(self) -> int:
-        """Return the number of workers that wait for their turn."""
+        """Return the number of connections that wait for their turn."""
         return len(self._small) + len(self._large)
 
     @property
@@ -149,12 +161,12 @@ class Turns:
         return min(self._small.least_s, self._large.least_s)
 
     def came(self, worker: Worker) -> None:
-        """Admit a new worker."""
+        """Admit a new connection."""
         self._came = True
         worker.cost_s = self._gone.get(network_of(worker.host), 0.0)
 
     def left(self, worker: Worker) -> None:
-        """Remember the cost of a worker that is gone."""
+        """Store the cost of a closed connection for its host."""
         gone, host = self._gone, network_of(worker.host)
         if worker.cost_s <= max(self._least_s, gone.get(host, 0.0)):
             return
@@ -166,7 +178,7 @@ class Turns:
         gone[host] = worker.cost_s
 
     def begin(self) -> bool:
-        """Return whether requests may be dispatched now; if so, call :meth:`end` afterwards."""
+        """Return True if requests may be handled now. In this case, call :meth:`end` after the requests."""
         now = self._clock()
         if now >= self._until and not self._serving:
             if self._called:
@@ -176,23 +188,25 @@ class Turns:
         return True
 
     def renew(self) -> None:
-        """Begin a new turn, for bytes that waited for something else than their turn and can be answered only
-        now.
+        """Begin a new turn for bytes that waited for something else, such as a read barrier.
+
+        They can be answered only now, so they must not wait for a turn as well.
         """
         self._until = self._clock() + self._turn_s
 
     def begin_anyway(self) -> None:
-        """Begin to dispatch requests that cannot wait again; :meth:`over` may be true after the first of
-        them.
+        """Begin to handle requests that cannot wait again, even if the turn is over.
+
+        :meth:`over` may return True after the first request.
         """
         self._began = self._clock()
 
     def over(self) -> bool:
-        """Return whether the worker being served must stop after the present request."""
+        """Return True if the connection must stop after the present request, because the turn is over."""
         return self._clock() >= self._until
 
     def end(self, worker: Worker) -> None:
-        """Count the work since :meth:`begin`."""
+        """Count the work of a connection since :meth:`begin`."""
         took_s = self._clock() - self._began
         cost_s, small, large = worker.cost_s, self._small, self._large
         if not small.waiting and not large.waiting:
@@ -206,26 +220,27 @@ class Turns:
             self._come_round()
 
     def wait(self, worker: Worker) -> None:
-        """Queue a worker for a later turn, unless it waits already."""
+        """Put a connection that does not wait yet into the queue for a later turn."""
         size = worker.size
         (self._small if size < SMALL_BYTES else self._large).push(worker, size)
         self._come_round()
 
     def task(self, body_bytes: int) -> None:
-        """Count a request that is handed to a task, which runs when the loop has come round."""
+        """Count a request that is passed to a task, which runs in the next iteration of the loop."""
         took_s = max(self._task_s, min(body_bytes, _TASK_BYTES_MAX) * _TASK_BYTE_S)
         self._until -= took_s
         self._worked_s += took_s
 
     def task_begins(self) -> None:
-        """Note the time right before such a task runs for the first time."""
+        """Record the time right before the task of a request runs for the first time."""
         self._task_began = self._clock()
 
     def task_ends(self, worker: Worker) -> None:
-        """Count the time of its first run, right after it."""
+        """Count the duration of the first run of a request's task; call this right after the run."""
         took_s = self._clock() - self._task_began
         worker.cost_s += took_s
-        if network_of(worker.host) in self._gone:  # this one's cost may be part of it
+        # If the connection was closed before its task ran, its cost is already stored: store the higher cost.
+        if network_of(worker.host) in self._gone:
             self.left(worker)
         self._task_s = max(took_s, self._task_s + _FORGETTING * (took_s - self._task_s))
 

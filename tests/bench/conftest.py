@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
-    """One session with the settings of a report of few events."""
+    """Yield the one Spark session of all tests, with settings for a report of few events."""
     from routekeeper.bench.report.session import open_session
 
     session = open_session(small=True)
@@ -23,7 +23,10 @@ def spark() -> Iterator["SparkSession"]:
 
 @pytest.fixture(scope="session")
 def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Tab"]:
-    """A tab in which each test opens its page anew, because a browser takes seconds to start."""
+    """Yield the one browser tab of all tests, because a browser takes seconds to start.
+
+    Each test loads its page anew.
+    """
     from tests.bench.report.in_browser import Tab
 
     with Tab(tmp_path_factory.mktemp("browser")) as opened:

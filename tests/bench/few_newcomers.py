@@ -1,4 +1,7 @@
-"""Loaded by Locust together with bench/generator.py: new clients get one user, however many they need."""
+"""A module that Locust loads with bench/generator.py: all new clients share one Locust user.
+
+One user cannot start enough new clients in time, so new clients begin later than planned.
+"""
 
 from routekeeper.bench.plan import Load
 

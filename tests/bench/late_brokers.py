@@ -1,6 +1,6 @@
-"""Loaded by Locust together with bench/generator.py.
+"""A module that Locust loads with bench/generator.py: simulated brokers register up to 3 s late.
 
-Simulated brokers register late, as on a busy machine.
+A busy machine can delay registrations in the same way.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Helpers of tests of whole lives: a life's turn, the rows of its runs, brokers that are stopped."""
+"""Helpers for tests of whole benchmark runs: plans, recorded events, and brokers that a test stops."""
 
 from __future__ import annotations
 
@@ -29,13 +29,17 @@ from routekeeper.bench.schedule import SessionPlan
 from routekeeper.bench.session import Session
 from tests.waiting import wait_until
 
-#: Limit for a restart on a busy machine, s.
+#: Time limit in s for the restart of a server on a busy machine.
 RESTARTS_S: Final = 300.0
 E = TypeVar("E", Delivery, DiskSample, Fault, LinkSample, Operation, ProcessSample, Truth, View)
 
 
 def a_turn(out: Path, plan: Plan, arm: Arm, *, profile: str, seed: int, block: int = 1) -> SessionPlan:
-    """Return the first attempt of an arm in a block of a plan's first series."""
+    """Return the plan of one run: the first attempt of one arm (design) in one round of the first series.
+
+    Args:
+        block: Number of the round.
+    """
     return SessionPlan(
         out=out,
         plan=plan,
@@ -51,7 +55,7 @@ def a_turn(out: Path, plan: Plan, arm: Arm, *, profile: str, seed: int, block: i
 
 
 def rows(folder: Path, kind: type[E]) -> list[E]:
-    """Return a run's events of a kind, in the order of their files."""
+    """Return a run's events of one type, in the order of the event files."""
     return [
         msgspec.json.decode(line, type=kind)
         for path in event_files(folder, kind)
@@ -60,26 +64,30 @@ def rows(folder: Path, kind: type[E]) -> list[E]:
 
 
 def written_so_far(session: Session, kind: type[E], process: str) -> list[E]:
-    """Return the events of a kind that a process of a life that goes on has written."""
+    """Return the events of one type that a process of an unfinished run has written so far."""
     path = event_file(session.given.spool, kind, process)
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [msgspec.json.decode(line, type=kind) for line in lines if line.endswith(b"\n")]
 
 
 def hold_brokers(session: Session, seen: Callable[[int, int], bool]) -> None:
-    """Stop the brokers until a server has restarted empty and was seen so; else they may report before that.
+    """Stop all brokers (SIGSTOP) until a server has restarted and the test has seen the server empty.
+
+    If the brokers ran, they could register at the new server before anybody sees that it is empty.
 
     Args:
-        seen: Says so of a server's index, from what was recorded after an instant.
+        seen: Function of a server's index and an instant in ns. It returns True if an event after that
+            instant shows the server empty.
     """
     brokers, servers = session.cluster.brokers, session.cluster.server_processes
     pids = {server.index: server.child.pid for server in servers if server.child is not None}
-    after_ns = time.monotonic_ns()  # until the server is killed it lists everybody
+    # Older records do not count: they may show the server before it was killed.
+    after_ns = time.monotonic_ns()
     for broker in brokers:
         broker.signal(signal.SIGSTOP)
 
     def killed() -> list[int]:
-        """Return the servers that were killed, also if they run again."""
+        """Return the indexes of the servers that were killed, including those that run again."""
         return [
             server.index
             for server in servers
@@ -99,7 +107,7 @@ def hold_brokers(session: Session, seen: Callable[[int, int], bool]) -> None:
 
 
 def seen_empty(session: Session, index: int, after_ns: int, everybody: list[int]) -> bool:
-    """Return whether the observer has shown that a server does not list everybody."""
+    """Return True if a server returned a broker list other than `everybody` after the instant `after_ns`."""
     return any(
         (row.index, row.topic) == (index, "bench-0")
         and row.seen_ns > after_ns

@@ -1,11 +1,12 @@
-"""Figures of a report's first screen, computed again from raw events.
+"""Compute the figures of a report's first screen again from raw events.
 
 ``python tests/bench/recompute.py RESULTS [values.csv]``
 
-This is one file of plain Python that imports no code of the benchmark, so that it does not repeat a mistake
-of the report. RESULTS is a result folder, with ``runs/series=.../scenario=.../block=.../arm=.../``. With the
-report's ``marts/values.csv`` each figure is compared with the report's, and the exit code is 1 if any
-differs.
+This file is plain Python and imports no code of the benchmark. So it cannot repeat a mistake of the report's
+code. RESULTS is a result folder, with ``runs/series=.../scenario=.../block=.../arm=.../``.
+
+values.csv is the report's ``marts/values.csv``. If it is given, each computed figure is compared with the
+figure in values.csv, and the exit code is 1 if any figure differs.
 """
 
 from __future__ import annotations
@@ -22,18 +23,21 @@ from typing import Any
 
 Row = dict[str, Any]
 Key = tuple[str, str, str, str, int]
-"""Scenario, case ("" without one), measure, arm, round."""
+"""Key of a figure: scenario, case ("" if the measure has no cases), measure, arm (a design) and round."""
 
 SERIES = ("equal", "rest")
-"""Series of headline measures; no scenario is in both."""
+"""Names of the two series of runs that contain the headline measures. No scenario is in both series."""
 WAITED = 250_000_000
 NEVER = 2**62
 TOLERANCE = 0.01
-"""The report's medians come from buckets that are 0.8 % wide, everything else is exact."""
+"""Allowed relative difference between a figure of this file and the same figure of the report.
+
+The report's medians come from buckets that are 0.8 % wide. All other figures of the report are exact.
+"""
 
 
 class Run:
-    """One run folder; instants are as recorded."""
+    """One run folder. All instants are in ns, as in the raw events."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,7 +59,10 @@ class Run:
 
 
 class Life:
-    """All scenarios of one cluster, in order: facts and views of one are still valid in the next."""
+    """All scenarios that ran on one cluster, in order of time.
+
+    Facts about brokers, and route lists that observers have seen, stay valid in the next scenario.
+    """
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self.runs = sorted(runs, key=lambda run: int(run.begin))
@@ -80,7 +87,12 @@ class Life:
         self.gaps = [*self._gaps_of_everybody(truth), *self._gaps_of_sides()]
 
     def _gaps_of_everybody(self, truth: list[Row]) -> Iterator[tuple[int, str | None, int, int, int]]:
-        """Return absences: broker, side that misses it (None: all), instants of loss, start and return."""
+        """Yield a tuple for each time span in which a broker was absent.
+
+        The fields are: number of the broker; side of the clients that cannot reach the broker, or None if no
+        client can reach the broker; and three instants in ns. At these instants the broker was lost, its
+        process started again, and the broker was back.
+        """
         starts = [
             (row["index"], row["t_ns"])
             for run in self.runs
@@ -114,9 +126,10 @@ class Life:
                             yield broker, side, fault["begin_ns"], healed, done
 
     def verdict(self, op: Row) -> tuple[str, int]:
-        """Return the judgement of an answer, and for how long it had been superseded."""
+        """Return the verdict on an answer, and the time in ns for which the answer had been outdated."""
         sent, done = op["sent_ns"], op["done_ns"]
-        begin, end = op["slot"]  # a broker that came back in an earlier scenario has not just returned
+        # Ignore brokers that returned before the scenario of this operation began.
+        begin, end = op["slot"]
         gaps = [
             gap
             for gap in self.gaps
@@ -132,7 +145,8 @@ class Life:
             for broker in self.holders[op["topic"]] - listed
             if not any(of == broker and since <= done and back > sent for of, _, since, _, back in gaps)
         }
-        # A broker that came back from an earlier fault was listed again before this one.
+        # An answer may lack a broker that has just returned, but only if the broker was lost in this fault. A
+        # broker that an earlier fault had hit was listed again before this fault began.
         struck = op["struck"]
         came_back = {of for of, _, _, _, back in gaps if back <= sent and (sent < struck or back > struck)}
         if lacked - came_back:
@@ -149,7 +163,7 @@ class Life:
         return "right", 0
 
     def unreachable(self, op: Row) -> bool:
-        """Return whether a route lists a broker that its client could not reach."""
+        """Return True if a route lists a broker that the client of this operation could not reach."""
         return any(
             of in (op.get("brokers") or [])
             and (side is None or side == op.get("client_side"))
@@ -160,7 +174,11 @@ class Life:
 
 
 def _spans(views: Iterable[Row]) -> Iterator[Row]:
-    """Turn transitions into spans; an instant is the middle of its known bounds."""
+    """Yield the time spans in which an observer saw the same route list, from the recorded changes.
+
+    A change has an earliest and a latest possible instant. A span begins and ends in the middle between these
+    two instants.
+    """
     by_view: dict[tuple[str, int, str], list[Row]] = defaultdict(list)
     for row in views:
         by_view[row["observer"], row["index"], row["topic"]].append(row)
@@ -193,9 +211,13 @@ def _spans(views: Iterable[Row]) -> Iterator[Row]:
 
 
 def _recovered(asked: list[tuple[int, int, str, int]]) -> float:
-    """Return until when requests were disturbed, in s.
+    """Return the time in s after the fault at which requests were right again, or infinity if never.
 
-    Each request is (due, done since the fault, judgement, behind).
+    Return 0 if the fault disturbed no request.
+
+    Args:
+        asked: A tuple for each request: instants at which it was due and done, in ns since the fault; its
+            verdict; and the time in ns for which its answer had been outdated.
     """
     disturbed = [
         due
@@ -219,7 +241,10 @@ def _in_fault(run: Run, ops: Iterable[Row], fault: Row) -> list[Row]:
 
 
 def _registrations(ops: Iterable[Row]) -> list[Row]:
-    """Make one operation of a broker's announcements to all servers; it ends with the first success."""
+    """Join a broker's registrations at all servers at one instant into one operation.
+
+    The operation ends when the first server accepts the registration.
+    """
     groups: dict[tuple[int, int, int], list[Row]] = defaultdict(list)
     for op in ops:
         if op["op"] == "announce" and op.get("change") is not None:
@@ -266,7 +291,10 @@ def _of_requests(life: Life, run: Run, fault: Row) -> Iterator[tuple[str, float]
 
 
 def _left_out(life: Life, fault: Row, observer: str) -> float | None:
-    """Return until when, in s, the last observer listed a broker that the fault removed; None if none did."""
+    """Return the time in s after the fault until the last observer stopped listing the lost brokers.
+
+    Return None if no observer listed a lost broker after the fault.
+    """
     gone = [int(name.rpartition("-")[2]) for name in fault["targets"] if name.startswith("broker-")]
     back = fault.get("healed_ns") or fault["until_ns"]
     times = [
@@ -283,7 +311,7 @@ def _left_out(life: Life, fault: Row, observer: str) -> float | None:
 
 
 def _disagreed(life: Life, fault: Row, differ: Callable[[Row, Row], bool]) -> float:
-    """Return for how long, in s, two nameservers certainly gave different answers."""
+    """Return the time in s for which it is certain that two nameservers gave different answers."""
     by_topic: dict[str, list[Row]] = defaultdict(list)
     for span in life.spans:
         if span["observer"] == "nameserver" and span["state"] in ("routed", "absent"):
@@ -300,7 +328,7 @@ def _disagreed(life: Life, fault: Row, differ: Callable[[Row, Row], bool]) -> fl
 
 
 def _unanswering(life: Life, fault: Row) -> float:
-    """Return for how long, in s, at least one nameserver certainly gave no answer."""
+    """Return the time in s for which it is certain that at least one nameserver gave no answer."""
     pieces = [
         (max(span["seen"], fault["begin_ns"]), min(span["still"], fault["until_ns"]))
         for span in life.spans
@@ -310,7 +338,7 @@ def _unanswering(life: Life, fault: Row) -> float:
 
 
 def _covered(pieces: list[tuple[int, int]]) -> float:
-    """Return the time, in s, that at least one of these pieces covers."""
+    """Return the time in s that is covered by at least one of these intervals, given in ns."""
     total, known = 0, 0
     for begin, end in sorted(pieces):
         total += max(end - max(begin, known), 0)
@@ -327,7 +355,7 @@ def _counts_differ(one: Row, other: Row) -> bool:
 
 
 def _known_to_clients(life: Life, run: Run) -> list[float]:
-    """Return the time in ms from each change in a quiet time until the last client knew it."""
+    """Return the times in ms until all clients showed a change, for each change in a time without a fault."""
     found = []
     for (topic, version), begun in life.begun.items():
         fault = run.fault_of(begun)
@@ -393,7 +421,7 @@ def _instant(row: Row) -> int:
 
 
 def figures(results: Path) -> dict[Key, float]:
-    """Return every figure that is computed here, round by round."""
+    """Return the value of each figure in each round (every design once, with the same seed)."""
     runs = [
         Run(path.parent)
         for series in SERIES
@@ -436,7 +464,11 @@ def _of_run(life: Life, run: Run) -> Iterator[tuple[str, str, float]]:
 
 
 def differences(found: dict[Key, float], values: Path) -> tuple[int, list[str]]:
-    """Return the number of figures that the report has, too, and the rounds for which its value differs."""
+    """Compare figures with the report's; return the number of compared measures, and a line per difference.
+
+    The same measure in several arms and rounds counts as one measure. Each case of a measure counts
+    separately.
+    """
     compared: set[tuple[str, str, str]] = set()
     told = []
     with values.open(newline="") as file:
@@ -452,7 +484,7 @@ def differences(found: dict[Key, float], values: Path) -> tuple[int, list[str]]:
 
 
 def main(results: str, values: str | None = None) -> int:
-    """Print each figure's median for each design; compare them with a report's if there is one."""
+    """Print the median of each figure for each design; with `values`, compare all figures with a report's."""
     found = figures(Path(results))
     rounds: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for (scenario, case, measure, arm, _), value in found.items():

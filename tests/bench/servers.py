@@ -1,4 +1,4 @@
-"""Servers for tests of the benchmark: real processes with ports of their own."""
+"""Nameservers and brokers for tests of the benchmark: real processes on free ports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.ports import free_addresses
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Addresses of running servers."""
+    """Addresses (``host:port``) of running servers; ``http`` has the HTTP addresses of the nameservers."""
 
     nameservers: list[str]
     http: list[str]
@@ -34,10 +34,10 @@ def running(
     nameservers: int = 1,
     wire: list[str] | None = None,
 ) -> Iterator[Cluster]:
-    """Run nameservers and brokers of these names until the block ends.
+    """Run nameservers, and brokers with these names, until the ``with`` block ends.
 
     Args:
-        wire: Addresses of the nameservers, if they are chosen before.
+        wire: ``host:port`` of each nameserver; if None, free ports of this machine are used.
     """
     http, raft = free_addresses(nameservers), free_addresses(nameservers)
     wire = wire or free_addresses(nameservers)
@@ -79,11 +79,11 @@ def running(
 
 
 def listed(nameserver: str) -> set[str]:
-    """Return the names of the brokers that a nameserver lists."""
+    """Return the names of the brokers that a nameserver lists; an empty set if it cannot answer yet."""
     client = Client(ClientConfig(nameservers=(nameserver,)))
     try:
         return set(client.run(client.admin.cluster_info()).broker_addr_table)
-    except ResponseError:  # a group that has no leader yet
+    except ResponseError:  # the raft group has no leader yet
         return set()
     finally:
         client.close()

@@ -1,4 +1,4 @@
-"""A nameserver that is behind: it gives another one's answers of some time ago, as a replica might."""
+"""A nameserver with outdated answers, like a slow replica: it repeats earlier answers of a nameserver."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
 
-#: Interval in s of queries to the other one, which is also the error of the answers' age.
+#: Seconds between queries to the other nameserver. An answer may be older than planned by up to this time.
 EVERY_S: Final = 0.002
 
 
 class StaleServer:
-    """Answers route queries for one topic with the other nameserver's answer of ``behind_s`` ago."""
+    """A server for routes of one topic: it repeats another nameserver's answers from ``behind_s`` s ago."""
 
     def __init__(self, addr: str, upstream: str, topic: str, behind_s: float) -> None:
         self._addr = addr
@@ -70,7 +70,13 @@ class StaleServer:
 
 @contextlib.contextmanager
 def stale_server(addr: str, upstream: str, *, topic: str, behind_s: float) -> Iterator[None]:
-    """Serve at ``addr`` until the block is left."""
+    """Run a :class:`StaleServer` at ``addr`` until the ``with`` block ends.
+
+    Args:
+        upstream: Address of the nameserver whose answers are repeated.
+        topic: The only topic that is served.
+        behind_s: Age of the answers in s.
+    """
     loop = asyncio.new_event_loop()
     stopped = asyncio.Event()
     server = StaleServer(addr, upstream, topic, behind_s)

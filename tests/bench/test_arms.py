@@ -1,4 +1,4 @@
-"""Views of brokers by arm: MetaQ's nodes as routes, routes as look-ups, readings as transitions."""
+"""Brokers in each arm (a design): how MetaQ nodes, routes and observed changes are converted."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def test_control_that_the_machine_cannot_run_is_left_out_and_said(
     _, comparison = asked_for(parser().parse_args(words), words)
     assert comparison.plan.arms == [arm for arm in load_plan("controls").arms if arm != "apache"]
     assert "the arm apache is left out: it needs Maven" in capsys.readouterr().err
-    (tmp_path / "routekeeper" / "bench" / "apache-5.3.3").mkdir(parents=True)  # fetched by an earlier run
+    # make the folder in which an earlier run would have put RocketMQ
+    (tmp_path / "routekeeper" / "bench" / "apache-5.3.3").mkdir(parents=True)
     _, comparison = asked_for(parser().parse_args([*words[:-1], str(tmp_path / "other")]), words)
     assert "apache" in comparison.plan.arms
 
@@ -146,7 +147,7 @@ def test_resume_refuses_what_the_comparison_of_the_folder_decides(
 
 
 def machine_with(monkeypatch: pytest.MonkeyPatch, folder: Path, *, javac: str | None) -> None:
-    """Simulate a machine with only a compiler of this version, and without files fetched before."""
+    """Simulate a machine that has not downloaded RocketMQ and has only this Java compiler, or none."""
     if javac is not None:
         compiler = folder / "javac"
         compiler.write_text(f"#!/bin/sh\necho javac {javac}\n")
@@ -173,6 +174,6 @@ def test_brokers_of_rocketmqs_have_the_ports_around_theirs_to_themselves() -> No
     taken = [
         int(broker_addr().rpartition(":")[2]) + offset
         for _ in range(40)
-        for offset in (-2, 0, 1)  # ports: the fast one, the broker's own, replication
+        for offset in (-2, 0, 1)  # offsets of the broker's fast port, its own port, and its replication port
     ]
     assert len(set(taken)) == len(taken)

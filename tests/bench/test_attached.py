@@ -1,4 +1,4 @@
-"""A load on a cluster that somebody else runs, by its addresses, does not change the cluster."""
+"""Load on a running cluster that the user names by its addresses. The load does not change the cluster."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_attached_profile_without_addresses_is_refused(
 def test_brokers_of_any_name_have_a_number_each() -> None:
     assert [broker_index(name) for name in ("broker-7", "sim-103", "")] == [7, 103, None]
     names = [f"{kind}-{letter}" for kind in ("broker", "order") for letter in "abcdefghij"]
-    names += ["broker-100", "broker-103"]  # the numbers of simulated brokers
+    names += ["broker-100", "broker-103"]  # simulated brokers use these numbers, too
     found = {broker_index(name) for name in names}
     assert len(found) == len(names)
     assert min(index for index in found if index is not None) >= FOREIGN_FROM
@@ -83,8 +83,8 @@ def test_brokers_of_any_name_have_a_number_each() -> None:
 def short_plan() -> Plan:
     plan = load_plan("attached")
     (quiet,) = plan.scenarios
-    # No fault hits a server, so a late answer means a busy machine: use little load, and allow time for each
-    # request.
+    # The test has no fault, so only a busy machine can make an answer late: use a small load and a long
+    # timeout.
     load = msgspec.structs.replace(
         plan.load,
         topics=2,
@@ -108,7 +108,7 @@ def rows(folder: Path, prefix: str) -> list[dict[str, Any]]:
 
 
 def measured(folder: Path) -> list[dict[str, Any]]:
-    """Return the operations that were due once the warm-up was over."""
+    """Return the operations that were due after the warm-up."""
     begin_ns = read_manifest(folder).measure_begin_ns
     return [op for op in rows(folder, "ops") if op["due_ns"] >= begin_ns]
 
@@ -125,7 +125,8 @@ def test_cluster_given_by_addresses_is_driven_and_gets_a_page_of_its_own(
             out, Comparison(profile="attached", plan=plan, seed=5, command=["mqbench"], given=given)
         )
         (folder,) = compare.make_runs(out, compare.load(out))
-        for addr in cluster.nameservers:  # which may notice the end of the generator's brokers later
+        # after the run, a nameserver needs some seconds to evict the generator's brokers
+        for addr in cluster.nameservers:
             wait_until(lambda addr=addr: listed(addr) == set(brokers), "it stays as it was", within_s=30.0)  # type: ignore[misc]
     manifest = json.loads((folder / "manifest.json").read_text())
     assert (manifest["arm"], manifest["links"], manifest["void"]) == ("independent", "none", None)
@@ -149,7 +150,10 @@ def test_cluster_given_by_addresses_is_driven_and_gets_a_page_of_its_own(
 
 
 def test_nothing_is_measured_before_the_brokers_of_the_generator_are_listed(tmp_path: Path) -> None:
-    """They begin to register three seconds after the load, whose warm-up takes half a second."""
+    """Delay the generator's brokers by 3 s; the warm-up of the load takes only 0.5 s.
+
+    Measuring must begin only after the brokers are listed.
+    """
     late = Path(__file__).with_name("late_brokers.py")
 
     def progress(step: str) -> None:

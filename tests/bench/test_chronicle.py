@@ -1,4 +1,4 @@
-"""The scenarios of a run: their times, and the reasons why the arm has lost some."""
+"""The log of a run's scenarios: begin and end of each, and why an arm (a design) lost a scenario."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GIVEN = a_turn(Path("out"), PLAN, "raft", profile="smoke", seed=1)
 
 
 def begun() -> Chronicle:
-    """Return a run whose first scenario is over and whose second one is under way."""
+    """Return the log of a run whose first scenario has ended and whose second scenario still runs."""
     chronicle = Chronicle(GIVEN)
     chronicle.begins(NAMES[0])
     chronicle.ends(100, 200)

@@ -1,4 +1,4 @@
-"""The report on a Spark cluster: its results equal those of this machine alone."""
+"""The report on a Spark cluster: its tables are the same as those of one machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(1200)
 
 SPARK: Final = Path(pyspark.__file__).parent / "bin"
 JOB: Final = Path(__file__).parents[2] / "bench" / "report" / "job.py"
-#: These programs run for seconds, so optimisations that only help long ones are off, on both sides.
+#: JVM options that start a JVM faster. They switch off optimisations that help only programs that run for
+#: minutes.
 BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 WAIT_S: Final = 180.0
 
@@ -41,7 +42,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def local(runs: Path, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same runs, reported by this machine's own session."""
+    """Return the folder of a report on the same runs, made in a local Spark session."""
     out = tmp_path_factory.mktemp("local")
     build_report([str(runs)], str(out), progress=print)
     return out
@@ -49,7 +50,7 @@ def local(runs: Path, spark: SparkSession, tmp_path_factory: pytest.TempPathFact
 
 @contextlib.contextmanager
 def standalone(folder: Path) -> Iterator[str]:
-    """Run a master and two workers of one core each; gives the master's URL."""
+    """Run a Spark master and two workers with one core each; yield the master's URL."""
     port, web, *of_workers = free_ports(4)
     url = f"spark://127.0.0.1:{port}"
     host = ["--host", "127.0.0.1"]
@@ -81,14 +82,14 @@ def alive_workers(port: int) -> int:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/", timeout=5) as reply:
             return int(json.load(reply)["aliveworkers"])
-    except (OSError, ValueError):  # it serves pages before it serves JSON
+    except (OSError, ValueError):  # the master starts its web pages before it can serve JSON
         return 0
 
 
 def test_submitted_job_computes_the_same_tables_on_executors_of_their_own(
     runs: Path, local: Path, tmp_path: Path
 ) -> None:
-    """Executors have none of our files and no Python, so code that needs these there would fail."""
+    """Check that no task needs Python or a file of ours: the executors have neither."""
     ensure_java()
     events, out = tmp_path / "events", tmp_path / "out"
     events.mkdir()
@@ -137,7 +138,7 @@ def test_submitted_job_computes_the_same_tables_on_executors_of_their_own(
 
 
 def executors(events: Path) -> set[str]:
-    """Return the executors that ran tasks."""
+    """Return the ids of the executors that ran tasks, from Spark's event log."""
     (log,) = events.iterdir()
     found = set()
     with log.open() as lines:

@@ -1,4 +1,4 @@
-"""The whole comparison once, small: three arms, real clusters, load, faults, Spark report."""
+"""A whole comparison in a small size: three arms (designs), real clusters, load, faults, and the report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCENARIOS = ("quiet", "broker-dies", "leader-fails")
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Run ``mqbench compare --open``; return the page's path and the output."""
+    """Run ``mqbench compare --open``; return the path of the report page and the program's output."""
     out = tmp_path_factory.mktemp("compare")
     command = [
         sys.executable,
@@ -103,7 +103,8 @@ def test_every_server_and_every_client_leaves_a_dead_broker_out_and_takes_it_bac
     (fault,) = rows(page, arm, "broker-dies", "faults")
     dead = int(fault["targets"][0].removeprefix("broker-"))
     shown: dict[tuple[str, int], list[list[int]]] = {}
-    # On a busy machine the last one takes it back when the window is over, and the next scenario has begun.
+    # On a busy machine, the last observer may list the broker again only after the next scenario has begun.
+    # So read the route lists of two scenarios.
     views = [row for name in ("broker-dies", "leader-fails") for row in rows(page, arm, name, "views")]
     for row in sorted(views, key=lambda row: row["seen_ns"]):
         if row["topic"] == "bench-0" and row["state"] == "routed" and row["seen_ns"] > fault["begin_ns"]:
@@ -117,7 +118,7 @@ def test_every_server_and_every_client_leaves_a_dead_broker_out_and_takes_it_bac
 
 
 def test_arms_of_a_block_get_the_same_load(comparison: tuple[Path, str]) -> None:
-    """All arms get the same operations at the same instants of the run, with the same draws (C10)."""
+    """All designs get the same operations and topics, at the same times after the start of their runs."""
     page, _ = comparison
     loads: dict[str, dict[str, list[Any]]] = {}
     for arm in ARMS:
@@ -131,7 +132,8 @@ def test_arms_of_a_block_get_the_same_load(comparison: tuple[Path, str]) -> None
                 case "newcomer":
                     kinds.setdefault("newcomer", []).append((due_ns, row["topic"], row["target"]))
                 case "announce" if row.get("change") is not None and row["version"] > 2:
-                    # An arm answers once or from each server. A broker's first change is its start.
+                    # Some arms acknowledge a change once, and others once from each server, so duplicates are
+                    # removed below. A broker's first change is its start and does not belong to the load.
                     kinds.setdefault(f"change of {row['topic']}", []).append((due_ns, row["version"]))
     for kind in ("lookup", "send", "send_once", "newcomer", *(k for k in loads["raft"] if "change" in k)):
         distinct = [list(dict.fromkeys(loads[arm][kind])) for arm in ARMS]
@@ -146,7 +148,10 @@ def test_arms_of_a_block_get_the_same_load(comparison: tuple[Path, str]) -> None
 
 
 def test_arms_of_a_block_get_the_same_faults(comparison: tuple[Path, str]) -> None:
-    """The same broker is hit after the same quiet time; which server leads depends on the arm."""
+    """Check that in each arm (design) the same broker is hit, after the same time without faults.
+
+    The server that is hit may differ between arms, because each arm has its own leader.
+    """
     page, _ = comparison
     asked = compare.load(page.parent)
     (series,) = asked.plan.series
@@ -167,7 +172,9 @@ def test_arms_of_a_block_get_the_same_faults(comparison: tuple[Path, str]) -> No
         late_ns.append([quiet - planned for quiet, planned in zip(quiet_ns, planned_ns, strict=True)])
         struck.append(broker_dies["targets"])
     assert struck[0] == struck[1] == struck[2]
-    # A busy machine strikes late; a quiet time that was drawn anew would sooner or later be shorter.
+    # On a busy machine a fault may come late, but it never comes early. If each arm drew its own times
+    # without faults, some faults would come early. At least in one arm, the fault must come less than 50 ms
+    # late.
     for late in zip(*late_ns, strict=True):
         assert 0 <= min(late) < 50_000_000, late_ns
 

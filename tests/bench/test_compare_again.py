@@ -1,4 +1,4 @@
-"""A comparison that is repeated or continued: which runs are kept."""
+"""A comparison that is started again or resumed: the tests check which finished runs are kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(600)]
 
 
 def tiny() -> Plan:
-    """A plan with one arm and half a second."""
+    """Return a plan with one arm (a design) whose only scenario takes half a second."""
     plan = load_plan("smoke")
     quiet = plan.scenarios[0]
     return msgspec.structs.replace(
@@ -38,7 +38,7 @@ def tiny() -> Plan:
 
 
 class EndsBadlyOnce(Session):
-    """A real run whose end fails in the first attempt."""
+    """A real run whose first attempt fails at its end."""
 
     def _leave(self) -> None:
         super()._leave()
@@ -48,7 +48,13 @@ class EndsBadlyOnce(Session):
 
 @dataclass(kw_only=True)
 class Made:
-    """A comparison of one run, whose first attempt failed, and its messages."""
+    """A comparison of one run whose first attempt failed.
+
+    Attributes:
+        out: Folder of the comparison.
+        first: Folder of the failed attempt.
+        said: Messages that the comparison printed.
+    """
 
     out: Path
     first: Path

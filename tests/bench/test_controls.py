@@ -1,6 +1,7 @@
-"""The controls with real processes.
+"""Control runs of the comparison, with real processes.
 
-The same arm twice, and RocketMQ's own nameserver with the same clients.
+In one control, the same arm (design) runs twice. The other control is RocketMQ's own nameserver with the same
+clients.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from routekeeper.bench.runfolder import Arm, read_manifest
 from routekeeper.bench.session import Session
 from tests.bench.lives import a_turn, hold_brokers, rows, seen_empty
 
-# Maven may have to fetch the jars.
+# 900 s, because Maven may have to download jars.
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(900)]
 
 SCHEDULED: Final = ("lookup", "newcomer", "send", "send_once")
 ARMS: Final[tuple[Arm, ...]] = ("independent", "independent-again", "apache")
-#: So long a server is gone, s; longer than a busy machine holds up the observer.
+#: Seconds for which a server is down: longer than a busy machine can delay the observer.
 DOWN_S: Final = 3.0
-#: Times that depend on timers are so many times as long.
+#: Number by which this test multiplies those times of a run that depend on timers.
 STRETCH: Final = 20.0
 AFTER_S: Final = 0.6
 EVERYBODY: Final = [0, 1, 2]
@@ -35,7 +36,7 @@ EVERYBODY: Final = [0, 1, 2]
 
 def life(out: Path, arm: Arm) -> list[Path]:
     plan = load_plan("controls")
-    timers = msgspec.structs.replace(plan.series[0].timers, divisor=15.0)  # registrations every 2 s
+    timers = msgspec.structs.replace(plan.series[0].timers, divisor=15.0)  # brokers register every 2 s
     fault = PlannedFault(case="one-empty", quiet_s=0.4, jitter_s=0.0, down_s=DOWN_S, after_s=AFTER_S)
     plan = msgspec.structs.replace(
         plan,
@@ -60,7 +61,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Arm, list[Path]]:
     out = tmp_path_factory.mktemp("controls")
     arms = [arm for arm in ARMS if arm != "apache" or missing() is None]
     with ThreadPoolExecutor(len(arms)) as pool, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster, "RESTART_MAX_S", 300.0)  # three lives start side by side, one of them in JVMs
+        # 300 s, because three clusters start at the same time, one of them in JVMs
+        patch.setattr(cluster, "RESTART_MAX_S", 300.0)
         return dict(zip(arms, pool.map(lambda arm: life(out, arm), arms), strict=True))
 
 
@@ -103,9 +105,9 @@ def test_larger_timers_lengthen_the_window_and_not_the_time_for_which_a_server_i
 
 
 def test_same_arm_twice_gets_the_same_load(folders: dict[Arm, list[Path]]) -> None:
-    """Return when look-ups and sends are due, and their topics.
+    """Look-ups and sends of two runs have the same due times and topics.
 
-    Scenarios do not begin exactly to the nanosecond.
+    Scenarios do not begin at exactly the same instant, so only the middle of the scenario is compared.
     """
     asked = []
     for arm in ARMS[:2]:

@@ -1,4 +1,4 @@
-"""The server that a fault hits, and the links that it cuts: every link of the case, and no other."""
+"""Servers that faults hit, and links that faults cut: every link of the case, and no other link."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cut(kind: Kind, case: str, target: int = 0, broker: int | None = None) -> se
 
 
 def sides(found: set[tuple[str, str]]) -> set[frozenset[str]]:
-    """Return the groups whose members can all reach each other."""
+    """Return the groups of processes that can reach each other if these links are cut."""
     names = [*SERVERS, *BROKERS, *SIDES]
     return {frozenset(other for other in names if (name, other) not in found) for name in names}
 

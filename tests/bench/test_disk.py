@@ -1,4 +1,4 @@
-"""Bytes and syncs of the servers' files: their own writes count, not the kernel's figures."""
+"""Bytes and syncs that servers write to their files, as counted by the servers and not by the kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE: Final = 500
 
 
 def log_of(*sizes: int) -> bytes:
-    """Return a transaction log of ZooKeeper's with entries of these sizes, and room made ahead."""
+    """Return a ZooKeeper transaction log: entries of these sizes, and preallocated zero bytes after them."""
     entries = b"".join(struct.pack(">qi", 7, size) + bytes(size) + b"B" for size in sizes)
     return b"ZKLG" + bytes(12) + entries + bytes(4096)
 
@@ -49,7 +49,8 @@ def test_device_counts_sectors_or_says_that_nobody_does(tmp_path: Path) -> None:
 
 
 def a_cluster(folder: Path, arm: str) -> tuple[StartedServers, ProxyNetwork]:
-    timers = Timers(divisor=60.0, election_timeout_ms=3000)  # a busy machine holds a leader up
+    # 3000 ms: a busy machine may delay the leader's heartbeats
+    timers = Timers(divisor=60.0, election_timeout_ms=3000)
     network = ProxyNetwork(folder, lambda sample: None)
     if arm == "zookeeper":
         return ZooKeepers("zookeeper", folder, timers, lambda sample: None, count=3, network=network), network
@@ -59,7 +60,7 @@ def a_cluster(folder: Path, arm: str) -> tuple[StartedServers, ProxyNetwork]:
 
 
 def write_entries(servers: StartedServers, arm: str) -> None:
-    """Have the servers store entries of a known size, one after the other."""
+    """Write entries of a known size to the servers, one after another."""
     if arm == "zookeeper":
         from routekeeper.bench.arms.zookeeper import connect
 
@@ -83,7 +84,10 @@ def write_entries(servers: StartedServers, arm: str) -> None:
 @pytest.mark.one_core
 @pytest.mark.parametrize("arm", ["raft", "zookeeper"])
 def test_t3_each_server_counts_what_it_wrote_and_its_syncs(tmp_path: Path, arm: str) -> None:
-    """The kernel counted 257 KiB for an entry of 500 bytes."""
+    """Check that servers report their own figures of written bytes and syncs.
+
+    Figures of the kernel are too high: for an entry of 500 bytes, the kernel counted 257 KiB.
+    """
     servers, network = a_cluster(tmp_path, arm)
     processes = [*network.carriers(), *servers.processes]
     try:
@@ -100,7 +104,7 @@ def test_t3_each_server_counts_what_it_wrote_and_its_syncs(tmp_path: Path, arm: 
 
 
 def said(servers: StartedServers, index: int) -> Written:
-    """Return what a server says that it has written; a busy one is asked again."""
+    """Ask a server for its number of written bytes and of syncs, again and again until it answers."""
     found: list[Written] = []
 
     def answered() -> bool:
@@ -113,7 +117,10 @@ def said(servers: StartedServers, index: int) -> Written:
 
 
 def grew(servers: StartedServers, index: int, was: Written) -> bool:
-    """Return whether a server has written all entries, and hardly more than they."""
+    """Return True if a server has written all entries since it reported the numbers in `was`.
+
+    Fail if the server has written more than three times the size of the entries.
+    """
     now = said(servers, index)
     size, syncs = now.written_bytes - was.written_bytes, now.syncs - was.syncs
     assert size < 3 * ENTRIES * SIZE

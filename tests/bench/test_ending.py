@@ -1,4 +1,7 @@
-"""One run ends while the next one starts, but never while it is measured; and the total time."""
+"""The end of a run: it may overlap with the start of the next run, but not with the load of the next run.
+
+A comparison's planned time is also tested.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,15 @@ FOLDERS = [Path("quiet"), Path("partition")]
 
 
 def test_whoever_awaits_the_loads_end_never_reads_half_of_it(tmp_path: Path) -> None:
-    """A generator once read the file while it was written: it ended with an error, and the run was void."""
+    """Check that a reader of the file sees either the old or the new content, never a part.
+
+    With an earlier version, a load generator read a half-written file, and the results of its run could not
+    be used.
+    """
     config = tmp_path / "generator.json"
     seen, held = end_path(config), tmp_path / "held"
     seen.write_text("as it was")
-    held.hardlink_to(seen)  # the content for a reader that has the file open
+    held.hardlink_to(seen)  # a hard link shows what a reader sees that opened the old file before the write
     say_end(config, 1_234_567_890)
     assert seen.read_text() == "1234567890"
     assert held.read_text() == "as it was"
@@ -41,7 +48,7 @@ def test_a_run_ends_while_the_next_one_starts_and_is_over_before_the_next_load()
 
     with Ending(Teller(2)) as ending:
         ending.begin(end, "the first")
-        assert not ended.is_set()  # the next one is starting meanwhile
+        assert not ended.is_set()  # begin() returns before the run has ended, so the next run can start
         ends.set()
         ending.wait()
         assert ended.is_set()

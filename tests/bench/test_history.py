@@ -1,4 +1,4 @@
-"""Recorded calls: content of a history before it is checked."""
+"""Preparation of recorded calls for a check: order by key, allowed age of data in reads, impossible times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Input of RocketMQ's Java client, and rows made from its lines."""
+"""RocketMQ's Java client in the benchmark: the input that it gets, and events from the lines it prints."""
 
 from __future__ import annotations
 

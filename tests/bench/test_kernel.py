@@ -1,4 +1,4 @@
-"""A comparison whose links the kernel cuts, with real processes: effects, length and clean-up of a cut."""
+"""A comparison with real processes in which the kernel cuts links: effect, length and clean-up of a cut."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from tests.bench.lives import rows as rows_of
 
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(600)]
 
-#: Scenario and case to seconds down and after. Longer than the lease of 2 s. A connection may repeat what was
-#: lost in the cut only 3 s after it, and a busy machine has some seconds more to make the cluster whole.
+#: Two times in s for each scenario and case: length of the cut, and time after the cut. If a cut must evict
+#: brokers, it is longer than the lease of 2 s. After a cut, a TCP connection may wait 3 s before it sends
+#: lost data again. On a busy machine, some more seconds pass until each server lists all brokers.
 CASES: Final = {
     ("broker-dies", "cable"): (3.0, 1.3),
     ("leader-fails", "oneway"): (2.0, 1.0),
     ("partition", "1-2"): (3.0, 6.0),
 }
-#: Each design has two of the cases, and each case runs in at least one design: the kernel treats all alike.
+#: Cases that each design runs. One design per case is enough, because the kernel treats all designs alike.
 RUN: Final = {
     "independent": [("broker-dies", "cable"), ("partition", "1-2")],
     "raft": [("leader-fails", "oneway"), ("partition", "1-2")],
@@ -43,16 +44,19 @@ every_cut = pytest.mark.parametrize(
     ("arm", "scenario", "case"), [(arm, *cut) for arm, cuts in RUN.items() for cut in cuts]
 )
 SECOND: Final = 10**9
-#: Time in s for which a busy machine may hold up the process that cuts and heals.
+#: Seconds by which a busy machine may delay the process that cuts and heals links.
 HELD_UP_S: Final = 2.5
-#: When each cut began to hold, in the order in which they were made; a fault begins before that.
+#: Instants in ns at which cuts took effect, in order. A cut takes effect after the begin of its fault.
 HOLDS_NS: Final[list[int]] = []
 
 
 def left(pid: int | None = None) -> list[str]:
-    """Return the kernel's objects of a harness, by default of this process.
+    """Return the network objects (namespaces, links, routes) that a harness process has left in the kernel.
 
-    Their names have a common prefix.
+    Their names contain the id of the process.
+
+    Args:
+        pid: Id of the process; if None, this process.
     """
     mine = f"rkb{os.getpid() if pid is None else pid}-"
     return [line for what in ("netns", "link", "route") for line in ip(what).splitlines() if mine in line]
@@ -82,7 +86,7 @@ def plan_of(cases: dict[tuple[str, str], tuple[float, float]]) -> Plan:
 
 
 class Noting(KernelNetwork):
-    """A network that notes when its cuts hold."""
+    """A network that records the instant at which each cut took effect, in HOLDS_NS."""
 
     def cut(self, directions: Sequence[Direction]) -> int:
         holds_ns = super().cut(directions)
@@ -139,7 +143,8 @@ def test_nothing_passes_a_cut_and_everything_before_and_after_it(
     fault, begin_ns, end_ns = fault_of(out, arm, scenario)
     assert fault.healed_ns is not None
     cut = {(sender, receiver) for sender, receiver in fault.cut or []}
-    # A run may have been made twice: the last one counts.
+    # HOLDS_NS may also contain older cuts, from a void attempt of the same run. Ignore the cuts before this
+    # fault.
     holds_ns = min(at_ns for at_ns in HOLDS_NS if at_ns >= begin_ns)
     assert holds_ns < fault.healed_ns
     before, within, after = 0, [], []
@@ -151,7 +156,8 @@ def test_nothing_passes_a_cut_and_everything_before_and_after_it(
         if cut.isdisjoint({ends, ends[::-1]}):
             continue
         before += operation.done_ns < begin_ns
-        # A cut in one direction may fall between a question and its answer.
+        # If only one direction is cut, the answer to an earlier request may still arrive. So only requests
+        # count that were sent after the cut took effect.
         if operation.sent_ns > holds_ns and operation.done_ns < fault.healed_ns:
             within.append(operation)
         if operation.done_ns > end_ns:
@@ -165,7 +171,11 @@ def test_nothing_passes_a_cut_and_everything_before_and_after_it(
 
 
 def test_independent_nameservers_disagree_for_as_long_as_the_cut_lasts(out: Path) -> None:
-    """From the first change that some accept to the first report that reaches the others again."""
+    """Check the time for which independent nameservers disagree on a topic that changes during a cut.
+
+    The disagreement begins when only some of the servers accept the change. It ends when the broker registers
+    the next time and reaches the other servers.
+    """
     fault, begin_ns, end_ns = fault_of(out, "independent", "partition")
     assert fault.healed_ns is not None
     views = sorted(
@@ -188,7 +198,9 @@ def test_independent_nameservers_disagree_for_as_long_as_the_cut_lasts(out: Path
     assert away
     shown: dict[int, int | None] = {}
     since: View | None = None
-    apart: list[tuple[View, View]] = []  # each change is known to one a little sooner than to another
+    # Time spans in which servers showed different versions. Most are short, because each change reaches one
+    # server before another. The longest time span is that of the cut.
+    apart: list[tuple[View, View]] = []
     for row in views:
         shown[row.index] = row.version
         if len({*shown.values()}) > 1:
@@ -201,7 +213,9 @@ def test_independent_nameservers_disagree_for_as_long_as_the_cut_lasts(out: Path
     print(f"they differ from {from_s:.2f} to {until_s:.2f} s")
     assert first.seen_ns < fault.healed_ns
     assert last.seen_ns > fault.healed_ns
-    # A busy machine looks late. But the last reading without a change was asked for before that was accepted.
+    # On a busy machine the observer may be late, so the first query whose answer shows the change proves
+    # nothing. But the last query whose answer does not show the change must have been sent before a server
+    # accepted the change.
     changes = [row for row in told if row.change is not None and row.target in reached]
     accepted_ns = min(row.done_ns for row in changes if row.sent_ns > begin_ns)
     assert (first.unseen_ns or 0) <= accepted_ns
@@ -212,7 +226,10 @@ def test_independent_nameservers_disagree_for_as_long_as_the_cut_lasts(out: Path
 
 @pytest.mark.parametrize("arm", ["raft", "zookeeper"])
 def test_cluster_is_whole_again_within_the_window(out: Path, arm: str) -> None:
-    """Each server shows all brokers, and nothing else later; a busy one may be silent for a moment."""
+    """Check that at the end of the run each server lists all brokers.
+
+    On a busy machine a server may be silent at the end; then its last list counts.
+    """
     fault, _, end_ns = fault_of(out, arm, "partition")
     shown: dict[int, list[tuple[int, str]]] = {}
     for row in sorted(rows(out, arm, "partition", View), key=lambda row: row.seen_ns):
@@ -228,7 +245,10 @@ def test_cluster_is_whole_again_within_the_window(out: Path, arm: str) -> None:
 
 
 def test_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
-    """As in the background, where no terminal interrupts the child processes."""
+    """Interrupt a run: the test sends the signal to the harness only, so the harness must end its processes.
+
+    A terminal would send the signal to all processes. But a run in the background has no terminal.
+    """
     command = [
         sys.executable,
         "-m",
@@ -257,7 +277,7 @@ def test_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_failed_run_leaves_nothing(tmp_path: Path) -> None:
-    """Brokers do not start, so the harness fails in its only attempt."""
+    """Prevent the brokers' start, so the harness fails. It must still remove all network objects."""
     plan = plan_of({("partition", "1-2"): (1.0, 1.0)})
     plan = msgspec.structs.replace(plan, arms=["independent"])
     with pytest.MonkeyPatch.context() as patched:
@@ -298,7 +318,11 @@ def test_two_runs_at_a_time_stand_beside_each_other() -> None:
 
 
 def reaches(network: KernelNetwork, dialler: str, acceptor: str) -> bool:
-    """Return whether a connection to a port without a listener is refused at once."""
+    """Return True if a link is open.
+
+    No program listens on the port. So a connection over an open link is refused at once, and a connection
+    over a cut link times out.
+    """
     host = network.dialled(dialler, acceptor, ":9").rpartition(":")[0]
     code = f"import socket; socket.create_connection(('{host}', 9), timeout=0.5)"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Delay and loss by the kernel: packets between two namespaces are delayed as set, and some are lost."""
+"""Delay and loss by the kernel: packets between two namespaces arrive as late as planned; some are lost."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ pytestmark = [pytest.mark.bench, pytest.mark.one_core]
 ENDS: Final = ["nameserver-0", "nameserver-1"]
 BOTH: Final = both_ways(ENDS[:1], ENDS[1:])
 PORT: Final = 9
-#: Datagrams that wait for a program which a busy machine holds up must not be lost: usual room is for 200.
+#: Call that enlarges the receive buffer, so that no datagram is lost while a program waits for the CPU. The
+#: default buffer holds only 200 datagrams.
 ROOM: Final = "setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUFFORCE, 1 << 22)"
-#: Answers every datagram and the first bytes of every connection.
+#: Program that returns every datagram, and all data of every connection, to its sender.
 ECHO: Final = f"""
 import selectors, socket
 socket.SO_RCVBUFFORCE = 33  # of Linux, for root
@@ -91,7 +92,10 @@ def network() -> Iterator[KernelNetwork]:
 
 
 def numbers(network: KernelNetwork, code: str) -> list[float]:
-    """Run a program in the first namespace that sends to the second; return its output."""
+    """Run a program in the first namespace; return the numbers that it prints.
+
+    The program sends to the program ECHO in the second namespace.
+    """
     host = network.host(ENDS[1])
     command = network.command(ENDS[0], [sys.executable, "-c", code, host, str(PORT)])
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -1,4 +1,4 @@
-"""The checker of histories: planted bad ones, good ones, and a brute-force checker on tiny ones."""
+"""The linearizability checker finds planted violations, accepts good histories, agrees with brute force."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def test_reads_may_lag_by_what_was_promised_and_no_more() -> None:
 
 def test_search_without_an_answer_is_not_taken_for_one() -> None:
     crowd: list[Call] = [write(n, 0, 100) for n in range(12)]
-    crowd += [read(n, 101 + n, 101.5 + n) for n in (3, 4)]  # impossible, but only a long search shows that
+    # No order of the calls explains these two reads, but the check needs a long search to prove this.
+    crowd += [read(n, 101 + n, 101.5 + n) for n in (3, 4)]
     with pytest.raises(Undecided):
         check(crowd, configurations_max=500)
     assert check(crowd)
@@ -123,11 +124,14 @@ def test_long_history_of_a_few_callers_is_quick() -> None:
     assert len(check(history, initial={"k": 0})) == 1
 
 
-# -- against the definition ------------------------------------------------------------------------------
+# -- compared with the definition of linearizability ---------------------------------------------------------
 
 
 def is_linearizable(calls: list[Call]) -> bool:
-    """Try every choice of unknown writes and every order."""
+    """Return True if some order of the calls agrees with their times and results.
+
+    Try every order, with every subset of the writes that have no known outcome.
+    """
     sure = [c for c in calls if c.outcome is Outcome.OK]
     maybe = [c for c in calls if c.outcome is Outcome.UNKNOWN and c.operation is Operation.WRITE]
     for size in range(len(maybe) + 1):

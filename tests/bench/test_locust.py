@@ -1,6 +1,6 @@
 """``bench/locustfile.py`` works like any Locust file.
 
-Headless, by file, in processes, and by its web page.
+The tests run it headless, each file of users alone, in two processes, and from Locust's web page.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ EVERYTHING = {
     ("RMQ", "receive"),
     ("RMQ", "register"),
 }
-#: Files of ``bench/users`` that can run alone; a consumer would get no messages without a producer.
+#: Files of ``bench/users`` that can run alone, and their requests. The consumer's file runs together with the
+#: producer's, because without a producer it would get no messages.
 BY_FILE = {
     "wire_user.py": {("RMQ", "route")},
     "http_user.py": {("HTTP", "route")},
@@ -65,7 +66,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def runs(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, list[dict[str, Any]]]]:
-    """Run all files concurrently; return Locust's results by file."""
+    """Run Locust with each file, all at the same time; return Locust's results by file."""
     folder = tmp_path_factory.mktemp("locust")
     started = {}
     for number, (name, expected) in enumerate({"locustfile.py": EVERYTHING, **BY_FILE}.items()):
@@ -80,7 +81,7 @@ def runs(
             "200s",
         ]
         processes = 0
-        if name != "locustfile.py":  # a user that needs no settings
+        if name != "locustfile.py":  # locustfile.py itself must work with its default settings
             options += ["--rate", "5", "--request-timeout-s", "20", "--group", f"locust-{number}"]
         else:
             files, processes = [BENCH / name], 2
@@ -128,12 +129,14 @@ def test_users_of_each_file_do_what_they_are_for(runs: dict[str, list[dict[str, 
 def test_all_users_by_defaults_in_two_processes(runs: dict[str, list[dict[str, Any]]]) -> None:
     entries = runs["locustfile.py"]
     check(entries, EVERYTHING)
-    # Two users of each kind make 10 operations a second each: an open loop makes all due operations.
+    # Two users of each kind make 10 operations a second each. The load is an open loop: users make every
+    # operation that is due, even if they are late.
     for entry in entries:
         if entry["name"] == "route":
             ended = entry["last_request_timestamp"]
             assert entry["num_requests"] <= 2 * 10 * (ended - entry["start_time"] + 1)
-            # On a busy machine one begins late, and a worker tells of what it did every three seconds.
+            # On a busy machine, one of the two users may start late, so demand the operations of one user
+            # only. A worker reports its counts every 3 s, so the operations of the last 6 s may be missing.
             began = min(map(int, entry["num_reqs_per_sec"]))
             assert entry["num_requests"] >= 10 * (ended - began - 6)
 
@@ -165,7 +168,10 @@ def until(url: str, condition: Any) -> Any:
 
 
 def test_web_page_starts_stops_and_starts_again(cluster: Cluster) -> None:
-    """The schedule begins with the test, not when the file is loaded, so no user has a backlog."""
+    """The schedule of operations begins with each test, not when the file is loaded.
+
+    So a test begins without a backlog of operations that were due earlier.
+    """
     (port,) = free_ports(1)
     options = ["--web-host", "127.0.0.1", "--web-port", str(port), "--class-picker"]
     process = locust(cluster, [BENCH / "locustfile.py"], *options)
@@ -176,8 +182,8 @@ def test_web_page_starts_stops_and_starts_again(cluster: Cluster) -> None:
         assert cluster.nameservers[0] in shown
         assert "registrar_rate" in shown
         for begun in range(2):
-            # Longer than the time until the figures are read, so that a backlog since the file's loading
-            # would show.
+            # Wait long enough for a clear result. If the schedule had begun when the file was loaded, the
+            # operations that were due since that time would appear below as a backlog.
             time.sleep(max(0.0, loaded + 8 - time.monotonic()))
             swarm_at = time.monotonic()
             form = {"request_timeout_s": "20"} | {
@@ -187,8 +193,8 @@ def test_web_page_starts_stops_and_starts_again(cluster: Cluster) -> None:
                 "rate": "5",
             }
             assert get(f"{page}/swarm", urllib.parse.urlencode(form).encode())["success"]
-            # Locust answers from a cache for two seconds: figures of a stopped test belong to the earlier
-            # one.
+            # Locust answers from a cache for two seconds. The first answers may describe the test that was
+            # stopped.
             found = until(
                 f"{page}/stats/requests",
                 lambda stats: (

@@ -50,7 +50,7 @@ def locust(host: str, *options: str, **environment: str) -> subprocess.Popen[str
 
 @contextlib.contextmanager
 def until(host: str, folder: Path, served: str, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """Run Locust until each kind of request was made often enough."""
+    """Start Locust, which ends after enough requests of each kind in ``served``; yield its process."""
     process = locust(
         host, *options, UNTIL_SERVED=served, UNTIL_PROCESSES="0", UNTIL_FILE=str(folder / "found.json")
     )
@@ -62,7 +62,7 @@ def until(host: str, folder: Path, served: str, *options: str) -> Iterator[subpr
 
 
 def ended(process: subprocess.Popen[str], folder: Path, said: str) -> dict[str, dict[str, Any]]:
-    """Wait for the end, and return the counts by name."""
+    """Wait until Locust ends; return its statistics by the name of the request."""
     said += process.communicate(timeout=DEADLINE_S)[0]
     assert process.returncode == 0, said[-4000:]
     assert "Traceback" not in said, said[-4000:]
@@ -70,7 +70,7 @@ def ended(process: subprocess.Popen[str], folder: Path, said: str) -> dict[str, 
 
 
 def read_until(process: subprocess.Popen[str], pattern: str) -> str:
-    """Return all output up to a line that matches."""
+    """Return the output up to the first line that matches ``pattern``."""
     assert process.stdout is not None
     deadline = time.monotonic() + DEADLINE_S
     said = ""
@@ -114,7 +114,8 @@ BAD = {
 }
 
 
-#: Lets Locust parse the options in each line of stdin, and checks them as at Locust's start.
+#: Program that reads one list of options from each line of stdin. It has Locust parse the list, and then runs
+#: the checks that run when Locust starts.
 JUDGE = f"""
 import contextlib, io, json, sys
 from locust import events
@@ -137,7 +138,7 @@ for line in sys.stdin:
 
 @pytest.mark.slow
 def test_bad_argument_is_named_in_one_line() -> None:
-    """One program checks all of them, because the import of Locust takes seconds of processor time."""
+    """One process checks all bad arguments, because importing Locust takes seconds of CPU time."""
     lists = [["--host", "127.0.0.1:1", "--headless"]] + [
         ["--host", "127.0.0.1:1", "--headless", bad] for bad in BAD
     ]
@@ -197,7 +198,7 @@ def test_users_wait_for_topics_that_are_not_made_yet_and_count_no_failures(tmp_p
         (addr,) = cluster.nameservers
         with until(addr, tmp_path, "RMQ route,HTTP route,RMQ send,RMQ receive", *options) as process:
             said = read_until(process, "topics are not ready")
-            said += read_until(process, "Aggregated")  # users have begun
+            said += read_until(process, "Aggregated")  # a line of Locust's table: users have begun
             with broker(tmp_path, addr):
                 found = ended(process, tmp_path, said)
     failures = {name: entry["num_failures"] for name, entry in found.items()}

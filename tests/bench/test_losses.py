@@ -1,4 +1,7 @@
-"""If a server ends by itself at any time, its arm has lost; if the harness fails, it has not."""
+"""If a server ends by itself at any time of a run, this counts as a failure of the server's design.
+
+A failure of the benchmark's own programs does not count as a failure of the design.
+"""
 
 from __future__ import annotations
 
@@ -76,13 +79,13 @@ def a_session(out: Path, arm: Arm, progress: Callable[[Session, str], object]) -
 
 
 def start_instead(session: Session, code: str) -> None:
-    """Replace every server's program at its next start by this one, which may then run the server."""
+    """Make each server run ``code`` at its next start, with the server's command line as arguments."""
     for process in session.cluster.server_processes:
         process.command = [sys.executable, "-c", code, *process.command]
 
 
 def kill_in_the_warm_up(session: Session) -> None:
-    """End a server from outside once users have been told to begin."""
+    """Kill one server from outside shortly after the load generator got its configuration."""
 
     def kill() -> None:
         told = session.cluster.config_path("generator")
@@ -98,7 +101,11 @@ def kill_in_the_warm_up(session: Session) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """One run: a death in the warm-up, one during a restart, and a restart that fails."""
+    """Return the folders of one run, one for each scenario.
+
+    In this run, one server dies in the warm-up. Another server dies while it restarts. In the last scenario,
+    a restarted server never begins to serve.
+    """
     out = tmp_path_factory.mktemp("losses")
     once = out / "once"
     again = f"""
@@ -177,7 +184,7 @@ def test_server_that_ends_before_the_load_has_lost_everything_and_is_reported(tm
 
 
 def test_port_that_somebody_else_has_is_no_loss(tmp_path: Path) -> None:
-    """The harness chooses ports, so a port in use is its own failure."""
+    """The benchmark chooses ports, so a port in use is a failure of the benchmark, not of the design."""
     with socket.create_server(("127.0.0.1", 0)) as somebody:
         port = somebody.getsockname()[1]
 

@@ -1,4 +1,4 @@
-"""Links that the kernel cuts: dropped packets, the length of a fault's window, refused set-ups."""
+"""``--links kernel``: the kernel drops packets, measurements last longer, impossible options are refused."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def test_largest_cluster_has_names_and_addresses_enough() -> None:
 @pytest.mark.parametrize(
     ("scenario", "case", "longer_s"),
     [
-        ("broker-dies", "cable", 2.0 * 3 + 1),  # a broker's absence is stretched, see down_seconds
+        # ``stretch`` is 3, and it multiplies the time for which a broker is cut off (see ``down_seconds``).
+        ("broker-dies", "cable", 2.0 * 3 + 1),
         ("leader-fails", "oneway", 2.0 + 1),
         ("partition", "1-2", 2.0 * 3 + 1),
         ("messages", "leader-cable", 2.0 + 1),
@@ -95,7 +96,9 @@ def test_planned_time_of_a_run_knows_what_cuts_its_links() -> None:
     by_kernel = msgspec.structs.replace(plan, links="kernel")
     (series,) = plan.series
     more_s = run_seconds(by_kernel, series) - run_seconds(plan, series)
-    assert more_s == pytest.approx((3.8 + 1) + (2.6 + 1))  # a broker's cable, a partition
+    # The plan cuts links twice: those of one broker for 3.8 s, and in a partition for 2.6 s. If the kernel
+    # cuts the links, the run takes longer for each cut: by the duration of the cut, and by one second more.
+    assert more_s == pytest.approx((3.8 + 1) + (2.6 + 1))
 
 
 def test_manifest_of_before_says_nothing_of_the_kernel() -> None:

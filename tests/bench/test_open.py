@@ -1,6 +1,7 @@
-"""``mqbench compare --open``: the page opens when it is finished, and only with this flag.
+"""``mqbench compare --open`` opens the report's page when the report is finished.
 
-``test_compare.py``, which runs a comparison, checks that the report's own page opens.
+Without the flag, no page opens. ``test_compare.py``, which runs a comparison, checks that the page of that
+comparison's report opens.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.bench.report.planted import PlantedRun
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """The folder of a comparison whose only run is finished."""
+    """Return the folder of a comparison whose only run is finished."""
     plan = load_plan("smoke")
     plan = msgspec.structs.replace(plan, arms=["independent"], scenarios=plan.scenarios[:1])
     asked = Comparison(profile="smoke", plan=plan, seed=4, command=["mqbench"])
@@ -42,7 +43,7 @@ def out(tmp_path: Path) -> Path:
 def test_page_is_opened_only_if_it_was_asked_for_and_made(
     asked: list[str], code: int, opened: bool, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The report's process is replaced by one that ends as the test says, without Spark."""
+    """A script runs in place of the report's process. The script ends with ``code`` and needs no Spark."""
     report = tmp_path / "report"
     report.write_text(
         '#!/bin/sh\ncase "$2" in *.start) exit 0;; esac\n'  # Spark starts before anything is measured

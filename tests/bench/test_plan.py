@@ -1,4 +1,4 @@
-"""Plans of comparisons: their checks, and equal conditions for every arm of a round."""
+"""Plans of comparisons: their checks, and equal conditions for every design in a round."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def a_line(**changes: object) -> str:
 def test_full_profile_holds_every_case_and_ten_rounds_of_those_that_carry_verdicts() -> None:
     plan = load_plan("full")
     planned = {scenario.name: {fault.case for fault in scenario.faults} for scenario in plan.scenarios}
-    # Nothing is measured at rest with brokers that report 60 times as often.
+    # The scenario without requests is left out. With this plan's timers, brokers report 60 times as often as
+    # with RocketMQ's timers, so the cost of idle servers would mean little.
     assert planned == {name: set(cases) for name, cases in CASES.items() if name != REST}
     equal, rest, *described = plan.series
     for series in (equal, rest):
@@ -123,7 +124,11 @@ def test_full_profile_holds_every_case_and_ten_rounds_of_those_that_carry_verdic
 
 @pytest.mark.parametrize("name", plans())
 def test_rates_at_rest_are_judged_with_rocketmqs_own_timers_for_one_period_of_every_broker(name: str) -> None:
-    """Each broker reports 60 times as often where all is 60 times as fast, and no margin grows with that."""
+    """The costs of idle servers are compared with RocketMQ's own timers.
+
+    If brokers reported 60 times as often, the difference between two designs would be 60 times as large. The
+    margins, which are the largest differences that count as equal, would stay the same.
+    """
     plan = load_plan(name)
     series = {each.name: each for each in plan.series}
     for line in plan.lines:
@@ -152,7 +157,11 @@ def test_full_profile_takes_no_longer_than_it_should(names: list[str] | None, mi
 
 
 def test_each_systems_own_timers_are_seen_with_a_killed_and_with_a_silent_broker() -> None:
-    """With equal timers, the fate of a killed broker is decided by the session that the plan chose."""
+    """The series with default timers kills one broker and cuts another one off.
+
+    The series with equal timers uses the session timeout that the plan sets. So only the series with default
+    timers can show each system's own session timeout.
+    """
     plan = load_plan("full")
     (defaults,) = (series for series in plan.series if series.name == "defaults")
     (dies,) = scenarios_of(plan, defaults)
@@ -166,14 +175,17 @@ def test_each_systems_own_timers_are_seen_with_a_killed_and_with_a_silent_broker
 
 @pytest.mark.parametrize("name", ["compare", "full"])
 def test_a_leader_that_is_killed_has_not_just_been_started(name: str) -> None:
-    """ZooKeeper runs its code slowly in the first seconds of a process."""
+    """The JVM runs ZooKeeper's code slowly in its first seconds, so leaders are killed before any restart."""
     names = [scenario.name for scenario in load_plan(name).scenarios]
     assert names.index("leader-fails") < names.index("nameserver-restarts")
 
 
 @pytest.mark.parametrize("name", ["compare", "full"])
 def test_new_clients_come_to_each_server_every_tenth_of_a_second(name: str) -> None:
-    """A recovery that they show is exact to that."""
+    """New clients show when a server has recovered.
+
+    At least one new client comes to each server every 0.1 s, so the recovery time is exact to 0.1 s.
+    """
     plan = load_plan(name)
     assert plan.servers / plan.load.newcomer_per_s <= 0.1
 
@@ -217,7 +229,9 @@ def test_full_profile_predicts_recoveries_by_two_divisors() -> None:
     }
     equal = series["equal"]
     assert all(each.watches for each in series.values())
-    for each in series.values():  # there is no other difference, and windows grow with the timers
+    # The two series differ only in the timers' divisor and in ``stretch``. If the timers of a series are six
+    # times as long, its ``stretch`` is six times as great.
+    for each in series.values():
         assert each.stretch == equal.timers.divisor / each.timers.divisor
         assert msgspec.structs.replace(each.timers, divisor=60.0) == equal.timers
 
@@ -285,16 +299,21 @@ def test_stretch_lengthens_what_timers_decide_and_no_restart() -> None:
 
 @pytest.mark.parametrize("name", plans())
 def test_clients_ask_each_at_its_own_instant_but_beside_the_java_client(name: str) -> None:
-    """Java's clients start together.
+    """Java's clients all start at the same time, so our clients in the same plan start together, too.
 
-    With other phases, a difference to our clients would come from the phases.
+    Otherwise a difference between Java's clients and ours could come from their different start times.
     """
     assert load_plan(name).load.clients_together is (name == "real")
 
 
 @pytest.mark.parametrize("name", ["full", "controls", "real"])
 def test_a_fault_comes_at_any_instant_between_two_registrations(name: str) -> None:
-    """Otherwise all rounds, and both divisors of a prediction, would measure the same phase of the period."""
+    """A random delay before each fault makes every instant between two registrations equally likely.
+
+    Without this delay, the fault would come equally long after a registration in every round. The delay is
+    also long enough in the two series (timers divided by 60 and by 10) from which the plan "full" predicts
+    recovery times.
+    """
     plan = load_plan(name)
     for series in plan.series:
         period_s = DOCUMENTED_MS["registerNameServerPeriod"] / 1000 / series.timers.divisor
@@ -308,13 +327,14 @@ def test_a_fault_comes_at_any_instant_between_two_registrations(name: str) -> No
                 )
 
 
-#: Longest time in s for which a leader of raft mode goes on to list a silent broker; no divisor shortens it.
+#: Longest time in s for which a leader of raft mode lists a silent broker after its lease has run out.
+#: The divisor that shortens RocketMQ's timers does not shorten this time.
 JUDGED_S = REPORT_PERIOD_S + CLOCK_PERIOD_S
 
 
 @pytest.mark.parametrize("name", [name for name in plans() if name != "smoke"])
 def test_a_dead_broker_is_watched_until_the_last_client_must_have_dropped_it(name: str) -> None:
-    """Else a slow design would count as one that never drops it, or as one that drops it by chance."""
+    """If the observation ended earlier, a slow design might seem never to drop the broker."""
     plan = load_plan(name)
     for series in plan.series:
         lease_s, scan_s, poll_s = (
@@ -328,10 +348,12 @@ def test_a_dead_broker_is_watched_until_the_last_client_must_have_dropped_it(nam
                 if not strikes_broker(scenario.name, fault.case):
                     continue
                 if REAL.keys() & set(plan.arms):
-                    # Servers are only killed, which closes connections, so no lease has to run out.
+                    # Plans with RocketMQ's brokers only kill brokers. A kill closes the connections, so no
+                    # lease has to run out.
                     longest_s = poll_s
                 elif CASES[scenario.name][fault.case] == "kill":
-                    # Only a session has to run out. Watching clients know that at once, others ask.
+                    # Only a session has to run out. Clients with watches notice the end of the session at
+                    # once; other clients notice it at their next poll.
                     longest_s = max(session_s + (0.0 if series.watches else poll_s), poll_s)
                 else:
                     longest_s = max(lease_s + max(scan_s, JUDGED_S), session_s) + poll_s
@@ -341,7 +363,11 @@ def test_a_dead_broker_is_watched_until_the_last_client_must_have_dropped_it(nam
 
 @pytest.mark.parametrize("name", [name for name in plans() if name != "smoke"])
 def test_a_returned_broker_is_watched_until_its_clients_must_have_it_again(name: str) -> None:
-    """Without a restart a broker registers with its next period, and clients poll after that."""
+    """After a fault, the observation lasts longer than one registration period and one poll period.
+
+    A broker that was cut off or frozen registers again at its next registration. After that, each client
+    finds the broker at the client's next poll.
+    """
     plan = load_plan(name)
     for series in plan.series:
         timers = ("registerNameServerPeriod", "pollNameServerInterval")
@@ -355,7 +381,7 @@ def test_a_returned_broker_is_watched_until_its_clients_must_have_it_again(name:
 
 @pytest.mark.parametrize("name", plans())
 def test_schedule_never_waits_for_a_user(name: str) -> None:
-    """This holds even while each operation takes as long as it may."""
+    """There are enough users even if every operation takes as long as its timeout allows."""
     load = load_plan(name).load
     for op in ("lookup", "newcomer", "send", "send_once"):
         rate_per_s = getattr(load, f"{op}_per_s")
@@ -372,7 +398,10 @@ def test_messages_need_somebody_to_read_them() -> None:
 
 
 def test_topics_come_to_be_after_everything_else() -> None:
-    """For a first send, brokers are restarted with other settings."""
+    """The scenario with the first send to a new topic must be the last one.
+
+    This scenario restarts the brokers with other settings.
+    """
     text = SMOKE.replace("[load]", "[load]\nconsumers = 1", 1)
     faults = 'faults = [{ case = "first-send", down_s = 0.0, after_s = 1.0 }]'
     scenario = f'[[scenarios]]\nname = "new-topic"\n{faults}\n'
@@ -432,7 +461,7 @@ def drawn(seed: int, rate_per_s: float, name: str = "lookup") -> list[str]:
 
 def test_each_stream_draws_from_its_own_source() -> None:
     alone = drawn(7, 10.0)
-    stream(7, "another").random()  # another stream makes some draws
+    stream(7, "another").random()  # must not change the numbers that the first stream draws next
     assert drawn(7, 10.0) == alone
     assert drawn(8, 10.0) != alone
     assert drawn(7, 10.0, "send") != alone

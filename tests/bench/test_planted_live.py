@@ -1,6 +1,6 @@
-"""Truths planted in running processes, which the report must find: real nameservers, proxy and observer.
+"""The report must find planted faults of known size. Nameservers, proxy and observer are real.
 
-A server that dies by itself is planted in test_session.py, exact rows in tests/bench/report/test_planted.py.
+test_session.py plants a server that dies by itself; tests/bench/report/test_planted.py plants exact rows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STALE_NS: Final = 200_000_000
 CUT_NS: Final = 5_000_000_000
 CHANGES: Final = 24
 EVERY_NS: Final = 230_000_000
-#: A listing's time-out: longer than any cut here.
+#: Time in ms after which a listing expires: longer than every cut in this file.
 LEASE_MS: Final = 60_000
 SECOND: Final = 10**9
 
@@ -78,7 +78,7 @@ def listing(topic: str, version: int) -> Listing:
 
 
 class Watched:
-    """One run folder: its own observer writes views into it, and the test writes its actions."""
+    """A run's folder with two writers: an observer writes the route lists, the test writes its changes."""
 
     def __init__(self, out: Path, scenario: str, servers: list[str], topic: str) -> None:
         self.run = PlantedRun(out, scenario=scenario, arm="independent")
@@ -115,13 +115,13 @@ class Watched:
 
 
 def tell(watched: Watched, broker: RemotingBroker, begin_ns: int) -> int:
-    """Make changes, which the nameserver gets at once; return when the last one began."""
+    """Change a topic again and again at one nameserver; return the time in ns when the last change began."""
     at_ns = begin_ns
     for version in range(2, CHANGES + 2):
         at_ns += EVERY_NS
         common: dict[str, Any] = {"subject": "topic", "broker": 100, "topic": watched.topic}
         sleep_until(at_ns)
-        began_ns = time.monotonic_ns()  # on a busy machine this is later than it was due
+        began_ns = time.monotonic_ns()  # ``sleep_until`` may return late on a busy machine
         watched.record(Truth(what="changing", version=version, t_ns=began_ns, **common))
         (told,) = broker.announce(listing(watched.topic, version))
         assert told.outcome == "ok", told
@@ -131,7 +131,7 @@ def tell(watched: Watched, broker: RemotingBroker, begin_ns: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """The cut as it happened, and what became of the report of the change at its beginning, by nameserver."""
+    """Times of a cut, and each nameserver's answer to the change that was made when the cut began."""
 
     folder: Path
     begin_ns: int
@@ -142,7 +142,10 @@ class Cut:
 def cut_one_off(
     watched: Watched, brokers: list[RemotingBroker], cut: Callable[[], int], heal: Callable[[], int]
 ) -> Cut:
-    """Cut the last nameserver off for five seconds; a change at their beginning reaches the others only."""
+    """Cut the last nameserver off for five seconds.
+
+    When the cut begins, a change is sent to every nameserver, but it cannot reach the last nameserver.
+    """
     with ThreadPoolExecutor(len(brokers)) as pool:
         from_ns = time.monotonic_ns()
         time.sleep(0.5)
@@ -182,7 +185,8 @@ def live(out: Path, cluster: Cluster) -> Cut:
     (listen,) = free_addresses(1)
     link = Link(dialler="broker-0", acceptor="nameserver-2", listen=listen, to=cluster.nameservers[2])
     network = network_process([link], out, sys.executable, lambda event: None)
-    # The view of one nameserver must not count as a disagreement of three, which have other observers.
+    # The run "stale" has one nameserver and its own observer. The staleness there must not count as a
+    # disagreement of the three nameservers of the run "parted".
     (behind,) = free_addresses(1)
     stale = Watched(out, "stale", [behind], "sim-100-stale")
     parted = Watched(out, "parted", cluster.nameservers, "sim-101-parted")
@@ -219,7 +223,7 @@ def live(out: Path, cluster: Cluster) -> Cut:
             last_ns = tell(stale, told, begin_ns)
             cut = cutting.result(120)
         time.sleep(0.3)
-        stale.end(begin_ns, last_ns + 1)  # the last change becomes visible after the end of measuring
+        stale.end(begin_ns, last_ns + 1)  # ends the measurement before the last change becomes visible
         parted.end(begin_ns, time.monotonic_ns())
     return cut
 
@@ -233,7 +237,11 @@ def test_answers_that_are_200_ms_stale_are_measured_so(measured: tuple[Gold, Cut
 
 
 def test_cut_of_five_seconds_is_five_seconds_of_disagreement(measured: tuple[Gold, Cut]) -> None:
-    """Less than the observer does not know: how long before each first look at a change it had not looked."""
+    """The report may find slightly less than five seconds, because the observer samples the nameservers.
+
+    The uncertain time at a nameserver is the time between two samples: the last one without the change and
+    the first one with the change.
+    """
     gold, cut = measured
     (found,) = (row for row in gold.disagreements if "/parted/" in row.run and row.about == "queues")
     of_change = [row for row in rows(cut.folder, View) if row.version == 2 and row.unseen_ns is not None]

@@ -1,4 +1,4 @@
-"""The ports of a run's servers stay reserved for them."""
+"""The ports of a run's servers stay reserved for these servers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from routekeeper.bench.ports import BLOCK, BLOCKS, HOST, NoPorts, Ports
 
 CLUSTER = 150
-"""More than the ports of one cluster, its links included."""
+"""Number of ports that a test reserves at once. One cluster and the proxy's links need fewer."""
 
 
 def test_ports_of_one_run_are_not_given_again_before_its_servers_listen_on_them() -> None:

@@ -27,7 +27,7 @@ WAIT_S = 10.0
 
 
 class Echo:
-    """Echoes each byte, until it is closed."""
+    """A server that echoes each byte until it is closed."""
 
     def __init__(self, addr: str) -> None:
         host, _, port = addr.rpartition(":")
@@ -57,7 +57,7 @@ class Echo:
 
 
 class Dialler:
-    """Makes connections, and closes them at the end."""
+    """Opens connections, and closes all of them at the end."""
 
     def __init__(self) -> None:
         self.made = contextlib.ExitStack()
@@ -78,8 +78,8 @@ class Dialler:
     def until_refused(self, addr: str) -> None:
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
-            # A peer that connects while the listener closes waits in its queue and is reset, as with any
-            # server.
+            # The listener may be closing when the connection arrives. As at any server, the connection then
+            # waits in the listener's queue and is reset.
             with contextlib.suppress(ConnectionResetError):
                 self(addr)
 
@@ -92,7 +92,7 @@ def dial() -> Iterator[Dialler]:
 
 
 def passes(connection: socket.socket, word: bytes, *, within_s: float = WAIT_S) -> bool:
-    """Send a word and return whether it comes back in time."""
+    """Send a word; return True if the word comes back in time."""
     connection.settimeout(within_s)
     connection.sendall(word)
     try:
@@ -241,10 +241,10 @@ def test_directions_between_groups_lead_out_of_each_and_never_stay_inside() -> N
 
 
 def test_it_ends_while_its_acceptors_end() -> None:
-    """A group's members and the proxy between them are ended at the same time."""
+    """At the end of a run, a group's members and the proxy between them stop at the same time."""
 
     async def ends(turns: int) -> None:
-        """Let one of four acceptors end, and the proxy so many turns of the loop later."""
+        """End one of four acceptors; stop the proxy ``turns`` iterations of the event loop later."""
         async with contextlib.AsyncExitStack() as stack:
             accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
             targets = [
@@ -267,7 +267,7 @@ def test_it_ends_while_its_acceptors_end() -> None:
             for writer, target in zip(writers, targets, strict=True):
                 stack.callback(writer.close)
                 target.close()
-            writers[0].close()  # so that the proxy looks who is still there
+            writers[0].close()  # makes the proxy check which of its connections are still open
             for _ in range(turns):
                 await asyncio.sleep(0)
             async with asyncio.timeout(WAIT_S):

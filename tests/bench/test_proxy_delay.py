@@ -1,4 +1,8 @@
-"""Delays by the proxy: their length, order and bounds, and bytes that are under way at a cut."""
+"""Tests of the proxy that delays bytes on connections.
+
+They check the length of the delays, the order of the bytes, the limits of the delay and of the number of
+delayed bytes, and the bytes that are under way when the proxy cuts a link.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +25,15 @@ from tests.ports import free_addresses
 pytestmark = pytest.mark.faults
 
 TIMES: Final = 40
-#: Time in s for the proxy's two sockets, and for one wake-up of a thread for each delayed piece.
+#: Greatest delay in ms that the proxy may add by itself: by its two sockets, and by the wake-up of a thread
+#: for each delayed block of bytes.
 PASSING_MS: Final = 0.6
 BOTH: Final = both_ways(["broker-0"], ["nameserver-0"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delayed:
-    """An echo behind the proxy."""
+    """An echo server behind the proxy."""
 
     proxy: ProxyProcess
     addr: str
@@ -100,7 +105,7 @@ def test_bytes_keep_their_order_when_the_delay_ends_before_they_have_arrived(del
     delayed.proxy.delay([("broker-0", "nameserver-0")], 300)
     began = time.monotonic()
     connection.sendall(b"early ")
-    for _ in range(3):  # each turn of the proxy's loop reads all bytes in its sockets
+    for _ in range(3):  # makes sure that the proxy has read b"early ": each iteration reads all waiting bytes
         delayed.proxy.counts()
     delayed.proxy.delay([("broker-0", "nameserver-0")], 0)
     connection.sendall(b"late")
@@ -155,7 +160,7 @@ def test_end_of_a_connection_comes_after_the_bytes_before_it(tmp_path: Path) -> 
         accepted.sendall(b"answer")
         for _ in range(3):
             proxy.counts()
-        proxy.delay([("broker-0", "side-a")], 0)  # the end of the connection is not delayed
+        proxy.delay([("broker-0", "side-a")], 0)  # so the closing of the connection below is not delayed
         accepted.close()
         assert client.recv(64) == b"answer"
         assert client.recv(64) == b""

@@ -1,6 +1,6 @@
-"""RocketMQ's own brokers and Java client as processes: one run of one arm, a broker killed twice.
+"""RocketMQ's own brokers and Java client as processes: one run of one design, a broker killed twice.
 
-About 90 s.
+The tests take about 90 s.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from routekeeper.bench.schedule import SessionPlan
 from routekeeper.bench.session import Session
 from tests.bench.lives import a_turn, rows
 
-# Maven may have to fetch the jars.
+# The timeout is long because Maven may have to fetch the jars.
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(900)]
 
 BROKERS: Final = 2
@@ -42,9 +42,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     if (lacking := missing()) is not None:
         pytest.skip(f"RocketMQ's own brokers need {lacking}")
     plan = load_plan("real")
-    # Seconds matter here, so clients ask for routes oftener than the profile allows. A broker of RocketMQ's
-    # registers every 10 s even so, and first 10 s after its start: it may be started again at once. It is
-    # killed twice, as few sends of one kill meet the dead one, and chance says how many.
+    # To keep the test short, clients ask for routes more often than the profile allows. A RocketMQ broker
+    # still registers every 10 s, for the first time 10 s after its start. So a killed broker may be started
+    # again at once: no nameserver lists it for 10 s. The broker is killed twice, because only a few random
+    # sends meet the dead broker.
     dies = PlannedFault(case="kill", quiet_s=0.4, jitter_s=0.1, down_s=1.0, after_s=REGISTERS_S + POLL_S + 6)
     (series,) = plan.series
     plan = msgspec.structs.replace(
@@ -107,14 +108,15 @@ def test_killed_broker_is_left_by_nameservers_and_java_and_comes_back(
                 assert changes[-2:] == [others, [0, 1]], (observer, index)
                 assert len(changes) == 2 or changes == [[0, 1], others, [0, 1]], changes
                 left_out = next(row for row in mine if row.brokers == others)
-                # Long before its lease of two minutes is over: else it would have registered again by then.
+                # A kill closes the connection, so nameservers must not wait for the lease of two minutes. The
+                # bound is 10 s, because the restarted broker may register again after that time.
                 assert (left_out.seen_ns - fault.begin_ns) / 1e9 < REGISTERS_S
         begun = [row for row in rows(dies, Operation) if fault.begin_ns <= row.due_ns < fault.until_ns]
         once = [row for row in begun if row.op == "send_once" and row.outcome != "ok"]
         again = [row for row in begun if row.op == "send" and row.outcome == "ok" and row.attempts > 1]
         assert (
             fault.healed_ns is not None
-        )  # from then on it may answer a second try that was meant for another
+        )  # after ``healed_ns``, the restarted broker may answer a repeated send, too
         assert {row.target for row in again if row.done_ns < fault.healed_ns} <= set(others)
         failed, repeated = failed + sum(row.target == dead for row in once), repeated + len(again)
     assert failed, "a client that has not asked again sends to the dead broker"
@@ -122,7 +124,7 @@ def test_killed_broker_is_left_by_nameservers_and_java_and_comes_back(
 
 
 def views(folder: Path, observer: str) -> list[View]:
-    """Return what was shown of a topic, in order; a busy server may be silent for a moment."""
+    """Return an observer's route lists of the topic in order, without rows for unanswered queries."""
     found = [row for row in rows(folder, View) if (row.observer, row.topic) == (observer, "bench-0")]
     answers = (row for row in found if row.state in ("routed", "absent"))
     return sorted(answers, key=lambda row: row.seen_ns)
@@ -131,10 +133,10 @@ def views(folder: Path, observer: str) -> list[View]:
 def sender(
     folder: Path, due_in_s: list[float], end_in_s: float | None
 ) -> tuple[int, list[Operation | View], str]:
-    """Run the Java program without any nameserver, on look-ups that are due within some seconds.
+    """Run the Java program without a nameserver; its look-ups are due ``due_in_s`` seconds from now.
 
     Returns:
-        Its exit code, the rows of its lines, and its log.
+        The program's exit code, the rows of its output lines, and its log.
     """
     load = msgspec.structs.replace(
         load_plan("real").load,
@@ -196,7 +198,8 @@ def test_java_client_ends_when_the_load_does_and_not_with_its_schedule(tmp_path:
     assert isinstance(first, Operation)
     assert isinstance(second, Operation)
     assert second.due_ns - first.due_ns == 500_000_000
-    # Each at its time, or later where a busy machine holds the program up; not at once, and not at the end.
+    # Each look-up is sent when it is due, or later on a busy machine. The program must not send all look-ups
+    # at its start or at its end.
     assert 0 <= first.sent_ns - first.due_ns < 4_000_000_000
     assert second.sent_ns >= second.due_ns
     assert first.remark == "RemotingConnectException: connect to null failed"

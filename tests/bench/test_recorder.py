@@ -106,7 +106,10 @@ def test_an_event_larger_than_the_buffer_is_written_whole(tmp_path: Path) -> Non
 
 
 def test_threads_write_and_close_one_log(tmp_path: Path) -> None:
-    """A playground that ends closes its log while the thread that samples flushes it (seen in CI)."""
+    """One thread may close a log while another thread still flushes the log.
+
+    This happened in CI, when a playground ended and its sampling thread still ran.
+    """
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -172,5 +175,6 @@ def test_recording_is_cheap_enough_for_an_open_loop(tmp_path: Path) -> None:
         for index in range(20_000):
             log.record(operation(index + 1))
         spent = time.process_time_ns() - begin
-    # a generous bound: measured are 1 to 2 us; a flush or an open for each event would exceed it
+    # The bound is 50 us per event. An event takes 1 to 2 us; with one flush or one open per event, the time
+    # would exceed the bound.
     assert spent / 20_000 < 50_000

@@ -1,4 +1,4 @@
-"""The scenario without requests: it comes after the load, and measures the servers' cost."""
+"""The scenario without requests comes after the load and measures the servers' cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from routekeeper.bench.session import Session
 from tests.bench.lives import a_turn, rows
 
 PERIOD_NS = 500_000_000
-"""Between two reports of a broker."""
+"""Time in ns between two reports of a broker."""
 
 
 def test_rest_is_the_last_scenario() -> None:
@@ -38,7 +38,7 @@ def test_servers_are_measured_when_the_load_is_over_and_nobody_asks(tmp_path: Pa
         plan,
         brokers=1,
         warmup_s=0.5,
-        # Long enough for a report of a broker that a busy machine holds up.
+        # Long enough for a broker's report, even if a busy machine delays the report.
         scenarios=[Scenario(name="quiet", quiet_s=1.0), Scenario(name=REST, quiet_s=4.0)],
     )
     began = datetime.now(UTC)

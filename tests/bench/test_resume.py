@@ -1,4 +1,4 @@
-"""Runs of a resumed comparison: the missing ones, and no others of their round."""
+"""A resumed comparison makes the missing runs of a round, and no others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASKED: Final = Comparison(profile="smoke", plan=load_plan("smoke"), seed=4, comm
 
 
 def make(out: Path, arm: Arm, *, scenarios: int, seed: int) -> None:
-    """Write the finished runs of an arm's turn."""
+    """Write a run of one design in which the first ``scenarios`` scenarios are finished."""
     shutil.rmtree(out, ignore_errors=True)
     for scenario in ASKED.plan.scenarios[:scenarios]:
         with PlantedRun(out, scenario=scenario.name, arm=arm) as run:

@@ -1,4 +1,4 @@
-"""Curves of sizes and distances: medians and ranges, bends, crossings, sentences, pictures and the page."""
+"""Curves of a measure over the cluster's size or distance: their points, texts, drawings, and the page."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def storms(design: Arm, by_topics: dict[int, Sequence[float]]) -> list[Row]:
 
 def test_point_of_a_curve_is_the_median_of_its_rounds_with_their_range() -> None:
     rows = storms("raft", {100: (1.0, 9.0, 2.0), 1_000: (3.0,)})
-    rows.append(row(storm(100, brokers=100), "raft", restart_right_s=50.0))  # a corner, on no curve
+    # This row belongs to no curve, because both its number of topics and its number of brokers differ.
+    rows.append(row(storm(100, brokers=100), "raft", restart_right_s=50.0))
     (curve,) = curves_of(STORM, rows)
     assert [(dot.x, dot.median, dot.low, dot.high, dot.rounds) for dot in curve.dots] == [
         (100, 2.0, 1.0, 9.0, 3),

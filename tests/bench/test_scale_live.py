@@ -1,4 +1,4 @@
-"""A tiny grid of sizes with real servers: rows, events in the comparison's format, resuming, and the page."""
+"""A tiny measurement of sizes with real servers: table rows, events, resuming, and the report page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.slow, pytest.
 
 @pytest.fixture(scope="module", autouse=True)
 def patient() -> Iterator[None]:
-    """Set limits for a busy machine: a leader that is held up stays it, and a change may take seconds."""
+    """Set long limits for a busy machine: a delayed leader stays leader, and a change may take seconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(groups, "TIMERS", msgspec.structs.replace(groups.TIMERS, election_timeout_ms=3000))
         patch.setattr(number, "DOWN_S", 25.0)
@@ -81,7 +81,10 @@ def test_queries_and_registrations_are_operations_that_the_report_reads(folder: 
 
 
 def figures_of(folder: Path, part: Part, kind: str, design: Arm) -> dict[str, float]:
-    """Measure the last small point of a kind once, and return its figures."""
+    """Measure one point once and return the figures.
+
+    The point is the last one of ``kind`` with three servers in the small measurement.
+    """
     order = order_of(
         part,
         designs=[design],

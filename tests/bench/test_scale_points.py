@@ -1,4 +1,4 @@
-"""Points of sizes and distances: their list, their order, and the reasons to leave some out."""
+"""Points at which mqbench scale measures: their list, their order, and the reasons to leave some out."""
 
 from __future__ import annotations
 

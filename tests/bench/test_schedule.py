@@ -29,7 +29,7 @@ def test_block_holds_every_arm_once_with_one_seed_and_orders_differ() -> None:
 def test_order_and_seeds_follow_from_the_comparisons_seed() -> None:
     assert blocks_of(a_plan(), 7) == blocks_of(a_plan(), 7)
     assert blocks_of(a_plan(), 7) != blocks_of(a_plan(), 8)
-    # a round does not change when the number of rounds grows
+    # The order within a round must not depend on the number of rounds.
     assert blocks_of(a_plan(10), 7)[:6] == blocks_of(a_plan(6), 7)
 
 

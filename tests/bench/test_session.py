@@ -1,4 +1,4 @@
-"""One run with real processes: planted truths are found in the recorded events."""
+"""One run with real processes: the recorded events show the faults that the tests planted."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ name = "partition"
 faults = [{ case = "broker-nameserver", jitter_s = 0.0, down_s = 9.0, after_s = 6.0 }]
 """
 SECOND = 1_000_000_000
-#: Time for which a busy machine may hold a process up, ns.
+#: Time in ns for which a busy machine may delay a process.
 HELD_UP_NS = 5 * SECOND // 2
 
 
 def see_brokers_leave(session: Session) -> None:
-    """Wait until the observer has seen at each server that the brokers of the generator are gone.
+    """Wait until the observer has seen that no server lists the generator's simulated brokers.
 
-    A busy machine may hold it up until everything is stopped.
+    Without this wait, everything might be stopped before a delayed observer sees this on a busy machine.
     """
     path = event_file(session.given.spool, View, "observer")
 
@@ -96,7 +96,10 @@ def see_brokers_leave(session: Session) -> None:
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Run independent nameservers through the plan; the test ends one of them in the quiet time."""
+    """Run the plan with independent nameservers; return the folders of its scenarios.
+
+    The test kills one nameserver in the scenario "quiet".
+    """
     plan = parse_plan(PLAN)
     given = a_turn(tmp_path_factory.mktemp("life"), plan, "independent", profile="planted", seed=11)
     session: Session
@@ -111,7 +114,8 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             pid = child.pid
             threading.Timer(0.3, lambda: os.kill(pid, signal.SIGKILL)).start()
 
-        if step.startswith(("leader-fails", "partition")):  # the dead server knew all brokers
+        # A killed server must list all brokers again before its next fault.
+        if step.startswith(("leader-fails", "partition")):
             deadline = time.monotonic() + 60
             listed.clear()
             while listed != [4, 4, 4] and time.monotonic() < deadline:
@@ -125,14 +129,16 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     see_brokers_leave(session)
     folders = session.end()
     end_ns = int((given.out / "work" / given.name / "generator.end").read_text())
-    # 30 users take turns as new clients, 2 a second: the last one's next is due 15 s after the end.
+    # 30 users act as new clients in turn, two users each second, so each user acts once in 15 s. When the
+    # measurement ends, the load generator must not wait until the last user would act again.
     assert gone_ns - end_ns < 13 * 10**9
-    assert listed == [4, 4, 4]  # two real brokers and two that the generator plays
+    assert listed == [4, 4, 4]  # two real brokers, and two that the generator simulates
     assert steps[0] == "starting"
     return folders
 
 
-#: One nameserver, so that no client can ask another; new clients have one user, too few while it hangs.
+#: Plan with one nameserver, so that no client can use another one. Only one user makes new clients, so this
+#: user is busy while the nameserver hangs.
 FREEZE = """
 arms = ["independent"]
 servers = 1
@@ -166,7 +172,7 @@ faults = [{ case = "freeze", quiet_s = 1.5, jitter_s = 0.0, down_s = 2.0, after_
 
 @pytest.fixture(scope="module")
 def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Freeze the only nameserver for two seconds."""
+    """Return the folder of a run whose only nameserver was frozen for two seconds."""
     plan = parse_plan(FREEZE)
     given = a_turn(
         tmp_path_factory.mktemp("frozen"), plan, "independent", profile="planted", seed=12, block=2
@@ -200,7 +206,7 @@ def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gold(
     life: list[Path], frozen: Path, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Gold:
-    """The report's tables of both runs."""
+    """Return the report's tables of both runs, ``life`` and ``frozen``."""
     return compute(
         spark,
         [str(folder) for folder in (*life, frozen)],
@@ -232,9 +238,12 @@ def test_server_that_died_by_itself_has_lost_and_the_run_is_not_void(life: list[
 
 
 def test_nobody_reads_the_servers_while_their_cost_is_measured(life: list[Path]) -> None:
-    """To read 300 idle brokers cost a server more than the brokers did."""
+    """While the cost of the servers is measured, the observer must not read the servers.
+
+    To read 300 idle brokers costs a server more than the brokers themselves cost.
+    """
     quiet, leader_fails, _ = life
-    begin_ns = read_manifest(quiet).measure_begin_ns  # readings from the warm-up are there, too
+    begin_ns = read_manifest(quiet).measure_begin_ns  # the file also has the route lists of the warm-up
     read = [row for row in rows(quiet, View) if row.observer == "nameserver" and row.seen_ns >= begin_ns]
     assert read == []
     before = [
@@ -269,7 +278,8 @@ def test_freeze_is_silence_for_as_long_as_it_lasts_and_requests_that_waited_say_
     ]
     place = max(place for place, row in enumerate(views) if row.seen_ns <= fault.healed_ns)
     assert views[place].state == "silent"
-    # The last answer is to a question from before the freeze, and the next one comes after it.
+    # The observer sent its last answered query before the freeze, or in the first half second of the freeze.
+    # The next answer comes after the freeze.
     assert (views[place].unseen_ns or 0) <= fault.begin_ns + SECOND // 2
     assert views[place + 1].state == "routed"
     struck = [
@@ -279,7 +289,7 @@ def test_freeze_is_silence_for_as_long_as_it_lasts_and_requests_that_waited_say_
     ]
     waited = [row for row in struck if row.outcome == "ok"]
     assert waited
-    for row in waited:  # no registration was answered while its nameserver was stopped
+    for row in waited:  # a frozen nameserver answers no registration until the freeze ends
         assert row.done_ns >= fault.healed_ns
 
 
@@ -293,7 +303,10 @@ def test_server_that_died_by_itself_loses_every_figure_of_its_run(gold: Gold) ->
 
 
 def test_what_was_acknowledged_is_handed_to_the_group_through_faults_of_nameservers(life: list[Path]) -> None:
-    """A send names its message and each delivery is a row, so lost and repeated messages can be counted."""
+    """Compare the messages of acknowledged sends with the delivered messages.
+
+    The event files have both, so lost messages can be counted.
+    """
     handed = [row.message for folder in life for row in rows(folder, Delivery)]
     last_ns = read_manifest(life[-1]).measure_end_ns - 4 * SECOND
     acknowledged = {
@@ -307,7 +320,10 @@ def test_what_was_acknowledged_is_handed_to_the_group_through_faults_of_nameserv
 
 
 def test_freeze_of_two_seconds_is_told_as_two_seconds(gold: Gold, frozen: Path) -> None:
-    """By the first right answer after it, and by the slowest request, which waited from its beginning."""
+    """Two figures show the freeze's length: the first right answer after the freeze, and the slowest request.
+
+    The slowest request waited since the freeze began.
+    """
     fault = the_fault(frozen)
     assert fault.healed_ns is not None
     asked = [
@@ -327,7 +343,7 @@ def test_freeze_of_two_seconds_is_told_as_two_seconds(gold: Gold, frozen: Path) 
     )
     assert found.recovered_ns == again_ns - fault.begin_ns
     assert found.slowest_ns == max(row.done_ns - row.due_ns for row in asked if row.outcome == "ok")
-    # Questions are due every 17 ms on average; no answer comes before the freeze ends.
+    # Lookups are due every 17 ms on average; no answer comes before the freeze ends.
     stood_still_ns = fault.healed_ns - fault.begin_ns
     assert stood_still_ns >= 2 * SECOND
     assert found.recovered_ns >= stood_still_ns
@@ -335,7 +351,10 @@ def test_freeze_of_two_seconds_is_told_as_two_seconds(gold: Gold, frozen: Path) 
 
 
 def test_sends_do_not_wait_for_routes(frozen: Path) -> None:
-    """Routes are refreshed in the background, and the only nameserver hangs for three refreshes (C3)."""
+    """Routes are refreshed in the background, so sends go on while the only nameserver hangs.
+
+    The nameserver hangs for three refresh periods or longer (case C3 of report/test_misled.py).
+    """
     fault = the_fault(frozen)
     assert fault.healed_ns is not None
     sends = [
@@ -345,14 +364,17 @@ def test_sends_do_not_wait_for_routes(frozen: Path) -> None:
     ]
     assert len(sends) >= 50
     assert {row.outcome for row in sends} == {"ok"}
-    # Routes are due for a refresh every 0.5 s. Sends that waited for one would all do so until the nameserver
-    # goes on; a busy machine holds up a few.
+    # Routes are due for a refresh every 0.5 s. If sends waited for a refresh, all of them would wait until
+    # the nameserver goes on. A busy machine delays a few sends.
     late = [row for row in sends if row.done_ns >= fault.healed_ns and row.done_ns - row.due_ns > SECOND]
     assert len(late) < len(sends) / 4
 
 
 def test_operation_that_found_no_free_user_says_so(frozen: Path) -> None:
-    """The only user for new clients waits for the frozen server while the next ones are due (C4)."""
+    """The only user for new clients waits for the frozen server, so the next operations are queued.
+
+    This is case C4 of report/test_misled.py.
+    """
     fault = the_fault(frozen)
     assert fault.healed_ns is not None
     operations = rows(frozen, Operation)
@@ -360,21 +382,27 @@ def test_operation_that_found_no_free_user_says_so(frozen: Path) -> None:
     newcomers = sorted((row for row in operations if row.op == "newcomer"), key=lambda row: row.due_ns)
     struck = [row for row in newcomers if fault.begin_ns <= row.due_ns < fault.healed_ns]
     assert len(struck) >= 12
-    assert all(row.queued for row in struck[1:])  # the first one, or who was just asking, is who waits
-    # A newcomer that did not wait found the user idle; a busy machine keeps it longer with the one before.
+    # The first operation of the freeze may find the user idle. All later ones wait for that user.
+    assert all(row.queued for row in struck[1:])
+    # An operation that is not marked as queued began when it was due: the user had already finished the
+    # operation that was due before.
     for earlier, later in itertools.pairwise(newcomers):
         assert later.queued or earlier.done_ns <= later.due_ns
     assert not all(row.queued for row in newcomers if row.due_ns < fault.begin_ns)
 
 
 def test_change_is_a_truth_and_a_heartbeat_is_none(life: list[Path]) -> None:
-    """A registration each second with the same content changes nothing (C5)."""
+    """A registration each second with the same content is a heartbeat: it records no change.
+
+    This is case C5 of report/test_misled.py.
+    """
     facts = [row for folder in life for row in rows(folder, Truth) if row.subject == "topic"]
     begun = [row.change for row in facts if row.what == "changing"]
     assert None not in begun
     assert len(begun) == len(set(begun)) > 20
     told = [row for folder in life for row in rows(folder, Operation) if row.op == "announce"]
-    # Each registration of a change has one; at the end, either may be due too late to be recorded.
+    # Each change leaves two rows: a fact (``Truth``) and a registration (``Operation``). At the end of the
+    # run, one of the two rows of the last change may be missing.
     assert len({row.change for row in told if row.change is not None} ^ set(begun)) <= 2
     heartbeats = [row for row in told if row.change is None]
     assert len(heartbeats) > 3 * len(set(begun)) / 2, "every second, to each of three nameservers"
@@ -384,7 +412,7 @@ def test_cut_between_one_broker_and_one_nameserver_is_disagreement_until_it_heal
     fault = the_fault(life[2])
     assert fault.healed_ns is not None
     server, broker = (int(name.rpartition("-")[2]) for name in fault.targets)
-    # On a busy machine a server may be silent for a moment.
+    # Leave out the rows with the state "silent": on a busy machine, a server may not answer for a moment.
     views = [
         row
         for row in rows(life[2], View)
@@ -396,8 +424,8 @@ def test_cut_between_one_broker_and_one_nameserver_is_disagreement_until_it_heal
         return broker in (seen[-1].brokers or [])
 
     others = [index for index in range(3) if index != server]
-    # Brokers report once a second: the last report that came through is up to a second older than the cut,
-    # on a busy machine more.
+    # The lease runs from the broker's last report. Brokers report once a second, so the last report may have
+    # come one second before the cut, or even earlier on a busy machine.
     lease_ns, heartbeat_ns = 4 * SECOND, SECOND
     assert lists(server, fault.begin_ns + lease_ns - heartbeat_ns - HELD_UP_NS)
     assert not lists(server, fault.healed_ns)
@@ -418,12 +446,15 @@ def test_every_run_says_who_lives_and_what_is_shown_when_it_begins(life: list[Pa
             ("nameserver", 0),
             ("nameserver", 1),
         }
-        for operation in rows(folder, Operation):  # the first run's file holds the warm-up, too
+        for operation in rows(folder, Operation):  # the first scenario's file also holds the warm-up
             assert operation.due_ns < manifest.measure_end_ns
 
 
 def test_users_stay_until_the_end_and_a_linger(life: list[Path], frozen: Path) -> None:
-    """A simulated broker is listed until the linger is over, and then forgotten (C2)."""
+    """A simulated broker stays listed for ``linger_s`` after the measurement, and then disappears.
+
+    This is case C2 of report/test_misled.py.
+    """
     for folder, servers, linger_ns in ((life[-1], 3, SECOND // 2), (frozen, 1, SECOND)):
         leave_ns = read_manifest(folder).measure_end_ns + linger_ns
         changing = [

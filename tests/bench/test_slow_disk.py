@@ -1,4 +1,4 @@
-"""A slow disk of one process: while it is switched on, each sync takes longer, in Python and in a JVM."""
+"""A slow disk of one process: while the delay is on, each sync takes longer, in Python and in a JVM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 MORE_MS: Final = 20.0
-#: Each answers a line with one sync of a file in its folder.
+#: Programs in Python and Java. For each line of stdin they sync the file in their argument, then answer.
 PYTHON: Final = """
 import os, sys
 file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
@@ -65,14 +65,17 @@ def syncing(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def quick_disk(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder in memory, if there is one: on a disk that others use, a sync may take a second."""
+    """Return a folder in memory, if the system has one.
+
+    While other processes use the disk, a sync on the disk may take a second.
+    """
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as found:
         yield Path(found)
 
 
 def least_ms(process: subprocess.Popen[str], word: str) -> float:
-    """Return the time of the fastest of some syncs."""
+    """Return the time in ms of the fastest of 20 syncs."""
     assert process.stdin is not None
     assert process.stdout is not None
     found = []
@@ -99,7 +102,7 @@ def test_sync_takes_longer_while_the_disk_is_slow(tmp_path: Path, quick_disk: Pa
     with syncing(command) as process:
         for word in ("fsync", "fdatasync"):
             disks.quick(1)
-            disks.slow(0)  # another process's
+            disks.slow(0)  # slows the disk of another process (number 0), but must not slow this process
             quick = least_ms(process, word)
             disks.slow(1)
             slow = least_ms(process, word)

@@ -1,4 +1,4 @@
-"""One cluster's events split into scenarios: their folders, and each scenario's facts from before."""
+"""Events of one cluster are split into scenarios: their folders, and facts from before each scenario."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection of a load program, on the event loop of these programs."""
+"""A connection of a load program, on the event loop that load programs use."""
 
 from __future__ import annotations
 

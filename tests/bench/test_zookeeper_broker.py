@@ -1,4 +1,4 @@
-"""The broker that is announced in ZooKeeper reads the settings of its ensemble at its start only."""
+"""A broker that is announced in ZooKeeper reads the settings of the ensemble only at its start."""
 
 from __future__ import annotations
 

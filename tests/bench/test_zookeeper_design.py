@@ -1,4 +1,4 @@
-"""ZooKeeper in a committer's configuration: clients retry, have local sessions, and set watches anew."""
+"""ZooKeeper as its developers would set it up: clients retry, use local sessions, and set watches again."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_look_up_is_asked_again_elsewhere_when_its_server_dies(ensemble: Ensem
 def test_a_registration_is_sent_again_elsewhere_when_its_server_dies(ensemble: Ensemble) -> None:
     arm = ensemble.arm()
     victim = ensemble.followers()[0]
-    index = 3 + victim  # a broker begins at the server of its number
+    index = 3 + victim  # with this number, the broker connects to ``victim`` first
     broker = arm.broker(ensemble.side)
     try:
         (told,) = broker.announce(listing(index))
@@ -132,7 +132,7 @@ def test_sessions_of_clients_are_local_and_those_of_brokers_are_not(ensemble: En
     before = sessions(ensemble, server)
     client = arm.client(ensemble.side, server)
     client.look_up("topic-1")
-    # On a busy machine a session is counted, or the end of an earlier one, later than it is used.
+    # On a busy machine the server counts a new session late, or still counts an earlier one that has ended.
     wait_until(lambda: sessions(ensemble, server)["local"] == before["local"] + 1, "not local", [])
     clients = sessions(ensemble, server)
     broker = arm.broker(ensemble.side)
@@ -183,7 +183,7 @@ def queues(directory: Directory, topic: str = "topic-20") -> int:
 
 
 def requests(caplog: pytest.LogCaptureFixture, path: str = "") -> int:
-    """Return the number of requests that were sent so far, of which kazoo logs all but pings.
+    """Return the number of requests sent so far; kazoo logs all requests except pings.
 
     Args:
         path: Count only requests for this node.
@@ -209,10 +209,11 @@ def test_only_a_client_that_does_not_watch_asks_by_period(
         before = requests(caplog)
         assert before
         if watches:
-            time.sleep(2.2)  # four periods of the other clients
+            time.sleep(2.2)  # in this time, a client without watches would poll four times
             assert requests(caplog) == before
         else:
-            # three requests for the topic with one broker, one for that without
+            # In each of four poll periods, the client sends four requests: three for the topic that has a
+            # broker, and one for the unknown topic.
             wait_until(lambda: requests(caplog) >= before + 4 * 4, "the client does not ask", [])
         assert broker.announce(listing(21, version=3))[0].outcome == "ok"
         wait_until(lambda: queues(directory, "topic-21") == 3, "the change is not known", [])
@@ -226,7 +227,7 @@ def test_a_watching_client_learns_of_a_change_that_was_made_while_it_was_cut_off
     broker = arm.broker(ensemble.side)
     assert broker.announce(listing(22))[0].outcome == "ok"
     victim = ensemble.followers()[0]
-    cut_off = Side(name="cut off", servers=[ensemble.side.servers[victim]])  # it has no other server
+    cut_off = Side(name="cut off", servers=[ensemble.side.servers[victim]])  # the client's only server
     client = arm.producer_client(cut_off, 0, seed=1, hooks=())
     try:
         directory = client.core.directory
@@ -234,7 +235,7 @@ def test_a_watching_client_learns_of_a_change_that_was_made_while_it_was_cut_off
         ensemble.servers.processes[victim].kill()
         assert broker.announce(listing(22, version=5))[0].outcome == "ok"
         with pytest.raises(Unreachable):
-            client.run(directory.refresh("topic-22"))  # so no watch is set any more
+            client.run(directory.refresh("topic-22"))  # the refresh fails, so the client sets no watch
         ensemble.restart(victim)
         wait_until(lambda: queues(directory, "topic-22") == 5, "the change is not known", [])
     finally:
@@ -271,7 +272,7 @@ def test_a_watching_client_learns_the_address_of_a_broker_that_announced_its_top
     client = arm.producer_client(ensemble.side, 1, seed=1, hooks=())
     try:
         directory = client.core.directory
-        client.run(directory.refresh_quietly("topic-24"))  # there is not even the topic
+        client.run(directory.refresh_quietly("topic-24"))  # neither the topic nor its broker exists yet
         for path in of_topics:
             maker.create_async(path, nodes[path], ephemeral=True, makepath=True).get(timeout=TIMEOUT_S)
         wait_until(lambda: requests(caplog, of_broker) >= 2, "the missing address is not watched", [])

@@ -1,4 +1,4 @@
-"""A ZooKeeper client that finds no server tries again after a pause, however often it has tried before."""
+"""A ZooKeeper client that finds no server pauses between its tries; the pause does not grow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRIES = 50
 
 
 class Pauses:
-    """Notes the pauses of a client and lets it go on at once, until there are enough."""
+    """Records a client's pauses and ends each pause at once, until ``TRIES`` pauses are recorded."""
 
     def __init__(self) -> None:
         self.seen: list[float] = []

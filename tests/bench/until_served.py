@@ -1,6 +1,6 @@
-"""Loaded by Locust together with one of our files.
+"""Locust file that ends a test as soon as 8 requests (``ENOUGH``) of every wanted kind were made.
 
-Ends the test when there were enough requests of every kind.
+Locust loads this file together with a Locust file of the benchmark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ENOUGH = 8
 
 
 class NobodyUser(User):
-    """A user that does nothing, because Locust needs one in every file."""
+    """A user that does nothing. Locust needs a user class in every file."""
 
     fixed_count = 0
     weight = 0

@@ -130,10 +130,10 @@ class Wire:
 
 
 class RecordingNameserver:
-    """Listens, records requests as (code, ext, body), and answers success, like any nameserver.
+    """A fake nameserver that records requests and answers each with success.
 
     Attributes:
-        answering: While it is not set, no request is answered.
+        answering: While this event is not set, no request is answered.
     """
 
     def __init__(self) -> None:
@@ -248,7 +248,7 @@ class StartBroker(Protocol):
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
-    """Start brokers; the test's end stops them."""
+    """Return a function that starts brokers, which stop when the test ends."""
     running: list[BrokerProcess] = []
 
     def start(
@@ -303,10 +303,10 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
 
 @dataclass
 class Started:
-    """A server that was started in a folder, as by a shell; it need not be ready.
+    """A server that was started in a folder, as from a shell; it may not be ready.
 
     Attributes:
-        line: First line on its standard output.
+        line: First line of its standard output; empty if the server printed no line in time.
     """
 
     process: subprocess.Popen[str]
@@ -328,7 +328,7 @@ class StartIn(Protocol):
 
 @pytest.fixture
 def start_in(tmp_path: Path) -> Iterator[StartIn]:
-    """Start servers with only their flags and a working folder; the test's end stops them."""
+    """Return a function that starts servers in a folder with only their flags; they stop with the test."""
     running: list[Started] = []
 
     def start(folder: Path, program: str, *flags: str) -> Started:
@@ -379,7 +379,7 @@ def connect() -> Iterator[Callable[[str], Wire]]:
 
 @pytest.fixture(scope="module")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One broker for all tests of a module; each uses topics and groups of its own."""
+    """Run one broker for all tests of a module; each test uses topics and groups of its own."""
     directory = tmp_path_factory.mktemp("shared")
     log = directory / "broker.log"
     with log.open("w") as stderr:

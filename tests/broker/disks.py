@@ -1,4 +1,4 @@
-"""File systems of a few MiB below a broker's files. They need root."""
+"""Small file systems of a few MiB for a broker's files; mounting them needs root."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def small_disk(at: Path, *, size_bytes: int) -> Iterator[None]:
 
 
 def resize(at: Path, *, size_bytes: int) -> None:
-    """Give a small disk another size."""
+    """Change the size of a small disk."""
     _run("mount", "-o", f"remount,size={size_bytes}", str(at))
 
 
@@ -47,5 +47,5 @@ def fill(at: Path) -> Path:
                 while True:
                     file.write(chunk)
             except OSError:
-                pass  # full
+                pass  # the disk is full
     return filler

@@ -2,9 +2,9 @@
 
     python -m tests.broker.kills [--kills 30] [--flush SYNC_FLUSH] [--seed 1]
 
-Messages are sent alone, in batches and by a lingering producer; a group of two members consumes them all the
-time, and so does an orderly group. In the end, every acknowledged message must be at the offset of its
-acknowledgement, and both groups must have consumed it, the orderly group in order.
+Messages are sent alone, in batches and by a lingering producer. Two groups consume them all the time: one
+with two members, and an orderly one. In the end, every acknowledged message must be at the offset of its
+acknowledgement. Both groups must have consumed it, the orderly group in order.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ TOPIC: Final = "Kill"
 QUEUES: Final = 4
 _READY_S: Final = 60.0
 _CAUGHT_UP_S: Final = 120.0
-#: Number of acknowledgements before the broker is killed each time.
+#: Number of acknowledgements for which the run waits before it kills the broker again.
 _PER_LIFE: Final = 60
 
 
 def body(number: int) -> bytes:
-    """Return the body of a message: it identifies the message, and shows any missing part."""
+    """Return the body of a message: it begins with the number, and its length depends on the number."""
     return b"%d " % number + b"." * (number * 7919 % 1500)
 
 
 def number_of(found: bytes) -> int:
-    """Return which message this is.
+    """Return the number of the message with this body.
 
     Raises:
         AssertionError: If no sender sent this body.
@@ -57,7 +57,7 @@ def number_of(found: bytes) -> int:
 
 
 class Server:
-    """One of our servers, started again on the same port."""
+    """A server process that keeps its port when it is started again."""
 
     def __init__(self, module: str, *flags: str, log: Path) -> None:
         self._module, self._flags, self._log = module, flags, log
@@ -93,8 +93,9 @@ class Run:
     """Senders and consumers of one run, and their results.
 
     Attributes:
-        acknowledged: Message to (queue id, offset).
-        consumed: By group, the messages in the order in which listeners saw them, by queue.
+        acknowledged: Queue id and offset of each acknowledged message, by the number of the message.
+        consumed: Numbers of the consumed messages, by group and queue id, in the order of the listener's
+            calls. Retried messages are under the queue id -1.
     """
 
     def __init__(self, namesrv: str) -> None:
@@ -125,7 +126,7 @@ class Run:
         await client.consume(config, {TOPIC: "*"}, listen)
 
     async def send(self, producer: Producer) -> None:
-        """Send in all three ways until the run is stopped."""
+        """Send singly, in batches and with a lingering producer until the run is stopped."""
         async with asyncio.TaskGroup() as group:
             for _ in range(8):
                 group.create_task(self._send_single(producer))
@@ -165,7 +166,7 @@ class Run:
 
 
 async def play(namesrv: str, broker: Server, *, kills: int, rng: random.Random) -> Run:
-    """Send and consume while the broker is killed some times; return the results and the stored messages."""
+    """Send and consume while the broker is killed ``kills`` times; check and return the run."""
     run = Run(namesrv)
     client_config = divide_periods(ClientConfig(nameservers=(namesrv,)), 20)
     async with (
@@ -208,10 +209,11 @@ async def until(run: Run, count: int, sending: asyncio.Task[None], what: str) ->
 
 
 async def judge(run: Run, client: Client) -> None:
-    """Read everything back.
+    """Read all messages back and compare them with the results of the run.
 
     Raises:
-        AssertionError: If an acknowledged message is missing, or a message exists that no sender sent.
+        AssertionError: If an acknowledged message is missing, a message exists that no sender sent, or the
+            orderly group did not consume in order.
     """
     reader = TopicReader(client.core, "readers")
     stored: dict[tuple[int, int], int] = {}
@@ -234,10 +236,10 @@ async def judge(run: Run, client: Client) -> None:
 
 
 def kill_again_and_again(directory: Path, *, kills: int, flush: str, seed: int) -> str:
-    """Run everything; return a line with the figures.
+    """Run servers, clients and kills; return a line with the figures.
 
     Raises:
-        AssertionError: If anything acknowledged was lost, altered, or not consumed.
+        AssertionError: If an acknowledged message was lost, altered, or not consumed.
     """
     nameserver = Server(
         "routekeeper.nameserver", "--http", "off", "--data", str(directory / "ns"), log=directory / "ns.log"
@@ -247,8 +249,8 @@ def kill_again_and_again(directory: Path, *, kills: int, flush: str, seed: int) 
         "routekeeper.broker",
         *("-n", nameserver.addr, "--store", str(directory / "store")),
         *("--set", f"flushDiskType={flush}", "--set", "cleanFileForciblyEnable=false"),
-        # Use small files, so that kills happen while new ones begin; store offsets often, because kills are
-        # frequent.
+        # The log files are small, so that some kills happen while a new file begins. The broker stores
+        # offsets every 200 ms, because it is killed often.
         *("--set", "maxMessageSize=100000", "--set", "mappedFileSizeCommitLog=1000000"),
         *("--set", "flushConsumerOffsetInterval=200", "--set", "timerDivisor=20"),
         log=directory / "broker.log",

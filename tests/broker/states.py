@@ -20,7 +20,7 @@ from routekeeper.remoting.route import DataVersion, TopicConfig
 
 HOST: Final = Host("127.0.0.1", 10911)
 NOW: Final = 1_700_000_000_000
-"""Unix ms at which the topic was made."""
+"""Time at which the topic was created, in Unix ms."""
 
 
 def state_in(

@@ -1,4 +1,4 @@
-"""A broker with ``aclEnable=true``: its codes, topics and groups, files, and requests that change them."""
+"""A broker with ``aclEnable=true``: permissions for codes, topics and groups; access files; audit lines."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ ADMIN_CODES = {17, 25, 200, 207, 215}
 
 @dataclass
 class Secured:
-    """A running broker.
+    """A running broker that checks accounts.
 
     Attributes:
-        file: Its access file.
+        file: The broker's access file.
     """
 
     addr: str
@@ -105,7 +105,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def refusal(answer: RemotingCommand) -> str:
-    """Return the reason why accounts refuse a request; empty if they accept it."""
+    """Return the reason why the account check refused a request; empty if the check accepted the request."""
     remark = answer.remark or ""
     return remark.removeprefix(EXCEPTION) if answer.code == 1 and remark.startswith(EXCEPTION) else ""
 
@@ -125,7 +125,8 @@ def test_code_is_served_to_whom_the_table_says(secured: Secured, code: int) -> N
     assert refusal(secured.ask(code, {})) == "No accessKey is configured"
     forged = Keys(access_key="writers", secret_key="another")
     assert refusal(secured.ask(code, {}, forged)) == "Check signature failed for accessKey=writers"
-    # arguments without a topic or a group need no permission; a heartbeat has its names in its body
+    # If a request has no topic and no group in its arguments, it needs no permission for topics or groups. A
+    # heartbeat (code 34) has these names in its body instead.
     refused = refusal(secured.ask(code, {}, WRITER))
     if rule.admin:
         assert refused == f"Need admin permission for request code={code}, but accessKey=writers is not"
@@ -197,7 +198,7 @@ def test_account_is_created_changed_and_deleted(secured: Secured) -> None:
     counters = [json.loads(fields["version"])["counter"] for fields in (before, after)]
     assert counters[1] == counters[0] + 2
     assert json.loads(after["allAclFileVersion"])[str(secured.file)]["counter"] == counters[1]
-    # the file is what a restart reads, and keeps its mode
+    # The broker reads this file at its next start, so the file must hold the changes and keep its mode.
     found = {one.access_key: one for one in parse_acl_file(secured.file.read_bytes(), "f").accounts}
     assert found["newcomers"].topic_perms == ("Orders=SUB",)
     assert found.keys() == {"writers", "readers", "admins-of-all", "newcomers"}
@@ -238,7 +239,7 @@ def test_change_that_cannot_be_used_changes_nothing(
 
 
 def test_a_white_list_goes_into_no_file_but_the_access_files(secured: Secured, tmp_path: Path) -> None:
-    """The file belongs to the test, because without the check the broker would write to it."""
+    """The request names the test's own file. Without a check, the broker would write to this file."""
     other = tmp_path / "other"
     other.write_text("kept")
     white = {"globalWhiteAddrs": "1.2.3.4", "aclFileFullPath": str(other)}
@@ -263,7 +264,7 @@ ONE = "accounts:\n- accessKey: {0}\n  secretKey: secret-of-{0}\n  admin: true\n"
 
 
 def allowed(access: BrokerAccess, *names: str) -> list[str]:
-    """Return which of these accounts a broker serves."""
+    """Return the names of those accounts whose requests the broker serves."""
     command = RemotingCommand.request(17, {"topic": "T"})
     keys = [Keys(access_key=name, secret_key=f"secret-of-{name}") for name in names]
     return [key.access_key for key in keys if access.denied(key.signed(command), "192.0.2.1") is None]
@@ -290,7 +291,8 @@ def test_files_are_those_that_rocketmq_reads_and_change_while_it_runs(tmp_path: 
             f"refused: {conf}/acl/more.yml: line 1: acounts is unknown"
         )
         assert allowed(access, *names) == list(names)
-        # while a file cannot be used, nothing is written, because its editor's intention is unknown
+        # While an access file has an error, the broker writes nothing, because it does not know what the
+        # person who edited the file intended.
         request = RemotingCommand.request(51, {"accessKey": "defaults"})
         answer = await access.serve(request, broker_addr="b")
         assert answer.code == 210
@@ -434,7 +436,8 @@ def test_operators_requests_come_from_the_admin_networks_alone(tmp_path: Path) -
             refused = {code for code in sorted(HANDLERS) if broker.ask(code, {}).code == 16}
             assert refused == {code for code, rule in BROKER_RULES.items() if rule.admin} - ACCOUNT_REQUESTS
             assert broker.ask(310, send("Orders"), None, b"x").code == 0
-            assert broker.ask(54, {}).code == 3  # accounts are not checked, so there are none to show
+            # Without account checks there are no accounts to show.
+            assert broker.ask(54, {}).code == 3
         lines = 'change=UPDATE_AND_CREATE_TOPIC accessKey="" reason='
         wait_until(lambda: lines in log.read_text(), "the audit line")
     finally:

@@ -40,14 +40,14 @@ def flags(folder: Path, domain: str) -> tuple[str, ...]:
 
 @pytest.fixture
 def page(tmp_path: Path) -> Path:
-    """The page of the address server."""
+    """Return the path of the address server's page, which does not exist yet."""
     (tmp_path / "rocketmq").mkdir()
     return tmp_path / "rocketmq" / "nsaddr"
 
 
 def test_the_broker_follows_the_list(start_in: StartIn, tmp_path: Path, page: Path) -> None:
     old, kept, new = (nameserver_in(start_in, tmp_path / name) for name in ("old", "kept", "new"))
-    with address_server(tmp_path) as domain:  # which has no page yet
+    with address_server(tmp_path) as domain:  # ``page`` does not exist yet, so the server answers with 404
         broker = start_in(tmp_path, "routekeeper.broker", *flags(tmp_path, domain))
         url = f"http://{domain}/rocketmq/nsaddr"
         failed = f"address server failed, known addresses stay url={url} reason=status 404"
@@ -73,7 +73,8 @@ def test_the_broker_follows_the_list(start_in: StartIn, tmp_path: Path, page: Pa
         lines = broker.log.read_text().splitlines()
         assert sum("nameservers now=" in line for line in lines) == lists
         warnings = [line for line in lines if " WARNING " in line and "address server failed" in line]
-        # Beside these there are none, but for an address server that did not run for longer than its time.
+        # One warning for the missing page, and one for the wrong contents. Other warnings come only if a busy
+        # machine delays the address server beyond its timeout.
         assert sum("status 404" in line for line in warnings) <= 1, "one an episode"
         assert sum("status 404" not in line and "reason=it" in line for line in warnings) <= 1
     for each in (kept, new):

@@ -1,4 +1,4 @@
-"""mqbroker starts with the settings that Apache's mqbroker prints, and with files in people's forms."""
+"""mqbroker starts with the settings that Apache's mqbroker prints, and with files that people write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Start(Protocol):
 
 @pytest.fixture
 def start(start_in: StartIn, tmp_path: Path) -> Start:
-    """Start a broker in an empty folder with the text of a settings file."""
+    """Return a function that starts a broker in an empty folder with the text of a settings file."""
 
     def run(settings: str) -> Started:
         file = tmp_path / "broker.properties"
@@ -31,8 +31,8 @@ def start(start_in: StartIn, tmp_path: Path) -> Start:
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_settings_that_apache_prints_start_a_broker(start: Start, tmp_path: Path, release: str) -> None:
     settings = recorded_settings(release, "mqbroker").replace(HOME, str(tmp_path / "home"))
-    settings += "brokerName=localhost.localdomain\n"  # 5.3.3 does not print it
-    for _ in range(2):  # the second start reads the files of the first one
+    settings += "brokerName=localhost.localdomain\n"  # added, because RocketMQ 5.3.3 does not print this one
+    for _ in range(2):  # the second start must also accept the files that the first start wrote
         broker = start(settings)
         assert broker.line.startswith("mqbroker ready"), broker.log.read_text()[-2000:]
         assert "name=localhost.localdomain " in broker.line

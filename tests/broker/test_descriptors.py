@@ -1,4 +1,4 @@
-"""A broker that runs out of file descriptors: no room now, not a broken disk."""
+"""A broker that runs out of file descriptors refuses messages for a while; its disk is not broken."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StartLike(Protocol):
 
 
 def test_messages_are_taken_again_once_there_are_descriptors(start_broker: StartLike) -> None:
-    # Small files, so that messages need new ones.
+    # The log files are small, so that the messages below need new files.
     broker = start_broker(
         "--set",
         "maxMessageSize=4096",
@@ -46,7 +46,8 @@ def test_messages_are_taken_again_once_there_are_descriptors(start_broker: Start
     pid = broker.process.pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     deadline = time.monotonic() + WITHIN_S
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))  # what is open stays open
+    # Descriptors that are open stay open. The broker can open no others.
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
     while "Too many open files" not in broker.log.read_text():
         assert time.monotonic() < deadline, broker.log.read_text()
         wire.send_message("T", bytes(4000))

@@ -1,4 +1,4 @@
-"""Exit codes of a broker that cannot use its store: one line, code 2, whichever clients connect meanwhile."""
+"""A broker that cannot use its store prints one line and ends with code 2, even while clients connect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow]
 
 @contextmanager
 def connecting_all_the_time(addr: str) -> Iterator[None]:
-    """Keep as many connections to an address as possible, each with a request under way."""
+    """Open up to 50 connections to an address, each with an unanswered request."""
     ending = threading.Event()
     made: list[socket.socket] = []
 
@@ -33,7 +33,7 @@ def connecting_all_the_time(addr: str) -> Iterator[None]:
                 made.append(socket.create_connection(split_address(addr), timeout=WAIT_S))
                 made[-1].sendall(RemotingCommand.request(34).encode())
             except OSError:
-                pass  # not bound yet, or not any more
+                pass  # the broker does not listen yet, or does not listen any more
 
     thread = threading.Thread(target=connect)
     thread.start()
@@ -47,7 +47,7 @@ def connecting_all_the_time(addr: str) -> Iterator[None]:
 
 
 def damage(store: Path) -> None:
-    """Change a byte of the second message of the log, and make the broker read the log anew."""
+    """Change a byte of the log's second message; remove the checkpoints, so that the broker reads the log."""
     (log,) = (store / "commitlog").iterdir()
     data = bytearray(log.read_bytes())
     data[data.index(b"the second body")] ^= 1

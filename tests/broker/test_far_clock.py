@@ -1,4 +1,4 @@
-"""A wall clock beyond 2262, where Python raises OverflowError, and times that strangers choose."""
+"""Times beyond the year 2262, for which Python raises OverflowError, from the wall clock or strangers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_server_works_with_a_clock_three_hundred_years_ahead(program: str, tmp_p
         wire = Wire(wire_addr)
         if program == "broker":
             assert wire.send_message("T", b"x").code == 0
-            # Its time comes by the same clock.
+            # The broker must also deliver a delayed message when this clock says that it is due.
             assert wire.send_message("T", b"later", properties="DELAY\x011\x02").code == 0
             found = wire.answer(wire.pull("T", 1, sys_flag=6, suspend_ms=15_000))
             assert found.body.count(b"later") == 1

@@ -1,4 +1,4 @@
-"""Real broker processes that are killed, run out of disk, or get input that no client sends."""
+"""Real broker processes that are killed, have no disk space left, or get input that no client sends."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class StartLike(Protocol):
 
 
 def read_all(wire: WireLike, topic: str, queue_id: int) -> list[bytes]:
-    """Read a queue from its first offset to its end."""
+    """Read a queue from its first offset to its end; return the bodies."""
     bodies: list[bytes] = []
     offset = 0
     while True:
@@ -77,7 +77,7 @@ def read_all(wire: WireLike, topic: str, queue_id: int) -> list[bytes]:
 
 
 class Sender(threading.Thread):
-    """Sends numbered messages to one queue until the broker is gone; records acknowledged ones."""
+    """Sends numbered messages to one queue until the broker is gone; records the acknowledged messages."""
 
     def __init__(self, broker: BrokerLike, topic: str, queue_id: int, *, first: int = 0) -> None:
         super().__init__(daemon=True)
@@ -104,13 +104,13 @@ class Sender(threading.Thread):
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_acknowledged_messages_survive_kills_while_writing(start_broker: StartLike, flush: str) -> None:
-    # However full this machine's disk is, no file is removed.
+    # The broker must remove no log file, even if this machine's disk is almost full.
     keep = ("--set", "cleanFileForciblyEnable=false")
     settings = ("--set", "maxMessageSize=2000", "--set", "mappedFileSizeCommitLog=200000", *keep)
     acknowledged: dict[int, list[tuple[int, int]]] = {0: [], 1: [], 2: []}
     for round_number in range(4):
         broker = start_broker(*settings, "--set", f"flushDiskType={flush}")
-        # Each round also creates a topic: its acknowledged message must be found too.
+        # Before each kill, also create a topic with one message, which must be found at the end.
         probe = broker.wire()
         assert probe.send_message(f"Round{round_number}", b"made").code == 0
         senders = [
@@ -134,7 +134,8 @@ def test_acknowledged_messages_survive_kills_while_writing(start_broker: StartLi
         assert expected
         missing = [number for offset, number in expected if found[offset : offset + 1] != [number]]
         assert missing == []
-        assert len(found) <= len(expected) + 4  # each kill leaves at most one unacknowledged per queue
+        # Each of the four kills may leave one stored message per queue that was not acknowledged.
+        assert len(found) <= len(expected) + 4
     for round_number in range(4):
         assert read_all(wire, f"Round{round_number}", 0) == [b"made"]
     assert wire.send_message("Kill", b"7").code == 0
@@ -177,8 +178,9 @@ def test_damaged_log_is_not_served(start_broker: StartLike) -> None:
 
 
 def test_full_disk_refuses_with_14_and_keeps_what_it_had(start_broker: StartLike) -> None:
-    # With a limit on file size, the same writes fail as on a full disk.
-    limited = ("sh", "-c", 'ulimit -f 40; exec "$@"', "sh")  # blocks of 512 or 1024 bytes
+    # A limit on the file size makes the same writes fail as a full disk. The limit is 40 blocks of 512 or
+    # 1024 bytes, depending on the shell.
+    limited = ("sh", "-c", 'ulimit -f 40; exec "$@"', "sh")
     broker = start_broker(prefix=limited)
     wire = broker.wire()
     stored = 0
@@ -189,12 +191,13 @@ def test_full_disk_refuses_with_14_and_keeps_what_it_had(start_broker: StartLike
     assert "cannot write" in (answer.remark or "")
     assert answer.ext_fields["TRACE_ON"] == "true"
     size = (broker.store / "commitlog" / f"{0:020d}").stat().st_size
-    # Smaller ones may still fit; nothing half-written lies between.
+    # A smaller message may still fit into the file. No part of the refused message may lie before the small
+    # message in the log.
     small = wire.send_message("T", b"small")
     expected = [b"%06d" % number + b"x" * 1000 for number in range(stored)]
     if small.code == 0:
         expected.append(b"small")
-        # The refused message left no byte behind: the next one begins where the file ended.
+        # The small message begins where the log ended when the message before it was refused.
         assert parse_offset_message_id(small.ext_fields["msgId"])[1] == size
     else:
         assert (broker.store / "commitlog" / f"{0:020d}").stat().st_size == size
@@ -326,8 +329,9 @@ def test_stopped_while_sending_loses_nothing_acknowledged(start_broker: StartLik
     assert [found[offset] for offset, _ in sender.acknowledged] == [n for _, n in sender.acknowledged]
 
 
-#: Once a file exists, the named calls wait for ever, as on a hung disk, and add a line to the file. Time
-#: limits at the end are arguments; the usual executor has the threads of a machine with one CPU.
+#: Program that runs a broker whose disk can hang. As soon as a file exists, the named functions of ``os`` add
+#: a line to this file and wait for ever. Two arguments are time limits in s for the broker's shutdown:
+#: CLOSE_S and END_S. The default executor has as many threads as on a machine with one CPU.
 DISK_HANGS = """
 import os, pathlib, runpy, sys, threading
 import routekeeper.broker.server.ending, routekeeper.broker.server.upkeep
@@ -374,7 +378,7 @@ def test_disk_that_stands_still_holds_up_neither_registrations_nor_the_end(
     assert wire.call(18, body=json.dumps({"topicConfigList": topics}).encode()).code == 0
     assert wire.send_message("T0", b"x").code == 0
     hanging.touch()
-    # Topics, groups, offsets, settings and the log have changed, so each must be written now.
+    # These requests change topics, groups, offsets and settings, so the broker must write all these files.
     group = SubscriptionGroupConfig(group_name="G", retry_max_times=3).encode()
     commit = {"consumerGroup": "G", "topic": "T0", "queueId": "0", "commitOffset": "1"}
     for request in (
@@ -389,7 +393,7 @@ def test_disk_that_stands_still_holds_up_neither_registrations_nor_the_end(
     while not all(name in hanging.read_text() for name in hung):
         assert time.monotonic() < deadline, hanging.read_text()
         time.sleep(0.01)
-    # Wait long enough for the checkpoint to begin and to hang, too.
+    # Within these five seconds, the checkpoint also begins and hangs.
     until = time.monotonic() + 5.0
     while not nameserver.requests.empty():
         nameserver.requests.get()
@@ -401,7 +405,7 @@ def test_disk_that_stands_still_holds_up_neither_registrations_nor_the_end(
     assert other.send_message("T0", b"taken").code == 0
     asked_at = time.monotonic()
     assert broker.stop() == 0
-    # The drain of 5 s ends requests that wait for the disk.
+    # When the broker stops, it waits 5 s for open requests. Then it ends requests that wait for the disk.
     assert time.monotonic() - asked_at < 5 + 2 * 1 + 5
     log = broker.log.read_text()
     for what in ("topics.json", "subscriptionGroup.json", "broker.properties", "log", "store"):
@@ -467,7 +471,8 @@ def test_broker_ends_though_the_disk_holds_up_its_loop(
     broker.process.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + 40
     while signals > 1 and broker.process.poll() is None:
-        # An earlier one repeats the first, and of two that come while it is not let run one is left.
+        # The broker ignores a repeated signal within a second, so wait longer than that. While the process is
+        # paused, the system may merge two signals into one, so send signals until the process ends.
         assert time.monotonic() < deadline
         time.sleep(1.2)
         broker.process.send_signal(signal.SIGTERM)

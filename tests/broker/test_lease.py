@@ -1,4 +1,4 @@
-"""The lease that a broker asks for: none of its own, unless all timers are shortened."""
+"""A broker asks for a lease of its own only if all its timers are shortened."""
 
 from __future__ import annotations
 

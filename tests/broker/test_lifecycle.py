@@ -1,4 +1,4 @@
-"""A broker and its nameservers; its start, its end, its command line."""
+"""A broker's start, shutdown, command line, and requests to its nameservers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from routekeeper.remoting.registration import PlainRegistration, body_crc32
 from routekeeper.remoting.route import DataVersion
 from tests.registrations import read_registration
 
-pytestmark = pytest.mark.faults  # real processes, with few faults
+pytestmark = pytest.mark.faults  # the tests use real processes; only few of them cause faults
 
 
 class NameserverLike(Protocol):
@@ -96,7 +96,7 @@ def test_created_topic_is_registered_alone_and_at_once(
     assert increment.data_version.counter == full.data_version.counter + 1
     ext = {"topic": "Made", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}
     assert wire.call(17, ext).code == 0
-    # Request 17 is answered after the registration, so the topic must be here already.
+    # The broker answers request 17 only after the registration, so the nameserver must have it already.
     _, increment = registration(nameserver.expect(103, timeout_s=0.5))
     assert topic_names(increment) == {"Made"}
 
@@ -132,7 +132,7 @@ def test_table_too_large_for_a_frame_travels_compressed(
 def test_period_is_kept_and_a_lost_connection_triggers_nothing(
     start_broker: StartLike, nameserver: NameserverLike
 ) -> None:
-    before = time.monotonic()  # the first registration may be there before this process goes on
+    before = time.monotonic()  # now, because ``start_broker`` may return after the first registration
     start_broker(
         "--set",
         "timerDivisor=10",
@@ -145,7 +145,8 @@ def test_period_is_kept_and_a_lost_connection_triggers_nothing(
     for _ in range(5):
         nameserver.drop_connections()
         nameserver.expect(103)
-    # 10 s divided by 10 each, and not sooner for the loss; that nobody ran for a second changes nothing.
+    # With the divisor, the period is 1 s; a lost connection must not make it shorter. The bounds are wide,
+    # because a busy machine may pause the processes.
     assert time.monotonic() - before > 4.0
     assert time.monotonic() - started < 25.0
 
@@ -169,7 +170,7 @@ def test_unforced_broker_asks_for_the_version_first(
     nameserver.answers[322] = unchanged
     question = nameserver.expect(322)
     assert DataVersion.decode(question.body) == body.data_version
-    nameserver.expect(322)  # a whole period without a registration
+    nameserver.expect(322)  # the next question comes one period later; there was no registration in between
     nameserver.answers[322] = RemotingCommand.request(ResponseCode.SUCCESS, {"changed": "true"})
     nameserver.expect(103)
 
@@ -177,7 +178,7 @@ def test_unforced_broker_asks_for_the_version_first(
 def test_nothing_is_registered_after_the_farewell(
     start_broker: StartLike, nameserver: NameserverLike
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, never answers
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel connects clients; nobody answers them
         addrs = f"127.0.0.1:{silent.getsockname()[1]};{nameserver.addr}"
         broker = start_broker(namesrv=addrs)
         nameserver.expect(103)
@@ -185,7 +186,7 @@ def test_nothing_is_registered_after_the_farewell(
         process = broker.process  # type: ignore[attr-defined]
         process.send_signal(signal.SIGTERM)
         nameserver.expect(104)
-        # The unregistration at the silent nameserver still lasts; requests are served meanwhile.
+        # One nameserver does not answer, so the unregistration still waits. The broker still serves requests.
         assert wire.send_message("Late", b"x").code == 0
         assert process.wait(40) == 0
     with pytest.raises(queue.Empty):
@@ -227,7 +228,7 @@ def test_broker_without_write_permission_says_so_to_the_nameservers(
     assert broker.wire().call(25, body=b"brokerPermission=4\n").code == 0
     _, body = registration(nameserver.expect(103))
     assert {numbers.perm & 2 for numbers in body.topics.values()} == {0}
-    # With an equal version, a nameserver would not read the topics.
+    # Without a greater version, a nameserver would not read the topics of this registration.
     assert body.data_version.counter > before.data_version.counter
 
 
@@ -257,7 +258,7 @@ def test_commit_log_lies_where_the_setting_says(start_broker: StartLike, tmp_pat
     assert sorted(file.name for file in elsewhere.iterdir()) == [f"{0:020d}", "lock"]
     assert not (broker.store / "commitlog").exists()
     assert broker.stop() == 0
-    # Two brokers of different stores must not share a log either.
+    # The second broker has another store but the same log, so it must not start.
     start_broker("--set", f"storePathCommitLog={elsewhere}")
     outcome = run(
         "--listen",
@@ -375,7 +376,11 @@ sys.exit(main())
 
 
 def test_a_service_that_dies_ends_the_broker_and_says_why(tmp_path: Path) -> None:
-    """A broker without one of its tasks would seem to work, but might deliver no delayed messages."""
+    """A broker must end when one of its background tasks fails.
+
+    Otherwise it would run on without this task, for example without delivering delayed messages, and nobody
+    would notice.
+    """
     command = [sys.executable, "-c", _NOTHING_IS_DELIVERED]
     done = subprocess.run(
         [*command, "--listen", "127.0.0.1:0", "--store", str(tmp_path / "store")],
@@ -395,7 +400,7 @@ def test_pulls_that_wait_for_a_message_are_answered_at_the_end(start_broker: Sta
     asked = []
     for wire in wires:
         asked.append([wire.pull("T", 1, sys_flag=6, suspend_ms=15_000) for _ in range(2)])
-        # This is answered after the pulls were tried, so they are parked now.
+        # The broker answers this request after it has tried the pulls, so the pulls wait now.
         assert wire.call(30, {"topic": "T", "queueId": "0"}).code == 0
     assert broker.stop() == 0
     for wire, opaques in zip(wires, asked, strict=True):

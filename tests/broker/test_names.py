@@ -1,4 +1,4 @@
-"""Names of brokers: by default the host's, then for good the store's; two brokers of one name."""
+"""A broker's name is by default that of the host, and then stays in the store. Brokers may share one name."""
 
 from __future__ import annotations
 
@@ -115,13 +115,16 @@ def test_another_broker_with_ones_name_is_named_once_a_change(
     start_in: StartIn, tmp_path: Path, nameserver: RecordingNameserver
 ) -> None:
     def list_as(addr: str) -> None:
-        """Have the nameserver list an address as this broker's, and wait until the broker looked twice."""
+        """Make the nameserver list ``addr`` as this broker's address.
+
+        Wait until the broker has read the new address twice.
+        """
         data = BrokerData(cluster="DefaultCluster", broker_name="twin", broker_addrs={0: addr})
         route = encode_route(TopicRouteData(broker_datas=(data,)), RouteDialect.QUOTED)
         nameserver.answers[105] = RemotingCommand(code=0, ext_fields={}, body=route)
         while not nameserver.requests.empty():
             nameserver.requests.get()
-        for _ in range(3):  # the first one may have had the former answer
+        for _ in range(3):  # the answer to the first request may still have the former address
             nameserver.expect(105)
 
     flags = ("-n", nameserver.addr, "--name", "twin", "--set", "timerDivisor=100")

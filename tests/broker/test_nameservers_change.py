@@ -1,4 +1,4 @@
-"""Nameservers of a broker change while it runs: it registers with new ones, unregisters from former ones."""
+"""A running broker whose nameservers change registers with new ones and unregisters from former ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from tests.waiting import WITHIN_S, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.one_core]
 
-#: Sooner than the next periodic registration (10 s after the start, then every minute).
+#: Limit in s for a change to take effect. Periodic registrations would be later: 10 s after the start, and
+#: then every minute.
 AT_ONCE_S: Final = 6.0
 PERIOD: Final = ("--set", "registerNameServerPeriod=60000")
 
@@ -97,7 +98,7 @@ def change(broker: StartedLike, value: str, key: str = "namesrvAddr") -> None:
 
 
 def change_at_once(broker: StartedLike, value: str) -> None:
-    """Change the nameservers as mqadmin does, without the time that a process needs for its start."""
+    """Change the nameservers at once: send mqadmin's request without the start of an mqadmin process."""
     with BlockingClient() as client:
         request = RemotingCommand.request(25, body=f"namesrvAddr={value}".encode())
         assert client.invoke(broker.addr, request, timeout_s=WITHIN_S).code == 0
@@ -245,7 +246,7 @@ def test_addresses_of_a_name_are_looked_up_again(start_in: StartIn, tmp_path: Pa
     try:
         assert "ready" in broker.stdout.readline(), log.read_text()
         wait_until(listed_at(old.addr), "registered with the address that the name has")
-        hosts.write_text("")  # a look-up that fails changes nothing
+        hosts.write_text("")  # now the look-up of the name fails, and the broker must keep its nameservers
         wait_until(lambda: "look-up failed" in log.read_text(), "a look-up failed")
         assert listed_at(old.addr)()
         hosts.write_text("127.0.0.3 namesrv.test\n")

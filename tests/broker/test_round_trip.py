@@ -1,4 +1,4 @@
-"""A broker that is restarted with its files has the same state, after any requests of strangers."""
+"""A broker that is restarted with its files has the same state as before, whatever strangers requested."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from routekeeper.remoting.properties import escape_properties
 
 from .states import HOST, NOW
 
-#: Our settings that affect stored data; small values, so that the log rolls over.
+#: Settings that affect stored data. The values are small, so that the log consists of several files.
 CONFIG: Final = BrokerConfig(
     log_file_size=1 << 17, message_size_max=1 << 12, queue_file_size=200, index_file_messages=20
 )
 
-#: Without the template topic's switch: the topic's removal at a start without it is intended.
+#: Settings that a test changes. ``autoCreateTopicEnable`` is left out: if it is off, a start removes the
+#: template topic, so the state would not be the same.
 SETTINGS: Final = sorted(LIVE_KEYS - {"autoCreateTopicEnable"})
 
-#: Any text that a frame can carry.
+#: Any text that a frame can carry: all characters except surrogates.
 anything = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 name_like = st.one_of(
     anything,
@@ -49,7 +50,7 @@ known_name = st.sampled_from(["T", "U", "%RETRY%G"])
 group_like = st.one_of(st.sampled_from(["G", "H"]), name_like)
 int32 = st.one_of(st.integers(-3, 20), st.sampled_from([-(2**31), 2**31 - 1, 2**16]))
 int64 = st.one_of(st.integers(-3, 20), st.sampled_from([-(2**63), 2**63 - 1, 2**40]))
-# Characters that Python treats as blanks or digits, and other programs do not.
+# Characters that Python counts as blanks or digits, although other programs do not.
 blanks = st.sampled_from(
     ["", "", " ", "\t", "\n", "\r", "\x1c", "\x85", "\xa0", "\u2028", "\u3000", "\\", "\0"]
 )
@@ -195,7 +196,7 @@ requests = st.one_of(
 
 
 def open_broker(directory: Path) -> tuple[BrokerState, StateFiles]:
-    """Start as ``mqbroker`` does."""
+    """Load a broker's state and files as ``mqbroker`` does at its start."""
     changed = read_changed_settings(DISK, directory)
     config, _ = apply_properties(CONFIG, changed)
     config.validate()
@@ -211,7 +212,7 @@ def finished(work: Work) -> Steps:
 def ask(state: BrokerState, request: Asked) -> None:
     ext = request.ext
     if request.code == 36:
-        # A message that is sent back is one of the present ones.
+        # Take the offset of a stored message instead of the random offset, as a consumer would.
         stored = [
             message for queue in messages_of(state).values() for message in queue if message is not None
         ]
@@ -221,7 +222,7 @@ def ask(state: BrokerState, request: Asked) -> None:
     try:
         outcome = serve(state, call)
     except RemotingError:
-        return  # answered by the server
+        return  # here, the real server would answer with an error
     if isinstance(outcome, Stepwise):
         run_here(finished(outcome.work))
 
@@ -239,7 +240,7 @@ def messages_of(state: BrokerState) -> dict[tuple[str, int], list[StoredMessage 
 
 
 def known(state: BrokerState) -> dict[str, Any]:
-    """Return all that a broker keeps."""
+    """Return all state that a broker keeps across restarts."""
     return {
         "topics": {topic.topic_name: topic for topic in state.topics},
         "version": state.topics.data_version,
@@ -255,7 +256,7 @@ def known(state: BrokerState) -> dict[str, Any]:
 
 
 class Warnings(logging.Handler):
-    """Collects log records from warnings on."""
+    """Collects the texts of log records with level WARNING or above."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -298,7 +299,7 @@ def test_what_strangers_ask_for_is_read_back_as_it_was_kept(asks: list[Asked]) -
                 pass
         for file in files:
             save_now(file)
-        # Offsets beyond the end of a queue are lowered to the end on purpose.
+        # A start changes offsets beyond the end of their queue to that end. Do this here, too.
         state.offsets.keep_within(lambda topic, queue_id: state.store.bounds(topic, queue_id)[1])
         before = known(state)
         state.store.close()
@@ -316,7 +317,11 @@ def test_what_strangers_ask_for_is_read_back_as_it_was_kept(asks: list[Asked]) -
 
 
 def test_message_sent_back_that_says_it_was_consumed_less_than_never_is_retried(tmp_path: Path) -> None:
-    """Its delay level would be below 0, and so would its queue of the schedule topic, which is never read."""
+    """A client may say that it consumed a message -7 times. The broker must retry the message nevertheless.
+
+    With such a number, the delay level would be below 0, and the message would go to a queue of the schedule
+    topic that the broker never reads.
+    """
     state, files = open_broker(tmp_path)
     plain = {"a": "PG", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "-7"}
     ask(state, Asked(310, plain | {"b": "T"}, b"x"))

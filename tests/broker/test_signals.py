@@ -1,4 +1,4 @@
-"""Signals that end a broker: the first one in order, a repeat of it within a second."""
+"""Signals that end a broker: the first one ends it cleanly, a repeat within a second changes nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StartLike(Protocol):
 
 
 def test_a_repeat_of_the_signal_within_a_second_changes_nothing(start_broker: StartLike) -> None:
-    """Supervisors signal the process and its group."""
+    """Supervisors signal a process and its group, so a broker may get the same signal twice."""
     for _ in range(ATTEMPTS):
         broker = start_broker()
         begun = time.monotonic()
@@ -43,7 +43,7 @@ def test_a_repeat_of_the_signal_within_a_second_changes_nothing(start_broker: St
         broker.process.send_signal(signal.SIGINT)
         code = broker.process.wait(40)
         if code == 0 or time.monotonic() - begun < 1.0:
-            break  # else the machine held one of us up, and the second may have come a second later
+            break  # else the second signal may have come more than 1 s after the first, so try again
     assert code == 0
     assert "exiting at once" not in broker.log.read_text()
 

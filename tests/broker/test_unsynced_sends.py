@@ -1,4 +1,4 @@
-"""Sends that wait for a hung disk, with SYNC_FLUSH: the broker keeps no bodies for their answers."""
+"""With SYNC_FLUSH, sends wait for a hung disk. The broker must not keep their bodies in memory meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
-#: While a file exists, a sync of the log does not end.
+#: Program that runs a broker. While a certain file exists, each sync of the log waits.
 SYNC_WAITS = """
 import os, pathlib, runpy, sys, time
 

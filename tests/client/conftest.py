@@ -1,4 +1,4 @@
-"""Peers for the client: scripted ones on real sockets, and our real nameserver and broker as processes."""
+"""Servers for the client: scripted ones on real sockets, and our real nameserver and broker as processes."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class _AnyCode(Mapping[int, Handler]):
 
 
 class Peer:
-    """A server on a real socket whose answers a test scripts.
+    """A server on a real socket; the test decides how the server answers.
 
-    ``answer`` maps a request to its answer; None leaves it unanswered; ``hang_up`` closes the connection
-    instead.
+    ``answer`` maps a request to its answer; None leaves the request unanswered. A request with a code in
+    ``hang_up`` closes the connection instead.
     """
 
     def __init__(self, answer: Callable[[RemotingCommand], Answer] | None = None) -> None:
@@ -91,7 +91,7 @@ class Peer:
         return self.answer(request)
 
     def push(self, request: RemotingCommand) -> None:
-        """Send a request over every connection that sent one."""
+        """Send a request over every connection on which the peer has received a request."""
         assert self._loop is not None
         for connection in self._connections:
             if connection.open:
@@ -130,7 +130,7 @@ def new_peer() -> Iterator[Callable[..., Peer]]:
 
 @pytest.fixture
 def route_body() -> Callable[..., bytes]:
-    """Return an encoder of simple routes: broker name to its master's address."""
+    """Return an encoder of simple routes; ``broker_name=addr`` adds a broker with its master's address."""
 
     def encode(queues: int = 4, perm: int = 6, **brokers: str) -> bytes:
         names = {name.replace("_", "-"): addr for name, addr in brokers.items()}
@@ -154,8 +154,10 @@ Runner = Callable[..., Any]
 
 @pytest.fixture(params=["aio", "blocking"])
 def run(request: pytest.FixtureRequest) -> Runner:
-    """Return ``run(config, build)``: runs the operation that ``build(core)`` makes, by each of the two
-    drivers."""
+    """Return ``run(config, build)``, which runs the operation that ``build(core)`` makes.
+
+    Each test runs once with each of the two drivers.
+    """
 
     def blocking(config: ClientConfig, build: Callable[[ClientCore], Operation[Any]]) -> Any:
         started = routekeeper.client.blocking.Client(config, rng=random.Random(1))
@@ -169,7 +171,7 @@ def run(request: pytest.FixtureRequest) -> Runner:
             async with routekeeper.client.aio.Client(config, rng=random.Random(1)) as started:
                 return await started.run(build(started.core))
 
-        # not out of the task group, which would wrap the operation's exception
+        # The test must get the operation's exception itself, not one that a task group has wrapped.
         return asyncio.run(main())
 
     return aio if request.param == "aio" else blocking
@@ -177,13 +179,13 @@ def run(request: pytest.FixtureRequest) -> Runner:
 
 @pytest.fixture
 def eventually() -> Callable[..., None]:
-    """Return ``eventually(condition, what)``: waits for a condition with a deadline."""
+    """Return ``eventually(condition, what)``, which waits for a condition with a deadline."""
     return wait_until
 
 
 @pytest.fixture
 def http_page() -> Iterator[Callable[[str], str]]:
-    """Return ``http_page(text)``: the address of a page that holds the text."""
+    """Return ``http_page(text)``, which serves a page with the text and returns the page's address."""
     servers: list[http.server.ThreadingHTTPServer] = []
 
     def serve(text: str) -> str:
@@ -209,7 +211,7 @@ def http_page() -> Iterator[Callable[[str], str]]:
 
 
 class Golden:
-    """Apache's recorded answers to its own mqadmin, replayed to ours."""
+    """Recorded answers of Apache's servers to Apache's mqadmin, replayed to our mqadmin."""
 
     def __init__(self, release: str) -> None:
         self._answers: dict[tuple[str, int, str], RemotingCommand] = {}
@@ -228,7 +230,10 @@ class Golden:
                     self._answers[known] = response
 
     def answer(self, request: RemotingCommand, *roles: str) -> RemotingCommand:
-        """Return Apache's answer to such a request, else to one with this code."""
+        """Return Apache's answer to a request about the same subject.
+
+        If there is none, return Apache's answer to any request with the same code.
+        """
         for role in roles:
             for subject in (_subject(request), ""):
                 found = self._answers.get((role, request.code, subject))
@@ -279,7 +284,7 @@ class Process:
 
 @pytest.fixture(scope="module")
 def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """Our nameserver, independent mode."""
+    """Run our nameserver in independent mode."""
     folder = tmp_path_factory.mktemp("nameserver")
     process = Process(
         "routekeeper.nameserver",
@@ -297,7 +302,7 @@ def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
 
 @pytest.fixture(scope="module")
 def broker(nameserver: Process, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """Our broker, registered with :func:`nameserver`."""
+    """Run our broker, registered with :func:`nameserver`."""
     folder = tmp_path_factory.mktemp("broker")
     process = Process(
         "routekeeper.broker",
@@ -310,7 +315,7 @@ def broker(nameserver: Process, tmp_path_factory: pytest.TempPathFactory) -> Ite
         "--store",
         str(folder / "store"),
         "--set",
-        "messageDelayLevel=1s 1s 1s 2s",  # a first retry has delay level 3, by default 10 s
+        "messageDelayLevel=1s 1s 1s 2s",  # level 3, which delays a first retry, is 1 s instead of 10 s
         log=folder / "log",
     )
     with routekeeper.client.blocking.Client(ClientConfig(nameservers=(nameserver.addr,))) as started:
@@ -324,7 +329,10 @@ def broker(nameserver: Process, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def answers() -> Callable[..., Callable[[RemotingCommand], Answer]]:
-    """Return ``answers(route=body)``: a script that knows routes and answers everything else with success."""
+    """Return ``answers(routes)``, which makes a script for :class:`Peer`.
+
+    The script answers route requests from ``routes`` by topic, and all other requests with success.
+    """
 
     def script(routes: Mapping[str, bytes]) -> Callable[[RemotingCommand], Answer]:
         def answer(request: RemotingCommand) -> Answer:

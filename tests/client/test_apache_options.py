@@ -1,4 +1,4 @@
-"""Options of mqadmin compared with Apache's, and command lines from posts."""
+"""Options of our mqadmin compared with those of Apache's mqadmin, and command lines that users posted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ON_PURPOSE = {
     ("4.9.7", "resetOffsetByTime", "c"): "4.9.7 has a flag for clients in C++; in 5.3.3 it is the cluster",
     ("5.3.3", "queryMsgById", "t"): "4.9.7 has no -t, so command lines of before have none",
 }
-"""Differences from a release, with their reasons."""
+"""Intended differences from a RocketMQ release: (release, subcommand, option) and the reason."""
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -1,4 +1,4 @@
-"""Wrong arguments and uses: each raises a documented error that says what to do, in both drivers."""
+"""Wrong arguments and wrong uses: both drivers raise a documented error that says what to do."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ MESSAGES = {
 def refused(
     use: Callable[[], Any], error: type[Exception] = InvalidArgument, says: str = "allowed|needed|outside"
 ) -> None:
-    """Assert that a use raises this error, with a printable text."""
+    """Assert that ``use`` raises this error, with a printable text that matches ``says``."""
     try:
         use()
     except Exception as problem:
         raised = problem
     else:
         pytest.fail("it was taken", pytrace=False)
-    # written in ASCII, because a report cannot contain a text with a lone surrogate
+    # ``ascii`` escapes the text for the test report, which cannot contain a lone surrogate.
     assert isinstance(raised, error), ascii(repr(raised))
     assert re.search(says, ascii(str(raised)))
     assert str(raised).encode()

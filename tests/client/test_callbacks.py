@@ -1,4 +1,4 @@
-"""Users' functions: those whose code would never run are refused, and wrong results are failures."""
+"""Functions of users: the client refuses a function that would never run; an invalid result is a failure."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def table(cases: dict[str, Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("call", list(cases.values()), ids=list(cases))
 
 
-# When they are handed over ------------------------------------------------------------------------
+# Functions that the client refuses when a user passes them ----------------------------------------
 
 
 @table({**COROUTINES, **NEVER_RUN})
@@ -140,11 +140,11 @@ def test_hooks_that_nobody_would_await_are_refused(method: str) -> None:
     asyncio.run(main())
 
 
-# When they have run -------------------------------------------------------------------------------
+# Functions whose result is invalid after they have run --------------------------------------------
 
 
 class Odd:
-    """A listener whose first call returns an invalid result; it records its results and messages."""
+    """A listener whose first call returns an invalid result. It records this result and all messages."""
 
     def __init__(self, first: Callable[[], Any]) -> None:
         self._first = first

@@ -1,4 +1,4 @@
-"""Futures and waiting calls end when their client is closed: with a result or one of our exceptions."""
+"""When a client is closed, its futures and waiting calls end, with a result or one of our exceptions."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from routekeeper.remoting.errors import RemotingError
 QUEUE = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
 MESSAGE = Message(topic="T", body=b"x")
 SENDS: set[int] = {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
-#: One message in each batch, one batch at a time.
+#: Settings of a slow producer: one message in each batch, one batch at a time.
 SLOW = ProducerConfig(group="g", batch_size=1, batches_max=1, linger_s=0, retry_times=0, send_timeout_s=0.5)
 PULLING = PullConsumerConfig(group="pulling", consume_from=ConsumeFrom.FIRST_OFFSET)
 
 
 @pytest.fixture
 def silent(new_peer: Callable[..., Any], answers: Any, route_body: Any) -> Any:
-    """Return a peer that is nameserver and broker, and answers all codes except those in ``unanswered``."""
+    """Return a peer that is nameserver and broker; it does not answer codes in ``unanswered``."""
     peer = new_peer()
     known = answers({"T": route_body(broker_a=peer.addr)})
-    peer.unanswered = {RequestCode.GET_ROUTEINFO_BY_TOPIC}  # a sender waits for this without end
+    peer.unanswered = {RequestCode.GET_ROUTEINFO_BY_TOPIC}  # so a sender waits until its client is closed
 
     def answer(request: RemotingCommand) -> Any:
         return None if request.code in peer.unanswered else known(request)
@@ -98,7 +98,7 @@ def test_what_waits_when_close_is_cancelled_ends_too(silent: Any, eventually: Ca
 
 @pytest.mark.slow
 def test_messages_under_way_at_the_end_of_the_blocking_client_have_an_unknown_outcome(silent: Any) -> None:
-    """One sender hangs in the user's own code, which the end of a connection cannot wake."""
+    """One sender hangs in a hook of the user. Closing the sender's connection cannot end the hook."""
     let_go = threading.Event()
 
     class Hangs:

@@ -1,6 +1,6 @@
 """Shells complete the command lines of all programs.
 
-The tests load the scripts into real shells and type a tab.
+The tests load the completion scripts into real shells and type a tab.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHELLS: Final = {
     "bash": (("bash", "--norc", "--noprofile", "-i"), "bind 'set enable-bracketed-paste off'; "),
     "zsh": (("zsh", "-f", "-i"), "autoload -U compinit; compinit -u -D; "),
 }
-#: Text before the tab, and the end of the word that must appear.
+#: A program, the text before the tab, and the rest of the word, which the shell must add.
 CASES: Final = (
     ("mqadmin", "mqadmin updateTopicP", "erm"),
     ("mqadmin", "mqadmin updateTopicPerm --clus", "terName"),

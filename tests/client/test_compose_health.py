@@ -1,4 +1,4 @@
-"""Health checks of compose/tls.yaml, run at real servers with TLS: they pass, and a stranger does not."""
+"""Health checks of compose/tls.yaml succeed at our servers with TLS, but fail with an unknown authority."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HTTP = ("--http-tls-cert", "--http-tls-key")
 
 
 def flags(service: str, *names: str) -> list[str]:
-    """Return a service's flags of these names, with the tests' files in place of its secrets."""
+    """Return those flags of a service that have these names; files of the test replace the secrets."""
     command: list[str] = SERVICES[service]["command"]
     return [word for name in names for word in (name, files(command[command.index(name) + 1]))]
 
@@ -47,7 +47,8 @@ def healthy(service: str, addr: str, authority: str = "authority") -> bool:
     words = [files(word, authority) for word in arguments]
     words = [word.replace("127.0.0.1:9880", addr).replace("127.0.0.1:10911", addr) for word in words]
     command = {"python3": (sys.executable,), "mqadmin": (sys.executable, "-m", "routekeeper.client.mqadmin")}
-    # A proxy from the image's environment, which does not answer.
+    # The image's environment may name a proxy, which the health check must not use. Nothing listens at this
+    # proxy's address, so a check that used it would fail.
     proxied = os.environ | dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:1")
     done = subprocess.run(
         [*command[program], *words], capture_output=True, timeout=60, env=proxied, check=False

@@ -1,4 +1,4 @@
-"""Errors of settings name the wrong value and the allowed ones."""
+"""If a setting is wrong, the error names the value and the allowed values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Push consumers in a simulated world: virtual clock, one seed, a broker that fails like real ones.
+"""Push consumers in a simulation: virtual clock, one seed, a broker that fails as real brokers do.
 
-The operations are the real ones. One nameserver, one broker and the wire are models: answers get lost before
-or after the request took effect, members come and go, listeners fail.
+The client's operations are real. One nameserver, one broker and the network are models. An answer may be lost
+before or after its request took effect, members come and go, and listeners fail.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ QUEUES = 4
 
 
 class World:
-    """Performs effects on a virtual clock; the seed decides all events."""
+    """Runs the operations' effects on a virtual clock. One seed decides all random events."""
 
     def __init__(self, seed: int, *, loss: float) -> None:
         self.rng = random.Random(seed)
@@ -62,7 +62,7 @@ class World:
         self.listener_s = (0.001, 0.2)
         self.way_s = (0.001, 0.02)
         self.timer_divisor = 1.0
-        self.still = 0.0  # share of the requests before which a thread of a member hangs
+        self.still = 0.0  # fraction of the requests before which a member's thread hangs
         self.broker = Broker(self)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -150,7 +150,7 @@ class World:
         return self.rng.uniform(*self.way_s)
 
     def _way(self, member: Member) -> float:
-        """Return the delay of a request: it does not overtake an earlier one of the connection."""
+        """Return the delay of a request in s. Requests of one connection must arrive in their order."""
         member.arrival_s = max(member.arrival_s, self.now_s + self._delay())
         return member.arrival_s - self.now_s
 
@@ -172,7 +172,7 @@ class World:
     def _deliver(
         self, effect: Deliver, answer: Callable[[Any], None], fail: Callable[[Exception], None]
     ) -> None:
-        # the user's code begins now and ends later; its result is decided at its end
+        # The user's code begins now and ends later. Its result is decided when it ends.
         finish = effect.call(effect.argument)
 
         def end() -> None:
@@ -249,7 +249,7 @@ class Broker:
                 self.world.after(0.01, lambda member=member: member.core.peer_request(request) and None)  # type: ignore[misc]
 
     def serve(self, member: Member, request: RemotingCommand) -> tuple[float, RemotingCommand]:
-        """Return the delay of the answer, and the answer."""
+        """Return the delay of the answer in s, and the answer."""
         ext = request.ext_fields
         key = (ext.get("topic", ""), int(ext.get("queueId", 0)))
         match request.code:
@@ -363,17 +363,20 @@ class Member:
             try:
                 yield from self.consumer.start()
                 return
-            except Exception:  # as a program would: try again until the nameserver answers
+            except Exception:  # as a user's program would, try again until the nameserver answers
                 yield Sleep(1.0)
 
     def kill(self) -> None:
-        """End as by SIGKILL; the broker notices the closed connection."""
+        """End the member as SIGKILL does: without unregistration. The broker sees the connection close."""
         self.dead = True
         self.world.broker.members.pop(self.core.client_id, None)
         self.world.broker.notify()
 
     def leave(self, done: Callable[[], None]) -> None:
-        """End in order; the connection closes at the end, even if the unregistration failed."""
+        """Leave the group by closing the client. At the end, the broker sees the connection close.
+
+        The connection closes even if the unregistration failed.
+        """
 
         def left() -> None:
             self.kill()
@@ -442,7 +445,7 @@ def test_every_message_is_consumed_although_members_come_and_go(seed: int) -> No
 @pytest.mark.parametrize("seed", range(60))
 def test_without_losses_and_failures_each_message_is_consumed_once(seed: int) -> None:
     world = World(seed, loss=0.0)
-    if seed >= 10:  # its threads hang now and then, while others go on
+    if seed >= 10:  # each of the member's threads sometimes hangs while the others go on
         world.still, world.timer_divisor = 0.4, 25.0
     history = History(world.rng, failing=0.0)
     wanted = fill(world, 100)
@@ -470,7 +473,7 @@ def test_a_member_that_is_closed_while_it_starts_ends_in_silence(
     left: list[bool] = []
     world.start(member, member.core.close(), lambda: left.append(True))
     world.run_until(lambda: bool(left), 60)
-    member.cut_off = True  # it closes its connections last
+    member.cut_off = True  # closing a client closes its connections last, so every later request fails
     ended_s = world.now_s + 30
     world.after(30, lambda: None)
     world.run_until(lambda: world.now_s >= ended_s, 31)
@@ -589,7 +592,7 @@ def test_a_new_group_begins_where_it_was_told(consume_from: ConsumeFrom, first: 
     world.broker.append("T", 1, b"after")
     world.run_until(lambda: b"after" in history.finished, 60)
     assert sorted(history.order[1]) == list(range(first, 6))
-    # half an hour before the start
+    # With ``TIMESTAMP``, a consumer asks for the offset of the time half an hour before its start.
     assert set(world.broker.searched) <= {1_700_000_000_000 - 30 * 60 * 1000}
     assert bool(world.broker.searched) == (consume_from is ConsumeFrom.TIMESTAMP)
 

@@ -1,4 +1,4 @@
-"""Delay levels: the broker decides their number."""
+"""Delay levels: the broker decides how many levels exist."""
 
 from __future__ import annotations
 

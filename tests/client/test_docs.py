@@ -14,12 +14,12 @@ import pytest
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "client.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
-pytestmark = pytest.mark.faults  # real processes
+pytestmark = pytest.mark.faults  # these tests run real processes
 
 
 @pytest.fixture(scope="module")
 def topics(nameserver: Any, broker: Any) -> None:
-    """The page's topic exists, as for a reader who tries one example after the other."""
+    """Create the page's topic. A reader who tries the examples in their order has this topic, too."""
     program = """
 from routekeeper import Admin, Client, Message, TopicConfig
 

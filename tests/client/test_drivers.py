@@ -1,4 +1,4 @@
-"""The same operations on both drivers, with peers on real sockets that fail as the test says."""
+"""The same operations on both drivers, with real sockets. The scripted peers fail as each test demands."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ Runner = Callable[..., Any]
 NewPeer = Callable[..., Any]
 STORED = {"msgId": "0" * 32, "queueId": "1", "queueOffset": "7", "MSG_REGION": "R", "TRACE_ON": "true"}
 BEFORE_THE_DEFAULT_S = 2.5
-"""Calls that end by then obey the caller's timeout, not the 3 s that hold without one."""
+"""Limit in s for a call with a short timeout. A call with the default timeout of 3 s takes longer."""
 
 
 def config(*addrs: str, **values: Any) -> ClientConfig:
-    """Settings with limits that are reached only if a peer never answers."""
+    """Return settings with long time limits: only a peer that never answers lets a limit run out."""
     return ClientConfig(
         nameservers=addrs, **{"nameserver_try_s": 5.0, "connect_timeout_s": 5.0, "shutdown_s": 1.0, **values}
     )
@@ -153,7 +153,7 @@ def test_client_that_is_closed_while_it_starts_a_thread_waits_for_it(
             starting.set()
             while not started.core.closing:
                 time.sleep(0.001)
-            time.sleep(0.05)  # by now, close() waits for the threads
+            time.sleep(0.05)  # after this time, close() already waits for the threads
             super().start()
 
     def background() -> Operation[None]:
@@ -210,7 +210,7 @@ def test_a_silent_nameserver_costs_one_short_try(
     good.answer = answers({"T": route_body(broker_a=good.addr)})
 
     def build(core: ClientCore) -> Operation[list[float]]:
-        core.directory.nameservers.answered(silent.addr)  # the present choice is the dead one
+        core.directory.nameservers.answered(silent.addr)  # so the client asks the silent nameserver first
         times = []
         for _ in range(3):
             before: Instant = yield Clock()
@@ -555,7 +555,8 @@ def test_a_failed_registration_says_whether_it_may_be_applied(
     peer = new_peer((lambda request: None) if silent else None if isinstance(script, str) else script)
     if script == "hang up":
         peer.hang_up |= {RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER}
-    # Long enough to be sent on a busy machine: else it would be known that it is not applied.
+    # The timeout must be long enough for a busy machine to send the request. If the timeout ran out before
+    # the request is sent, the outcome would be "not applied" instead of "unknown".
     timeout_s = 1.5 if silent else 10.0
     for build in (register, unregister):
         with pytest.raises(error):
@@ -581,7 +582,7 @@ def test_timeouts_are_the_callers(run: Runner, new_peer: NewPeer) -> None:
     assert 0.25 < time.monotonic() - before < 20.0, "not the 30 s that hold without one"
 
 
-# Requests that are not sent after all --------------------------------------------------------------
+# Requests that are withdrawn before they are sent --------------------------------------------------
 
 
 @pytest.mark.parametrize("oneway", [False, True], ids=["answered", "oneway"])
@@ -614,7 +615,7 @@ def test_a_thread_is_asked_only_when_nothing_can_be_sent_before_its_request() ->
         return reading.is_set()
 
     with socket.create_server(("127.0.0.1", 0)) as server, BlockingClient() as blocking:
-        # otherwise much of it would fit into buffers
+        # Keep the receive buffer small, so that the large request below does not fit into the buffers.
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         addr = f"127.0.0.1:{server.getsockname()[1]}"
         large = RemotingCommand.request(28, body=bytes(15 << 20), oneway=True)
@@ -623,7 +624,7 @@ def test_a_thread_is_asked_only_when_nothing_can_be_sent_before_its_request() ->
         peer, _ = server.accept()
         with peer:
             length = int.from_bytes(peer.recv(4, socket.MSG_WAITALL), "big")
-            # So the first one is being sent and hangs, because the peer does not read on.
+            # The peer reads no more, so the first thread now hangs while it sends.
             withdrawn: list[bool] = []
 
             def send() -> None:

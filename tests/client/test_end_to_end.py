@@ -352,14 +352,15 @@ def test_many_clients_of_one_process_work_under_gevents_patching(
         check=False,
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    # one look-up by each client, and in each round one route and one message
+    # The process prints its number of requests. Each of 20 clients looks up the route once for its sends. In
+    # each of 10 rounds, both greenlets of each client ask for the route and send one message.
     assert int(run.stdout) >= 2 * 10 * 2 * 20 + 20
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_long_mqadmin_command_with_one_line(nameserver: Any, broker: Any) -> None:
-    # Restore the terminal's default: a shell lets background processes, including these tests, ignore the
-    # signal.
+    # A shell makes background processes ignore SIGINT, and these tests may be such a process. So restore the
+    # handler that a program in a terminal has.
     start = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); " + (
         "runpy.run_module('routekeeper.client.mqadmin', run_name='__main__', alter_sys=True)"
     )
@@ -367,7 +368,7 @@ def test_ctrl_c_ends_a_long_mqadmin_command_with_one_line(nameserver: Any, broke
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline()  # it has printed its table, or begun to
+            assert process.stdout.readline()  # now mqadmin has begun to print its table
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=60)
         finally:

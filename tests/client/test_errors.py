@@ -1,4 +1,4 @@
-"""The tree of exceptions in the docstring of ``routekeeper.client.errors`` equals that of the classes."""
+"""The tree of exceptions in the docstring of ``routekeeper.client.errors`` agrees with the classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from routekeeper.remoting.errors import RemotingError
 
 
 def drawn() -> list[str]:
-    """Return the names in the docstring, each with the spaces before it."""
+    """Return the names in the docstring's tree, each with the spaces before it."""
     lines = (routekeeper.client.errors.__doc__ or "").splitlines()
     return [found[1] for line in lines if (found := re.match(r" {4}( *[A-Z]\w+)(?: {2,}\S|$)", line))]
 
@@ -29,7 +29,7 @@ def descending(kind: type[Exception], depth: int = 0) -> Iterator[str]:
 def test_the_tree_of_exceptions_is_drawn_as_the_classes_are() -> None:
     for package in (routekeeper.remoting, routekeeper.client):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.endswith("__main__"):  # a program
+            if not module.name.endswith("__main__"):  # importing it would run a program
                 importlib.import_module(module.name)
     assert drawn() == list(descending(RemotingError))
 

@@ -1,4 +1,4 @@
-"""A hung broker: its effects on sends, threads and the other brokers."""
+"""Effects of a hung broker on sends, on threads, and on requests to other brokers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from routekeeper.remoting.errors import TooManyRequests
 from routekeeper.remoting.route import TopicConfig
 from tests.client.conftest import Process
 
-#: The other broker may itself be slow where the machine holds it up, so the calmest of so many rounds counts.
+#: Greatest number of attempts of a measurement. A busy machine may also slow the broker that does not hang,
+#: so one good attempt is enough.
 ROUNDS = 3
 
-# Decisions ---------------------------------------------------------------------------------------
+# Decisions without a broker ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_overload_does_not_prove_that_a_message_is_not_stored(code: int) -> None
 
 
 class Pair:
-    """A nameserver and two brokers that know one topic; ``hung`` hangs in each test's body."""
+    """A nameserver and two brokers with one topic; the broker ``hung`` is stopped while a test runs."""
 
     def __init__(self, folder: Path) -> None:
         self.nameserver = Process(
@@ -99,7 +100,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
                 if len(client.route("Two").queue_datas) == 2:
                     break
             except Exception:
-                pass  # no route yet
+                pass  # the nameserver has no route yet
             assert time.monotonic() < deadline, "the topic's route is not complete"
             time.sleep(0.05)
     yield found
@@ -125,7 +126,9 @@ def test_a_hung_broker_costs_one_short_try_and_no_send_fails(hung: Pair) -> None
         sends = send_some(client, 6, try_timeout_s=0.3)
     assert {result.queue.broker_name for result in sends} == {"broker-b"}
     repeated = [result for result in sends if result.tries == 2]
-    assert repeated, "some began at the hung one"  # and its try did not use all of the send's 3 s
+    # Some sends tried the hung broker first. That try ended after 0.3 s (``try_timeout_s``), and a send may
+    # take 3 s, so there was time for a try at the other broker.
+    assert repeated, "some began at the hung one"
     assert all(result.maybe_repeated for result in repeated)
 
 
@@ -157,20 +160,21 @@ def test_with_defaults_a_hung_broker_costs_a_second_each_time(hung: Pair) -> Non
         assert min(waited, default=1.0) > 0.9
         if 2 <= len(waited) <= 4 and max(waited) < 2.5:
             break
-    # queues are taken in turn, and the hung broker has two of four: nothing keeps it out of its turn
+    # Two to four of the eight sends try the hung broker first: the producer uses the four queues in turn,
+    # and two of them are at the hung broker. By default, a producer does not avoid a slow broker.
     assert 2 <= len(waited) <= 4
     assert max(waited) < 2.5, "less than the 3 s of the whole send"
 
 
 def repeated_sends_s(client: Client) -> list[float]:
-    """Send eight messages; return how long each took in s that needed a second try."""
+    """Send eight messages. Return the duration in s of each send that needed more than one try."""
     sender = client.producer("pg")
     waited = []
     for _ in range(8):
         before = time.monotonic()
         try:
             tries = sender.send(Message(topic="Two", body=b"x")).tries
-        except SendOutcomeUnknown:  # the machine held up the other broker
+        except SendOutcomeUnknown:  # the second try failed, too: a busy machine delayed the other broker
             tries = 2
         if tries > 1:
             waited.append(time.monotonic() - before)
@@ -184,7 +188,7 @@ def test_who_wants_no_repetition_gives_a_try_all_the_time(hung: Pair) -> None:
         sender = client.producer(
             ProducerConfig(group="pg", try_timeout_s=0.1, send_timeout_s=0.6, retry_unknown=False)
         )
-        sender.queues("Two")  # the route does not share the time of a send
+        sender.queues("Two")  # looks up the route now, so that the sends need no time for the look-up
         waited = []
         for _ in range(4):
             before = time.monotonic()

@@ -1,4 +1,4 @@
-"""Bodies that are much larger after decompression: consumers and mqadmin hold few of them at a time."""
+"""Compressed bodies that become very large: consumers and mqadmin hold few inflated bodies at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from routekeeper.remoting.route import TopicConfig
 from tests.client.conftest import Process
 
 MIB = 1024 * 1024
-#: The largest body that consumers inflate.
+#: Size in bytes of the largest body that consumers inflate.
 LARGE = 16 * MIB
 SMALL = zlib.compress(b"a" * LARGE, 1)
 
@@ -46,7 +46,7 @@ def create(client: Client, broker: Process, topic: str, queues: int, eventually:
 
 
 def send_compressed(client: Client, broker: Process, topic: str, queue_id: int, body: bytes) -> None:
-    """Send a body that is compressed already, like a stranger that ignores a producer's limits."""
+    """Send a compressed body as a stranger may: larger than our producer allows."""
     fields = SendMessageFields(
         producer_group="stranger",
         topic=topic,
@@ -65,7 +65,8 @@ def send_compressed(client: Client, broker: Process, topic: str, queue_id: int, 
     assert client.run(invoke(broker.addr, request, 10.0)).code == 0
 
 
-#: Peak of memory in MiB; getrusage would also count the process that started this one.
+#: Source of a function for the programs below. It returns the process's peak memory in MiB. It does not use
+#: getrusage, which would also count the memory of the parent process.
 PEAK = """
 from pathlib import Path
 
@@ -73,7 +74,8 @@ def peak():
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) // 1024
 """
-#: Consumes messages slowly, one at a time; prints each one's place and the process's peak memory in MiB.
+#: Program that consumes messages slowly, one at a time. It prints each message's queue, offset and size, and
+#: the process's peak memory in MiB.
 CONSUMER = (
     PEAK
     + """
@@ -133,7 +135,7 @@ def test_a_consumer_of_large_bodies_stays_small_and_misses_none(
                 send_compressed(client, broker, topic, queue_id, SMALL)
     found = subprocess.run(
         [sys.executable, "-c", CONSUMER, nameserver.addr, topic, kind, str(queues * each)],
-        # Make glibc return freed memory at once: memory that it keeps for each thread must not count.
+        # Make glibc return freed memory at once. Otherwise its reserves for each thread would count as used.
         env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"},
         capture_output=True,
         text=True,
@@ -149,7 +151,7 @@ def test_a_consumer_of_large_bodies_stays_small_and_misses_none(
 
 
 class Kept:
-    """A listener that keeps the queue and offset of each message, and may have to wait before it returns."""
+    """A listener that takes 20 ms for each batch and records the queue and offset of each message."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, int]] = []
@@ -214,7 +216,7 @@ def test_queues_and_consumers_that_hold_the_budget_do_not_stop_others(
 
 
 def mqadmin(nameserver: Process, *arguments: str) -> tuple[int, int, bytes]:
-    """Run mqadmin; return its exit code, its peak of memory in MiB, and what it printed."""
+    """Run mqadmin; return its exit code, its peak memory in MiB, and its output."""
     program = f"""{PEAK}
 import sys
 from routekeeper.client.mqadmin.__main__ import main

@@ -1,4 +1,7 @@
-"""Answers of both clients when a broker asks for an operator (221, 307, 309); 220 has no answer."""
+"""Clients' answers to requests 221, 307 and 309, which a broker forwards for an operator.
+
+Request 220 is forwarded, too, but has no answer. Each test runs with both clients.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ QUEUE = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
 
 
 class Broker:
-    """Scripts a peer: one queue with three messages, and one member."""
+    """A scripted broker: one queue with three messages, and one member."""
 
     def __init__(self, peer: Any, routes: Callable[[RemotingCommand], Any]) -> None:
         self.peer = peer
@@ -57,7 +60,7 @@ class Broker:
                 fields = {"nextBeginOffset": "3", "minOffset": "0", "maxOffset": "3"}
                 fields["suggestWhichBrokerId"] = "0"
                 if not left:
-                    return None  # held, as a long poll
+                    return None  # no answer, as if the broker held the pull until a message comes
                 return request.reply(ext_fields=fields, body=b"".join(map(stored, left)))
         return self.routes(request)
 
@@ -155,7 +158,7 @@ def test_a_consumer_answers_operators(
         assert unknown.code == 1
         assert "<other> not exist" in (unknown.remark or "")
 
-        # a held pull does not delay a reset
+        # The client must follow the reset at once, although its pull still waits at the broker.
         reset = RemotingCommand.request(
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
             {"group": "g", "topic": "T"},

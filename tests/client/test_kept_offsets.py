@@ -1,4 +1,4 @@
-"""The file of a broadcast member's offsets, damaged or edited while no client ran."""
+"""The file in which a broadcast member stores its offsets: damaged or edited while no client ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines of a client about continuing failures: one at the start, one a minute, one at the end."""
+"""Log lines of a client about a lasting failure: one at the start, one each minute, and one at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTHING_THERE = {"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0", "su
 
 
 class Script:
-    """A nameserver and broker in one peer, with 8 queues and no message, whose pulls and routes may fail."""
+    """A peer that is nameserver and broker. It has 8 queues without messages; pulls and routes may fail."""
 
     def __init__(self, peer: Any, routes: Callable[[RemotingCommand], Any]) -> None:
         self.failing: set[int] = set()
@@ -55,7 +55,10 @@ def warnings(caplog: pytest.LogCaptureFixture, word: str) -> list[str]:
 
 
 def lines(trouble: TroubleLog, events: str, caplog: pytest.LogCaptureFixture, **values: Any) -> list[str]:
-    """Return the lines after events, one a second: x a failure, o a success, - nothing."""
+    """Return the log lines after ``events``, which has one character for each second.
+
+    The character x is a failure, o is a success, and - is a second without an event.
+    """
     caplog.set_level(logging.WARNING)
     for second, event in enumerate(events):
         if event == "x":

@@ -1,4 +1,4 @@
-"""Batches of waiting messages: which are due, their order, and their bounds."""
+"""Batches of messages that wait in a producer: which batches are due, their order, and their limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A listener that ends other than by an Exception: its worker goes on, and its messages come again."""
+"""A listener raises a BaseException that is no Exception.
+
+The client's worker goes on, and the messages are delivered again.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ def test_what_is_no_exception_reaches_the_operation_as_one(call: Callable[[objec
 
 
 def test_cancelling_the_driver_itself_still_ends_a_delivery() -> None:
-    """The opposite: an end of the worker from outside does not count as the listener's failure."""
+    """If somebody cancels the task of a worker, the worker must end. This is no failure of the listener."""
 
     async def main() -> None:
         begun = asyncio.Event()
@@ -97,7 +100,7 @@ def send(nameserver: Process, topic: str, count: int) -> set[bytes]:
 
 
 class FailsFirst:
-    """A listener whose first calls end by ``how``: more of them than there are workers."""
+    """A listener whose first six calls call ``how`` to fail. There are fewer than six workers."""
 
     def __init__(self, how: Callable[[object], object]) -> None:
         self.how = how

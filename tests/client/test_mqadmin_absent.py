@@ -1,6 +1,7 @@
-"""Subcommands of RocketMQ's tool that ours lacks: the error says what to do instead, and the docs list them.
+"""Subcommands of RocketMQ's mqadmin that our mqadmin does not have.
 
-``python -m tests.client.test_mqadmin_absent`` writes the table.
+The error says what to do instead, and the docs list these subcommands.
+``python -m tests.client.test_mqadmin_absent`` writes the table in the docs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ END: Final = "<!-- end of absent subcommands -->\n"
 
 
 def lacking() -> dict[str, tuple[str, ...]]:
-    """Return the subcommands that ours lacks, by name, each with the releases that have it."""
+    """Return the names of the subcommands that our mqadmin lacks, each with the releases that have it."""
     found: dict[str, tuple[str, ...]] = {}
     for release in RELEASES:
         names = {option.program.removeprefix("mqadmin ") for option in recorded_options(release)}
@@ -31,7 +32,7 @@ def lacking() -> dict[str, tuple[str, ...]]:
 
 
 def spellings() -> list[str]:
-    """Return every name by which RocketMQ's tool finds these, and other cases of some."""
+    """Return every name of these subcommands in RocketMQ's mqadmin, and two names in another letter case."""
     aliases = [
         option.alias
         for release in RELEASES
@@ -48,7 +49,7 @@ def run(*argv: str) -> tuple[int, str, str]:
 
 
 def parts(line: str) -> tuple[str, str]:
-    """Split a line into the reason and what to do instead."""
+    """Split an error line into two parts: the reason, and the advice on what to do instead."""
     reason, mark, instead = line.partition(": ")[2].rstrip("\n").partition("; instead: ")
     assert mark, line
     return reason, instead

@@ -1,4 +1,4 @@
-"""The subcommands of ACL 1.0 at a broker of ours that checks accounts: an admin's keys, and others."""
+"""Subcommands for ACL 1.0 at a broker that checks accounts: with an admin's keys, and with other keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOOLS = "accessKey: {}\nsecretKey: {}\n"
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Process]:
-    """A broker that checks accounts, and the keys of its admin."""
+    """Run a broker that checks accounts; write files with the keys of its admin and of another account."""
     file = tmp_path / "plain_acl.yml"
     file.write_text(ACCOUNTS)
     (tmp_path / "admin.yml").write_text(TOOLS.format("admins-of-all", "secret-of-admins"))
@@ -55,7 +55,7 @@ def test_an_admin_makes_shows_and_deletes_accounts(broker: Process, tmp_path: Pa
     assert (code, err) == (0, "")
     assert "  accessKey         : made-by-admin\n" in out
     assert "  topicPerms        : [Orders=SUB]\n" in out
-    for keys in ("made", None):  # nobody's, and those of an account that is no admin
+    for keys in ("made", None):  # ``made`` has the keys of an account that is no admin; None has no keys
         code, out, err = run("updateAclConfig", *made, keys=keys)
         assert (code, out, err.count("\n")) == (1, "", 1)
         begin = f"mqadmin updateAclConfig: account not changed at 1 of 1: {broker.addr}: CODE: 1 DESC: "

@@ -10,7 +10,7 @@ import pytest
 from routekeeper.client.mqadmin.__main__ import main
 
 NOBODY: Final = "127.0.0.1:1"
-"""An address at which nobody listens: refusals come before the connection."""
+"""Address at which no server listens. mqadmin must refuse a wrong value before it connects to a server."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""For the same answers, our mqadmin prints the same about brokers, groups and messages as Apache's."""
+"""Our mqadmin prints the same about brokers, groups and messages as Apache's, if it gets the same answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASES = {
 }
 
 
-#: Runs that Apache's tool ends with 0 and ours with 1 and one line that says why.
+#: Recorded commands that end with code 0 in Apache's tool. Ours ends with code 1 and one line: the reason.
 FAILS: Final = {
     "updateSubGroup-nowhere": "Give -b or -c",
     "updateBrokerConfig-nowhere": "Give -b or -c",
@@ -35,24 +35,28 @@ FAILS: Final = {
     "deleteExpiredCommitLog-unknown": "no master in cluster 'NoCluster'",
     "getConsumerConfig-unknown": "no broker knows group 'NoSuchGroup'",
     "queryMsgByOffset-beyond": "no message at offset 99: OFFSET_ILLEGAL, the queue has offsets 0 to 3",
-    # Apache's tool uses -c of these only for light message queues; the recorded cluster does not exist
+    # In these two commands, Apache's tool uses -c only for light message queues, so it ignored the recorded
+    # cluster, which does not exist.
     "consumerProgress-c": "no master in cluster 'Golden' has topic 'Golden'",
     "resetOffsetByTime-c": "no master in cluster 'Golden' has topic 'Golden'",
 }
-#: Commands whose recording also answers an additional query of ours: was the setting stored?
+#: Commands after which our tool asks the broker whether it stored the setting. Apache's tool does not ask, so
+#: the recording of the command lacks this answer. The value names another command whose recording has it.
 LENDERS: Final = {"updateSubGroup-orderly": "getConsumerConfig", "updateSubGroup-policy": "getConsumerConfig"}
-#: Apache's tool reads and writes each queue's offset itself, ours has the broker do it.
+#: To clone offsets, our tool sends one request (code 314) to the broker. Apache's tool reads the offsets and
+#: writes each of them (code 15).
 CLONE_GROUP_OFFSET: Final = 314
 UPDATE_CONSUMER_OFFSET: Final = 15
 VIEW_MESSAGE_BY_ID: Final = 33
-#: Tables that Apache prints in the order of a hash table.
+#: Beginnings of the names of those cases in which Apache's tool prints a table in the order of a hash table.
 UNORDERED: Final = ("getBrokerConfig-",)
 
 
 def replayed(case: dict[str, Any], their_broker: str, new_peer: Callable[..., Any]) -> tuple[int, str, str]:
     """Run a case at a peer that answers as Apache's servers did.
 
-    It gives the first answer to the most similar recorded request; each once, if there are several.
+    The peer gives the recorded answer to the most similar request. If several requests are equally similar,
+    the peer gives the answer to the first of them, and then removes this answer.
     """
     peer = new_peer()
     release = next(name for name, addr in BROKERS.items() if addr == their_broker)
@@ -95,9 +99,9 @@ def replayed(case: dict[str, Any], their_broker: str, new_peer: Callable[..., An
 
 
 def last_message(release: str) -> dict[str, Any]:
-    """Return the answer to a question for the last message by its place.
+    """Return an answer to a request for the last message by its log offset, in the form of a recording.
 
-    That request did not pass the recording proxy; the bytes are those of an answer to a pull.
+    The recording proxy did not see that request. So the bytes of the message come from an answer to a pull.
     """
     (pull,) = (asked for asked in CASES[release, "printMsg"]["asked"] if asked["code"] == 11)
     body, start = base64.b64decode(pull["answer_body"]), 0
@@ -108,23 +112,25 @@ def last_message(release: str) -> dict[str, Any]:
 
 
 def moved(message_id: str, addr: str) -> str:
-    """Return the id of the same place at another address."""
+    """Return the id of a message with the same log offset, but with another broker address."""
     host, _, port = addr.rpartition(":")
     return bytes(map(int, host.split("."))).hex().upper() + f"{int(port):08X}" + message_id[16:]
 
 
 def comparable(text: str, name: str) -> list[str]:
-    """Return the lines of an output; mask parts that cannot be equal, or differ on purpose."""
-    # Apache's tool writes the body to a file and names it, ours prints it; printed with -f, both have it
+    """Return the lines of an output. Replace parts that cannot be equal, or that differ on purpose."""
+    # Apache's tool writes a message's body to a file and prints the file's name. Our tool prints the body.
+    # With -f, both tools print the body.
     text = re.sub(r"^Message Body( Path)?: +(?!three$|one$).*\n", "", text, flags=re.MULTILINE)
     if "queryMsg" in name and not name.endswith("-f"):
         text = re.sub(r"^Message Body: .*\n", "", text, flags=re.MULTILINE)
     text = text.replace("]MessageTrack", "]\nMessageTrack")
-    # why a track is not known, Apache's tool says by a stack trace
+    # If a message's track is unknown, Apache's tool prints a stack trace as the reason.
     text = re.sub(r"(trackType=UNKNOWN, exceptionDesc=)[^\]]*\]", r"\1WHY]", text)
-    # a message names the store in which it is, and the broker that the recorded tool knew was a proxy of it
+    # A message contains the real address of its broker. The recorded tool knew this broker only by the
+    # address of the recording proxy, so that tool's text about the group's consumption differs from ours.
     text = re.sub(r"(consumerGroup=golden_group, )[^\]]*\]", r"\1WHAT]", text)
-    # ours prints each member's number of queues, Apache's names the file into which it wrote the answers
+    # Our tool prints each member's number of queues; Apache's prints the name of the file with the answers.
     text = re.sub(r"(?<=#Version             ).*", "LAST", text)
     text = re.sub(r"^(1 +\d+\.\S+ +V\S+ +).*", r"\1LAST", text, flags=re.MULTILINE)
     text = re.sub(r"(timestamp\(string\)\[now\], timestamp\(long\)\[)\d+", r"\1NOW", text)
@@ -138,7 +144,7 @@ def test_output_is_that_of_5_3_3(name: str, new_peer: Callable[..., Any]) -> Non
     code, out, err = replayed(case, BROKERS["5.3.3"], new_peer)
     if name in FAILS:
         check_failure(name, case, code, err)
-    elif case["stderr"]:  # Apache's tool then prints a stack trace, and ends with 0
+    elif case["stderr"]:  # Apache's tool printed a stack trace and ended with code 0; ours prints one line
         assert (code, len(err.splitlines())) == (1, 1)
         assert comparable(out, name) == comparable(case["stdout"], name) == []
     else:

@@ -1,4 +1,4 @@
-"""Subcommands for operators' daily work with our own nameserver and broker, and wrong input."""
+"""Test mqadmin's subcommands for daily work at our own nameserver and broker, also with invalid input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.client.producer import Message
 from tests.signals import inherited
 
-#: Columns of a row of a table, with any number of blanks between them.
+#: Separator between two columns in a line of a printed table: two or more blanks.
 ROW = re.compile(r"\s{2,}")
 
 
@@ -68,7 +68,8 @@ def test_messages_of_one_queue_are_printed_and_counted_by_tag(
     assert lines[4:] == [f"Tag: {'A':<30} Count: 2", f"Tag: {'B':<30} Count: 1"]
     lines = good(nameserver, *command, "-p", "true", "-s", "B").splitlines()
     assert [line.endswith("BODY: NOT PRINT BODY") for line in lines] == [True]
-    assert good(nameserver, *command, "-p", "true", "-e", "1") == ""  # nothing was stored before 1970
+    # "-e 1" ends the search at 1 ms after the start of 1970. All messages were stored after this time.
+    assert good(nameserver, *command, "-p", "true", "-e", "1") == ""
     assert len(good(nameserver, *command, "-p", "true", "-b", "1").splitlines()) == 4
 
 
@@ -108,7 +109,9 @@ class Running:
     """A subcommand that runs until SIGINT."""
 
     def __init__(self, nameserver: Any, *argv: str) -> None:
-        with inherited(signal.SIGINT, signal.SIG_DFL):  # a script in the background has it ignored
+        # Reset SIGINT to its default action. A shell makes its background jobs ignore SIGINT, and the child
+        # processes of a job inherit this setting: without the reset, the subcommand might ignore SIGINT.
+        with inherited(signal.SIGINT, signal.SIG_DFL):
             self.popen = subprocess.Popen(
                 [sys.executable, "-m", "routekeeper.client.mqadmin", *argv, "-n", nameserver.addr],
                 stdout=subprocess.PIPE,
@@ -121,7 +124,7 @@ class Running:
         return self.popen.stdout.readline()
 
     def lines_until(self, end: str) -> list[str]:
-        """Return the lines up to one that holds a text."""
+        """Return the lines up to and including the first line that contains the text ``end``."""
         found = [self.line()]
         while found[-1] and end not in found[-1]:
             found.append(self.line())
@@ -129,7 +132,7 @@ class Running:
         return found
 
     def interrupt(self) -> tuple[int, str]:
-        """Return the exit code, and the output after the interrupt."""
+        """Send SIGINT; return the exit code and the output on stderr."""
         self.popen.send_signal(signal.SIGINT)
         _, err = self.popen.communicate(timeout=20)
         return self.popen.returncode, err
@@ -137,7 +140,7 @@ class Running:
 
 @pytest.fixture
 def start(nameserver: Any) -> Iterator[Callable[..., Running]]:
-    """Start subcommands; the test's end stops them."""
+    """Return a function that starts subcommands. The fixture kills them when the test ends."""
     started: list[Running] = []
 
     def begin(*argv: str) -> Running:
@@ -294,7 +297,7 @@ def test_exports_are_printed_and_written_only_where_asked(
         assert list(written) == list(shown)
     configs = json.loads((tmp_path / "configs" / "deep" / "configs.json").read_text())
     assert configs["clusterScale"] == {"namesrvSize": 1, "masterBrokerSize": 1, "slaveBrokerSize": 0}
-    # 4.9.7's exportConfigs ends with an error if a broker lacks one of its 16 settings
+    # 4.9.7's exportConfigs fails if a broker lacks one of the 16 settings that the command exports.
     assert len(configs["brokerConfigs"]["broker-a"]) == 16
     assert configs["brokerConfigs"]["broker-a"]["brokerClusterName"] == "DefaultCluster"
     metadata = json.loads((tmp_path / "metadata" / "deep" / "metadata.json").read_text())
@@ -333,7 +336,7 @@ def test_an_export_that_cannot_be_written_says_so(nameserver: Any, broker: Any, 
     )
 
 
-# HA, and what is wrong -----------------------------------------------------------------------------
+# High availability (HA), and invalid input ---------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Subcommands for operators' daily work at scripted brokers that fail, and their pure parts."""
+"""Test subcommands for operators' daily work at scripted brokers that fail. Test pure functions directly."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ NAMES = ("broker-a", "broker-b", "broker-c")
 
 
 class Cluster:
-    """Three scripted brokers of one cluster; the first is the nameserver, too.
+    """Three scripted brokers of one cluster; the first broker is the nameserver, too.
 
     Attributes:
-        answers: What all brokers answer to a request; by default success.
-        of_b: What broker-b answers instead.
+        answers: Function that makes every broker's answer to a request. By default, the answer is success.
+        of_b: Function that makes broker-b's answers. None: ``answers`` makes these answers, too.
     """
 
     def __init__(self, new_peer: Callable[[], Any]) -> None:
@@ -97,7 +97,7 @@ CHANGES = {
 
 
 def with_topics(request: RemotingCommand) -> RemotingCommand:
-    """Answer as a broker that has the topic of the file."""
+    """Answer like a broker that has topic A already; the topic file of the test names topic A."""
     if request.code == RequestCode.GET_ALL_TOPIC_CONFIG:
         table = {"A": {"topicName": "A", "readQueueNums": 16, "writeQueueNums": 16, "perm": 6}}
         return request.reply(body=json.dumps({"topicConfigTable": table}).encode())
@@ -135,7 +135,8 @@ def test_a_change_goes_on_after_a_broker_that_fails_and_names_it(
 def test_a_list_of_which_a_broker_leaves_out_the_changed_ones_is_sent_again(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    # RocketMQ 5.3 answers success and does nothing if one of a list is unchanged
+    # If one topic of the sent list is unchanged, RocketMQ 5.3 answers success but changes no topic of the
+    # list.
     table: dict[str, Any] = {"Old": {"topicName": "Old"}}
 
     def answer(request: RemotingCommand) -> RemotingCommand:
@@ -195,7 +196,8 @@ def test_many_brokers_are_asked_within_one_time(new_peer: Any) -> None:
     with Client(ClientConfig(nameservers=(new_peer().addr,))) as client:
         context = Context(name="x", nameservers=(), client=client, out=io.StringIO(), err=io.StringIO())
         found, failures = ask_together(context, places, ask, within_s=2.0)
-    assert [*found, *failures] == places  # each of them once, in their order
+    # each broker appears once, in the order of the list
+    assert [*found, *failures] == places
     assert found
     assert {str(error) for error in failures.values()} == {"not asked, because the limit of 2 s was over"}
     assert max(waited) <= 2.0
@@ -447,7 +449,7 @@ def test_an_offset_that_was_moved_is_told_in_rocketmqs_words() -> None:
     )
 
 
-# HA and means --------------------------------------------------------------------------------------
+# High availability (HA) and mean values ------------------------------------------------------------
 
 
 def test_slaves_and_masters_of_others_are_shown() -> None:

@@ -1,4 +1,4 @@
-"""For the bytes of Apache's servers, our mqadmin prints the same as Apache's 5.3.3."""
+"""From the same bytes of Apache's servers, our mqadmin prints the same text as Apache's mqadmin 5.3.3."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def recorded(name: str) -> str:
 
 
 def apaches(name: str) -> list[str]:
-    """Return the arguments of a recorded run, without its nameserver's address."""
+    """Return the arguments of a recorded run, without the address of its nameserver."""
     args = list(CASES[name]["args"])
     if "-n" in args:
         position = args.index("-n")
@@ -116,7 +116,10 @@ def test_overview_lists_subcommands_in_apaches_layout() -> None:
 
 @pytest.fixture
 def apache(new_peer: Callable[..., Any], golden_5: Any) -> str:
-    """Address of a peer that answers as Apache's nameserver and broker did, under the recorded addresses."""
+    """Return the address of a peer whose answers are recordings of Apache's nameserver and broker.
+
+    The peer puts its own address in place of the recorded nameserver's address.
+    """
     peer = new_peer()
 
     def answer(request: Any) -> Any:
@@ -129,7 +132,7 @@ def apache(new_peer: Callable[..., Any], golden_5: Any) -> str:
 
 
 def masked(text: str, addr: str = "") -> str:
-    """Mask values that differ between runs: ids, ports, instants."""
+    """Mask values that differ between runs: ids, addresses, times."""
     if addr:
         text = text.replace(addr, "ADDR")
     text = text.replace("127.0.0.1:10921", "ADDR").replace("127.0.0.1:9877", "ADDR")
@@ -160,7 +163,8 @@ def test_output_is_apaches(name: str, apache: str) -> None:
     argv = [apache if arg == "127.0.0.1:10921" else arg for arg in apaches(name)]
     code, out, err = run(*argv, namesrv=apache)
     assert (code, err) == (0, "")
-    # columns are padded by the length of an address; its own length differs by the port only
+    # mqadmin pads columns by the length of the address, which depends on the port number. So compare without
+    # padding.
     shape = re.compile(r"(ADDR\}?) +")
     assert shape.sub(r"\1 ", masked(out, apache)) == shape.sub(r"\1 ", masked(recorded(name)))
 

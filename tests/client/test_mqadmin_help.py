@@ -1,4 +1,4 @@
-"""Options and descriptions of the subcommands about brokers, groups and messages: those of Apache's tool."""
+"""Our subcommands about brokers, groups and messages have the options and help texts of Apache's tool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from routekeeper.client.mqadmin.__main__ import COMMANDS, main
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden" / "mqadmin"
-#: Recorded descriptions by release and subcommand.
+#: Descriptions that Apache's tool printed, recorded by release and subcommand.
 HELPS = {
     release: {
         case["args"][1]: case["stdout"]
@@ -21,9 +21,10 @@ HELPS = {
     }
     for release in ("4.9.7", "5.3.3")
 }
-#: Ours needs no topic if a message id is enough; 4.9's tool has no such option.
+#: Our subcommands for which the topic (-t) is optional, because a message id is enough. 5.3's tool requires
+#: -t; 4.9's subcommand has no option -t.
 TOPIC_OPTIONAL = ("queryMsgById",)
-#: Options of 4.9's tool with another meaning in 5.3's, which ours follows.
+#: Options of 4.9's tool that mean something else in 5.3's tool. Our tool uses the meaning of 5.3.
 GIVEN_UP = {("resetOffsetByTime", "c", "cplus")}
 
 

@@ -1,4 +1,4 @@
-"""If one broker does not answer, a subcommand prints the others' answers, names it, and ends with 1."""
+"""If a broker does not answer, mqadmin prints the other answers and an error, and exits with 1."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ MESSAGE: Final = encode_message(
         topic="T", queue_id=0, body=b"x", properties=encode_properties({"KEYS": "K", "UNIQ_KEY": "U"})
     )
 )
-#: Request to two answers: of a broker with data, and of one without.
+#: Scripted answers by request. The first value is the body that a broker with data answers. The second and
+#: third values are the code and the remark that a broker without data answers.
 ANSWERS: Final = {
     RequestCode.QUERY_MESSAGE: (MESSAGE, ResponseCode.QUERY_NOT_FOUND, "can not find message"),
     RequestCode.GET_PRODUCER_CONNECTION_LIST: (
@@ -40,7 +41,8 @@ ANSWERS: Final = {
         "The stats <TOPIC_PUT_NUMS> <T> not exist",
     ),
 }
-#: Command line, its request to each broker, and a text that it prints for one broker's answer.
+#: Subcommands that ask every broker, by name. The values are the subcommand's options, the code of its
+#: request to each broker, and a text that the output contains if one broker answers with data.
 ASKING: Final = {
     "queryMsgByKey": (("-t", "T", "-k", "K"), RequestCode.QUERY_MESSAGE, "U "),
     "queryMsgByUniqueKey": (("-t", "T", "-i", "U"), RequestCode.QUERY_MESSAGE, "Message Body:"),
@@ -55,12 +57,12 @@ ASKING: Final = {
 
 
 class Brokers:
-    """Three scripted brokers of topic T, the first of which is the nameserver, too.
+    """Three scripted brokers of topic T; the first broker is the nameserver, too.
 
     Attributes:
-        failing: The broker that refuses brokers' requests.
-        masterless: The broker that has only a slave.
-        holders: Brokers with data.
+        failing: Name of the broker that refuses the requests of :data:`ANSWERS`.
+        masterless: Name of the broker that has only a slave.
+        holders: Names of the brokers with data.
     """
 
     def __init__(self, new_peer: Callable[[], Any]) -> None:
@@ -111,7 +113,8 @@ class Brokers:
 
     def run(self, *argv: str) -> tuple[int, str, str]:
         out, err = io.StringIO(), io.StringIO()
-        # An answer of this broker as a nameserver would be one of its own, too.
+        # broker-a is the nameserver, too: one script answers the requests for the nameserver and for the
+        # broker.
         code = main([argv[0], "-n", self.peers["broker-a"].addr, *argv[1:]], environment={}, out=out, err=err)
         return code, out.getvalue(), err.getvalue()
 
@@ -147,7 +150,8 @@ def test_answer_of_none_is_no_answer_that_there_is_nothing(command: str, brokers
     code, _, err = brokers.run(command, *words)
     assert code == 1
     assert f"broker {brokers.peers['broker-b'].addr}: CODE: 16 DESC: not today" in err
-    if command != "queryMsgById":  # it also prints the result for the id
+    # For an id, queryMsgById prints a second line on stderr: the result of the search.
+    if command != "queryMsgById":
         assert len(err.splitlines()) == 1
 
 

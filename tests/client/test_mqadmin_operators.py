@@ -1,4 +1,4 @@
-"""Daily work of operators, by our mqadmin at our own nameserver and broker."""
+"""Daily work of operators with our mqadmin at our own nameserver and broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from routekeeper.client.queue_reader import ReceivedMessage
 from routekeeper.remoting.bodies import ConsumerConnection, MessageQueue, SubscriptionData
 from tests.ports import free_addresses
 
-#: The subcommands of Apache's tool that concern brokers, groups and messages, and that ours has.
+#: Subcommands about brokers, groups and messages that both Apache's tool and our tool have.
 ASKED = (
     *("consumerProgress", "consumerConnection", "producerConnection", "brokerStatus"),
     *("updateSubGroup", "deleteSubGroup", "resetOffsetByTime", "skipAccumulatedMessage"),
@@ -284,7 +284,8 @@ def test_members_and_producers_are_shown(tool: Tool, broker: Any, eventually: Ca
         query = ("queryMsgById", "-i", sent.offset_message_id)
         track = "MessageTrack [consumerGroup=seen, trackType={}, exceptionDesc={}]"
         eventually(lambda: track.format("CONSUMED", "null") in tool.ok(*query), "the offset is at the broker")
-        # connected members get their new offsets
+        # The members of the group are connected, so the broker notifies them of the reset. The members then
+        # continue at the new offsets.
         tool.ok("resetOffsetByTime", "-g", "seen", "-t", tool.topic, "-s", "0")
         eventually(lambda: len(seen) == 2, "consumed again")
     assert "'seen'" in tool.fails("consumerStatus", "-g", "seen")
@@ -328,7 +329,7 @@ def test_topics_and_brokers_are_changed(tool: Tool, broker: Any, eventually: Cal
     for name in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
         for target in (("-b", broker.addr), ("-c", "DefaultCluster"), ()):
             assert tool.ok(name, *target) == "success\n"
-        (addr,) = free_addresses(1)  # nobody listens there
+        (addr,) = free_addresses(1)  # no server listens at this address
         code, out, err = tool.run(name, "-b", addr)
         assert (code, out, addr in err) == (1, "false\n", True)
 
@@ -361,7 +362,8 @@ def test_a_member_consumes_a_message_on_demand(
         assert "'Elsewhere'" in tool.fails(*progress, "-c", "Elsewhere")
     assert "give -g" in tool.fails("consumerProgress", "-s", "true")
     assert "belong together" in tool.fails("queryMsgById", "-i", sent["offsetMsgId"], "-g", "direct")
-    # there is no message at the id's place, so it is searched as a unique id
+    # The commit log has no message at the position that this id contains, so mqadmin searches for a message
+    # with this unique id.
     assert "Message Body:" in tool.ok("queryMsgById", "-t", tool.topic, "-i", sent["msgId"])
 
 

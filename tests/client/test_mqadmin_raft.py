@@ -88,10 +88,12 @@ def start(stack: ExitStack, root: Path, raft: str, peers: list[str], *more: str)
                 ",".join(peers),
             ),
             *("--listen", "127.0.0.1:0", "--http", http, "--data", str(root), *more),
+            # The timeout is longer than the default: the leader must not change during a test, even on a busy
+            # machine.
             *(
                 "--election-timeout-ms",
                 "2000",
-            ),  # the leader must not change during a test, even on a busy machine
+            ),
         ],
         stdout=subprocess.PIPE,
         stderr=log,
@@ -226,7 +228,8 @@ def test_change_asked_of_a_follower_is_done_by_the_leader(group: Group) -> None:
 def test_leader_that_is_not_among_the_addresses_is_named(group: Group) -> None:
     follower, leader = group.followers()[0], group.leader()
     code, out, err = mqadmin("snapshotSave", "-a", follower.http, "-k", str(group.token))
-    if code == 0:  # any member saves its own state
+    # A follower, too, can save a snapshot, because each member saves its own state.
+    if code == 0:
         assert follower.http in out
         return
     code, out, err = mqadmin("transferLeader", "-a", follower.http, "-k", str(group.token))
@@ -359,7 +362,9 @@ def test_routes_of_a_group_are_equal_and_a_drifted_one_is_told_apart(
     code, out, err = mqadmin("routeDiff", "--http", group.http)
     assert (code, err) == (0, "")
     assert out.endswith("the route tables of 3 name servers are equal\n")
-    http = nameserver.facts["http"]  # independent, and a broker reports there alone
+    # The broker registers only at this independent nameserver, so the group's route tables do not list the
+    # broker.
+    http = nameserver.facts["http"]
     code, out, err = mqadmin("routeDiff", "--http", f"{group.members[0].http};{http}")
     assert (code, err) == (1, "")
     member = group.members[0].http

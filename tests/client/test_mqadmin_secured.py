@@ -1,4 +1,4 @@
-"""mqadmin at servers that demand TLS and signatures: its options, tools.yml and its errors."""
+"""mqadmin at servers that require TLS and signatures: TLS options, keys in tools.yml, and error messages."""
 
 from __future__ import annotations
 
@@ -153,7 +153,10 @@ def test_https_with_an_unknown_authority_is_refused(
 
 @pytest.fixture
 def secured_member(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A raft group of one with TLS at both ports and one account; the parts of its ready line."""
+    """Run a raft group of one member, with TLS at both ports and with one account.
+
+    Yield the values in the member's ready line.
+    """
     (raft,) = free_addresses(1)
     shown = (pem("member"), key("member"))
     flags = ["--mode", "raft", "--raft", raft, "--peers", raft, "--data", str(tmp_path / "data")]

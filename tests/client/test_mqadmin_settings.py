@@ -1,4 +1,4 @@
-"""Changes by mqadmin: settings that a broker must not change, and group settings that it stores."""
+"""Changes by mqadmin: broker settings that must not be changed, and group settings that a broker stores."""
 
 from __future__ import annotations
 

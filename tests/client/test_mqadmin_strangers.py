@@ -1,4 +1,4 @@
-"""Attacks of strangers on an operator through mqadmin: on the terminal, on lines, on the token."""
+"""Attacks through mqadmin: names that control the terminal or forge output lines, and theft of the token."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def run(*argv: str, namesrv: str = "") -> tuple[int, str, str]:
 
 @pytest.fixture
 def evil(new_peer: Callable[..., Any]) -> str:
-    """Address of a nameserver and broker with names that would control a terminal."""
+    """Return the address of a peer that acts as nameserver and broker.
+
+    The names that the peer answers contain control codes for a terminal.
+    """
     peer = new_peer()
     data = BrokerData(cluster=EVIL, broker_name=EVIL, broker_addrs={0: peer.addr, 1: EVIL})
 
@@ -91,7 +94,10 @@ def test_names_of_strangers_neither_steer_the_terminal_nor_forge_lines(argv: lis
 
 
 class Page(http.server.BaseHTTPRequestHandler):
-    """Answers every request by the server's ``answer``, a status and headers; records the requests."""
+    """Answers every request with the status and headers of the attribute ``answer`` of the server.
+
+    The server's list ``asked`` gets the headers of each request.
+    """
 
     def _answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))

@@ -1,4 +1,4 @@
-"""Words that belong to no option cause a warning for reads, and are refused for changes."""
+"""Words that belong to no option: reading subcommands warn about them, changing subcommands refuse them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ CHANGING = {
     *("updateAclConfig", "deleteAclConfig", "updateGlobalWhiteAddr"),
     *("sendMessage", "addMember", "removeMember", "transferLeader", "snapshotSave", "snapshotRestore"),
 }
-"""Subcommands that change something, or write a file."""
+"""Subcommands that change data on a server or write a file."""
 
 
 def required(command: Command) -> list[str]:
-    """Return a command line with all options that the subcommand needs."""
+    """Return a command line with all options that the subcommand requires."""
     groups: set[str] = set()
     argv = []
     for option in command.all_options:

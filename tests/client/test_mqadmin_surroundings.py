@@ -1,4 +1,4 @@
-"""Programs with an unusual terminal, unusual arguments or an unhealthy group."""
+"""mqadmin and the servers with an unusual terminal, unusual arguments or a group without a leader."""
 
 from __future__ import annotations
 

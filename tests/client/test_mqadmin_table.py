@@ -1,6 +1,6 @@
 """The table of test runs in docs/protocol-differences.md matches the tests.
 
-``python -m tests.client.test_mqadmin_table`` writes it.
+``python -m tests.client.test_mqadmin_table`` writes the table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEADER: Final = (
 
 
 def live_runs() -> dict[str, list[str]]:
-    """Return the names of live runs by subcommand."""
+    """Return the names of the test runs against running servers, by subcommand."""
     found: dict[str, list[str]] = {name: [] for name in ASKED}
     for line in (ONLINE + RESETTING + OFFLINE).strip().splitlines():
         name, _, words = line.partition("|")
@@ -35,7 +35,7 @@ def live_runs() -> dict[str, list[str]]:
 
 
 def how(runs: Iterable[str]) -> str:
-    """Return the compared parts of the live runs."""
+    """Return a text for the table: the parts of the output that the given runs compare."""
     notes = []
     if any(run in TABLES for run in runs):
         notes.append("names only, those that ours tells")

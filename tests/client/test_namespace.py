@@ -1,4 +1,4 @@
-"""Namespaces: stored names have the prefix, and users never see it."""
+"""Namespaces: stored names have the namespace as a prefix, and users never see the prefix."""
 
 from __future__ import annotations
 

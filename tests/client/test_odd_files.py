@@ -1,4 +1,4 @@
-"""Paths that are no regular files: client and mqadmin report that, without waiting."""
+"""Paths that are not regular files: the client and mqadmin report an error at once instead of waiting."""
 
 from __future__ import annotations
 

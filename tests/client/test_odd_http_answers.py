@@ -1,4 +1,4 @@
-"""HTTP servers that answer with odd JSON, too much, or a byte at a time: mqadmin ends with one line."""
+"""HTTP servers that answer with odd JSON, too many bytes, or very slowly: mqadmin prints one error line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ Send = Callable[[socket.socket, str], None]
 
 @pytest.fixture
 def stranger() -> Iterator[Callable[[Send], str]]:
-    """Return ``stranger(send)``: the address of a server that reads a request and lets ``send`` answer."""
+    """Yield ``stranger(send)``: a function that starts a server and returns the server's address.
+
+    The server calls ``send`` to answer each request.
+    """
     listeners: list[socket.socket] = []
     ended = threading.Event()
 
@@ -48,7 +51,9 @@ def stranger() -> Iterator[Callable[[Send], str]]:
                 send(connection, head.split()[1].decode().partition("?")[0])
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(65536):
-                    pass  # closed with a request's body unread, the connection is reset, and the answer lost
+                    # Read until the client closes: closing with unread bytes resets the connection, and the
+                    # client loses the answer.
+                    pass
 
         threading.Thread(target=accept, daemon=True).start()
         return f"127.0.0.1:{listener.getsockname()[1]}"
@@ -110,7 +115,8 @@ COMMANDS = {
     "snapshotSave": (),
     "snapshotRestore": ("-f", "IMAGE"),
 }
-#: Answers whose content a command does not need: a success means that the change is done.
+#: Odd answers to a subcommand that changes data. They still mean success, because the subcommand needs only
+#: the HTTP status and any valid JSON object.
 OBJECTS = set(ODD) - {"deep", "deep object", "list", "null", "nothing", "no text", "cut", "NaN"}
 CHANGES = set(COMMANDS) - {"raftStatus", "explainRoute", "routeDiff"}
 FINE = {
@@ -184,7 +190,8 @@ def dripping(first: bytes, drop: bytes) -> Send:
     def send(connection: socket.socket, path: str) -> None:
         connection.sendall(first)
         for _ in range(300):
-            time.sleep(0.05)  # the server's own pace
+            # The test is about a server that answers slowly.
+            time.sleep(0.05)
             connection.sendall(drop)
 
     return send

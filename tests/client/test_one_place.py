@@ -1,4 +1,4 @@
-"""Rules on names, addresses and properties are defined in one place, and both sides use it."""
+"""Each rule on names, addresses or properties is defined in one file, which client and broker both use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from routekeeper.remoting.bounds import is_address
 from routekeeper.remoting.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 
 ROOT = Path(__file__).resolve().parents[2]
-#: A text from each rule, and the only file that may contain it.
+#: For each rule: a text from the code of the rule, and the only file that may contain the text.
 PLACES = {
     "%|a-zA-Z0-9_-": {"remoting/names.py"},
     '\\x01"': {"remoting/message.py"},

@@ -1,4 +1,4 @@
-"""Users' properties: reserved names are refused, and a forwarded message does not have them."""
+"""Reserved names of message properties: users cannot set them, and forwarded messages do not have them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.message import StoredMessage, encode_properties
 from tests.client.conftest import Process
 
-#: Source: MessageConst.STRING_HASH_SET, RocketMQ 5.3.3.
+#: Property names that users must not set. Source: MessageConst.STRING_HASH_SET, RocketMQ 5.3.3.
 RESERVED = (
     *("1ST_POP_TIME", "ARRIVE_TIME", "BORN_TIMESTAMP", "BUYER_ID", "CLUSTER", "CONSUME_START_TIME"),
     *("CORRECTION_FLAG", "CORRELATION_ID", "DELAY", "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC"),

@@ -1,4 +1,4 @@
-"""Changes at several queues or brokers: failed ones are named, and do not prevent the others."""
+"""Changes at several queues or brokers: an error names the changes that failed; the others are still made."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ REFUSED = ResponseCode.NO_PERMISSION
 
 
 class Brokers:
-    """Scripts three brokers of two queues each, of which the first is the nameserver, too.
+    """Three scripted brokers with two queues each; the first broker is the nameserver, too.
 
     Attributes:
-        stored: Offsets that were stored, by broker name and queue id.
-        refusing: Names of brokers that refuse changes.
-        silent: Names of brokers that do not answer them.
-        topics: Names of brokers that have made the topic.
+        stored: Offsets that the brokers stored, by broker name and queue id.
+        refusing: Names of brokers that refuse changes of offsets and topics.
+        silent: Names of brokers that do not answer such changes.
+        topics: Names of brokers that have created the topic.
     """
 
     def __init__(self, new_peer: Callable[[], Any], answers: Any, route_body: Callable[..., bytes]) -> None:
@@ -61,7 +61,8 @@ class Brokers:
             case RequestCode.QUERY_CONSUMER_OFFSET:
                 return request.reply(ext_fields={"offset": "0"})
             case RequestCode.PULL_MESSAGE:
-                return None  # held, as a long poll
+                # Do not answer: like a broker that waits for a new message (long polling).
+                return None
             case RequestCode.GET_BROKER_CLUSTER_INFO:
                 return request.reply(body=encode_cluster_info(self._clusters))
             case RequestCode.UPDATE_CONSUMER_OFFSET | RequestCode.UPDATE_AND_CREATE_TOPIC:
@@ -86,7 +87,10 @@ def brokers(new_peer: Any, answers: Any, route_body: Any) -> Brokers:
 
 
 def committing(core: ClientCore, mend: Callable[[], None] | None = None) -> Operation[None]:
-    """Commit offset 5 of all six queues; if that fails, repair the brokers and commit again."""
+    """Commit offset 5 of all six queues.
+
+    If the commit fails, call ``mend``, which repairs the brokers, and commit again.
+    """
     config = PullConsumerConfig(group="g", consume_from=ConsumeFrom.FIRST_OFFSET, auto_commit=False)
     consumer = PullConsumerCore(core, config, {"T": "*"})
     yield from consumer.start()

@@ -1,4 +1,4 @@
-"""Producers, pull consumers and admin of both clients, with our own nameserver and broker as processes."""
+"""Producers, pull consumers and admins of both clients (blocking and asyncio) at our own server processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def first(group: str, **values: Any) -> PullConsumerConfig:
 
 @pytest.fixture
 def created(nameserver: Any, broker: Any, eventually: Callable[..., None]) -> Callable[..., None]:
-    """Return ``created(topic, queues)``: creates a topic and waits for its route."""
+    """Return ``created(topic, queues)``: a function that creates a topic and waits for its route."""
 
     def create(topic: str, queues: int = 1) -> None:
         with Client(settings(nameserver)) as started:
@@ -93,7 +93,8 @@ def test_a_pull_consumer_is_iterated_and_goes_on_where_it_ended(
                     break
         again = started.pull_consumer(first("iterating"), {"Iterated": "*"})
         with again:
-            # the fourth was returned and no other requested, so it is unknown whether it was consumed
+            # The loop ended when it had message 3. Only a request for message 4 would have confirmed message
+            # 3 as consumed, so the new consumer gets message 3 again.
             assert next(again).body == b"3"
             assert next(again).body == b"4"
             again.commit()
@@ -173,7 +174,8 @@ def test_seek_pause_and_resume_take_effect_at_once(nameserver: Any, created: Cal
         for number in range(4):
             sender.send(Message(topic="Sought", body=b"%d" % number), queue=zero)
         assert [next(consumer).body for _ in range(4)] == [b"0", b"1", b"2", b"3"]
-        # by now the next pull waits at the broker for up to 15 s: a seek does not wait for it
+        # The consumer's next pull is already at the broker, where it may wait for 15 s for a new message. A
+        # seek must take effect before this pull ends.
         consumer.seek(zero, 2)
         assert [message.body for message in consumer.poll(timeout_s=5.0)] == [b"2", b"3"]
         assert consumer.max_offset(zero) == 4
@@ -252,10 +254,11 @@ def test_a_broadcast_group_gives_everything_to_everybody_and_keeps_its_own_offse
         one.consume(config(0), {"Broadcast": "*"}, listen(0))
         eventually(lambda: b"late" in seen[0], "the late one")
     assert sorted(seen[0]) == sorted([*everything, b"late"]), "each once"
-    (tmp_path / "0.json").write_text('{"Broadcast@broker-a@0": 1}')  # the content is not what was written
+    (tmp_path / "0.json").write_text('{"Broadcast@broker-a@0": 1}')  # no client writes such content
     with Client(settings(nameserver)) as one:
         consumer = one.consume(config(0), {"Broadcast": "*"}, listen(0))
-        threading.Event().wait(1.0)  # nothing must happen, because a guess would skip or repeat messages
+        # The consumer must not start: with guessed offsets, it would skip or repeat messages.
+        threading.Event().wait(1.0)
         assert consumer.assigned == ()
 
 
@@ -403,7 +406,7 @@ def test_put_waits_for_room(new_peer: Any, answers: Any, route_body: Any) -> Non
         assert not third.is_alive()
 
 
-# All parts ---------------------------------------------------------------------------------------
+# Several admins, producers and pull consumers of one program ---------------------------------------
 
 
 def test_both_admins_have_every_operation() -> None:

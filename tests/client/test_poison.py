@@ -1,6 +1,6 @@
 """Messages that cannot be read or that every listener refuses.
 
-The queue goes on, and they become dead letters.
+The queue continues, and these messages become dead letters.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from routekeeper.remoting.fields import SendMessageFields
 from routekeeper.remoting.message import SYS_COMPRESSED, StoredMessage, encode_message, encode_properties
 from routekeeper.remoting.route import TopicConfig
 
-#: Bytes of a stored message before its body, both hosts with IPv4.
+#: Number of bytes of a stored message before its body, if both hosts have IPv4 addresses.
 RECORD_HEAD = 88
 QUEUE = MessageQueue(topic="T", broker_name="b", queue_id=0)
 
@@ -70,7 +70,7 @@ def test_where_no_end_can_be_found_the_messages_before_still_count() -> None:
 
 
 def test_a_head_that_claims_another_place_is_not_believed() -> None:
-    """Otherwise its offset would be committed, and the queue would go on from a wrong place."""
+    """A client that trusted a wrong offset in a message's head would commit this offset and skip messages."""
     bad = stored(10**9, sys_flag=SYS_COMPRESSED, properties="x")[:-1] + b"\xff"
     found, rest, _ = receive_all(stored(0) + bad + stored(2), QUEUE, first=0, end=3)
     assert offsets(found, ReceivedMessage) == [0]
@@ -135,7 +135,7 @@ def create(client: Client, broker: Any, topic: str, eventually: Callable[..., No
 
 
 def send_raw(client: Client, broker: Any, topic: str, body: bytes, sys_flag: int) -> None:
-    """Send a body unchanged, with a flag that may not fit."""
+    """Send a body unchanged, also if ``sys_flag`` is wrong, such as "compressed" for plain text."""
     fields = SendMessageFields(
         producer_group="raw",
         topic=topic,
@@ -155,7 +155,7 @@ def send_raw(client: Client, broker: Any, topic: str, body: bytes, sys_flag: int
 
 
 def dead(client: Client, group: str) -> Callable[[], bool]:
-    """Return whether a message of the group is in its dead letter queue."""
+    """Return a function that returns True if the group's dead letter queue has exactly one message."""
     queue = MessageQueue(topic=f"%DLQ%{group}", broker_name="broker-a", queue_id=0)
 
     def check() -> bool:
@@ -200,7 +200,7 @@ def test_a_message_that_cannot_be_inflated_stops_nothing_and_ends_among_the_dead
 
 
 def spoil_size(broker: Any, body: bytes) -> None:
-    """Overwrite the size of the stored message with this body, as a failing disk might."""
+    """Overwrite the size field of the stored message that has this body, as a failing disk might."""
     command = broker.popen.args
     directory = Path(command[command.index("--store") + 1]) / "commitlog"
     (log,) = (file for file in directory.iterdir() if file.name.isdecimal())

@@ -1,4 +1,4 @@
-"""Settings files from posts: comments after values, and servers that only their own machine can reach."""
+"""Settings files copied from web posts: comments after values, and servers that only local clients reach."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.client.conftest import Process
 pytestmark = [pytest.mark.one_core, pytest.mark.slow]
 
 PROGRAMS = ("nameserver", "broker")
-#: Settings with which a server does not use ports and folders of other tests.
+#: Options that keep a server away from the ports and directories of other tests.
 LOCAL = {
     "nameserver": ("--http", "off", "--data"),
     "broker": ("-n", "127.0.0.1:9", "--store"),
@@ -28,7 +28,10 @@ COMMENT = "a comment behind a value is part of the value: put it on a line of it
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., tuple[Process, Path]]]:
-    """Return ``start(program, *words)``: starts a server; returns it and its log."""
+    """Yield ``start(program, *words)``: a function that starts a server.
+
+    The function returns the server's process and the path of its log.
+    """
     started: list[Process] = []
 
     def begin(program: str, *words: str) -> tuple[Process, Path]:
@@ -43,7 +46,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., tuple[Process, Path]]]:
 
 
 def refused(program: str, text: str, folder: Path) -> str:
-    """Start a server with a settings file that it refuses; return its one line."""
+    """Start a server with a settings file that it refuses; return its one error line."""
     file = folder / "posted.conf"
     file.write_text(text)
     words = ("-c", str(file), *LOCAL[program], str(folder / "data"))
@@ -59,7 +62,7 @@ def refused(program: str, text: str, folder: Path) -> str:
     return line
 
 
-# Comments behind values --------------------------------------------------------------------------
+# Comments after values ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,7 @@ def test_a_value_that_is_taken_with_a_comment_is_named(
     eventually(lambda: named.search(log.read_text()) is not None, "it is named", within_s=20.0)
 
 
-# Only this machine -------------------------------------------------------------------------------
+# Servers that only clients on their own machine can reach ----------------------------------------
 
 
 def warnings(log: Path) -> list[str]:

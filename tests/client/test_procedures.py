@@ -1,4 +1,4 @@
-"""Procedures of docs/operations.md with its commands, on real processes that are killed."""
+"""Run the commands of docs/operations.md on real processes, some of which the test kills."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONDITION_S = 60.0
 
 
 class Nameserver:
-    """One nameserver, with the same wire and HTTP addresses after each restart."""
+    """One nameserver, with the same addresses for RocketMQ's protocol and HTTP after each restart."""
 
     def __init__(self, root: Path, number: int, token: Path, listen: str, http: str, raft: str) -> None:
         self.root, self.number, self.token = root, number, token
@@ -65,7 +65,8 @@ class Nameserver:
         self.start(
             *("--mode", "raft", "--raft", self.raft, "--peers", ",".join(peers)),
             *("--http-token-file", str(self.token), "--raft-secret-file", str(self.token)),
-            # Only a procedure may change the leader here, not a busy machine.
+            # The election timeout is long: only a procedure of the test, and not a busy machine, may change
+            # the leader.
             *("--election-timeout-ms", "2000", *flags),
         )
 
@@ -93,7 +94,7 @@ class Nameserver:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read()
-        except (OSError, http.client.HTTPException):  # it may end in the middle of its answer
+        except (OSError, http.client.HTTPException):  # the server may end in the middle of its answer
             return 0, None
 
     def status(self) -> dict[str, Any]:
@@ -108,7 +109,7 @@ class Nameserver:
         return self.get("/readyz")[0] == 200
 
     def routed(self) -> bool:
-        """Return whether a broker's default topic is known here."""
+        """Return True if this nameserver knows the broker's default topic."""
         code, body = self.get("/v1/topics?consistency=stale")
         return code == 200 and "TBW102" in body["topics"]
 
@@ -117,11 +118,11 @@ class Nameserver:
             return wire.invoke(self.listen, RemotingCommand.request(code, fields), timeout_s=CONDITION_S)
 
     def put(self, key: str, value: str) -> None:
-        """Write, and repeat it if there was no leader."""
+        """Write a value; repeat the write while there is no leader."""
         wait_until(lambda: self.ask(100, namespace="n", key=key, value=value).code == 0, f"{key} is written")
 
     def kv(self) -> str | None:
-        """Return the value, as soon as a read is not refused."""
+        """Return the value of key k. If the nameserver answers that it has no quorum, repeat the read."""
         answers: list[RemotingCommand] = []
 
         def granted() -> bool:
@@ -147,13 +148,13 @@ class Place:
         return [server.raft for server in self.servers]
 
     def admin(self, subcommand: str, *argv: str, http: str | None = None) -> str:
-        """Return what mqadmin prints."""
+        """Run a subcommand of mqadmin that must succeed; return its output."""
         code, out, err = self._admin(subcommand, *argv, http=http)
         assert (code, err) == (0, ""), err + out
         return out
 
     def said(self, subcommand: str, *argv: str, http: str | None = None) -> str:
-        """Return mqadmin's output on both streams, with any exit code."""
+        """Run a subcommand of mqadmin with any exit code; return its output on both streams."""
         _, out, err = self._admin(subcommand, *argv, http=http)
         return out + err
 
@@ -176,7 +177,7 @@ class Place:
 
 
 class Broker:
-    """A real broker that every nameserver knows."""
+    """A real broker that registers at every nameserver."""
 
     def __init__(self, place: Place, popen: subprocess.Popen[str]) -> None:
         self._popen = popen
@@ -185,7 +186,11 @@ class Broker:
         self._addr = words["listen"]
 
     def register(self) -> None:
-        """Make the broker register now, by setting its permission to the present value."""
+        """Make the broker register at once.
+
+        The request sets the broker's permission to the value that it already has. The broker registers after
+        each change of this setting, as RocketMQ's brokers do.
+        """
         request = RemotingCommand.request(25, {}, body=b"brokerPermission=6")
         with BlockingClient() as wire:
             assert wire.invoke(self._addr, request, timeout_s=CONDITION_S).code == 0
@@ -229,8 +234,9 @@ def broker_of(place: Place) -> Iterator[Broker]:
 class Readers:
     """Clients that know all nameservers and read a route again and again.
 
-    Each changes servers as RocketMQ's clients do: it asks another nameserver if one is down or refuses. A
-    read has failed if one answers with anything but the route, or none answers in :data:`CONDITION_S`.
+    Each client behaves like RocketMQ's clients: if one nameserver is down or refuses, the client asks another
+    nameserver. A read has failed if a nameserver answers with anything but the route, or if no nameserver
+    answers within :data:`CONDITION_S`.
     """
 
     def __init__(self, place: Place, count: int) -> None:
@@ -251,7 +257,7 @@ class Readers:
             thread.join()
 
     def until_more(self) -> None:
-        """Return when each has read a few times more."""
+        """Wait until each client has read the route five more times."""
         before = list(self._counts)
         wait_until(
             lambda: all(now >= then + 5 for now, then in zip(self._counts, before, strict=True)), "reads"
@@ -394,7 +400,8 @@ def test_full_disk_is_named_and_room_is_all_it_needs(place: Place) -> None:
     alone.start_member([alone.raft])
     wait_until(alone.ready, "it leads")
     assert alone.popen is not None
-    # The limit holds for all files of the process: its log must still fit, but the journal must not.
+    # The limit applies to each file that the process writes. The log still fits into the limit, but the
+    # journal needs more.
     used = len(alone.log().encode()) + 5_000
     _, hard = resource.prlimit(alone.popen.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(alone.popen.pid, resource.RLIMIT_FSIZE, (used, hard))
@@ -423,7 +430,8 @@ def test_machine_is_replaced_add_first_then_remove(place: Place) -> None:
     with ExitStack() as stack:
         stack.callback(lambda: new.end(kill=True))
         new.start_member([*place.peers, new.raft])
-        # Each member names the leader and its address: any of them may lead, the new one, too.
+        # The group may elect any member as its leader, even the new member. A member that does not lead
+        # answers with the leader's address.
         place.admin("addMember", "--address", new.raft, http=place.servers[2].http)
         wait_until(new.ready, "the new one is ready")
         assert old.popen is not None
@@ -485,7 +493,8 @@ def test_group_is_left_nameserver_by_nameserver_and_somebody_always_has_the_rout
             broker.register()
             wait_until(server.routed, "the broker reports to it")
             assert somebody_routes(place)
-        # Each nameserver gets its own registrations: the last one may not have reached all of them.
+        # Brokers register at each nameserver separately, so the last registration may not have reached all
+        # nameservers yet.
         wait_until(lambda: "are equal" in place.said("routeDiff"), "all hold the same routes")
         assert {server.get("/v1/status")[1]["mode"] for server in place.servers} == {"independent"}
 
@@ -493,7 +502,8 @@ def test_group_is_left_nameserver_by_nameserver_and_somebody_always_has_the_rout
 def test_rolling_restart_costs_no_read(place: Place) -> None:
     founded(place)
     with broker_of(place), Readers(place, 2) as readers:
-        # As the document advises, the leader comes last; only the leader may change meanwhile.
+        # Restart the leader last, as docs/operations.md advises. Then the leader changes only once, at this
+        # last restart.
         leads_last = sorted(place.servers, key=lambda server: server.status()["role"] == "leader")
         lives = [server.status()["boot_id"] for server in leads_last]
         for server in leads_last:

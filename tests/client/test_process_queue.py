@@ -1,4 +1,4 @@
-"""The window of messages between pulling and committing."""
+"""A consumer's buffer of messages that were pulled and whose offsets are not committed yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a program that closed no client: its messages arrive, or a line says how many did not."""
+"""A program ends without closing its client: its messages arrive, or a log line counts the lost messages."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def main():
 
 asyncio.run(main())
 """
-#: The program, and its expected exit code.
+#: Programs that end in different ways. The second value is the exit code that the test expects.
 PROGRAMS = {
     "falls off its end": (BLOCKING, 0),
     "forgets the client": (BLOCKING + "del client, producer\n", 0),
@@ -92,12 +92,12 @@ def run(folder: Path, program: str, addr: str, topic: str = "T") -> subprocess.C
 
 
 def stored(nameserver: Process, topic: str) -> int:
-    """Return how many messages the topic's queues hold."""
+    """Return the number of messages in the topic's queues."""
     with Client(ClientConfig(nameservers=(nameserver.addr,))) as client:
         reader = TopicReader(client.core, "readers")
-        deadline = (
-            time.monotonic() + 20
-        )  # a topic that is created by its first message is registered a moment later
+        # Allow some time: the broker registers a new topic shortly after it has stored the topic's first
+        # message.
+        deadline = time.monotonic() + 20
         while True:
             try:
                 queues = client.run(reader.queues(topic))
@@ -144,10 +144,11 @@ def test_a_nameserver_that_never_answers_holds_the_end_no_longer_than_the_shutdo
     peer = new_peer(lambda request: None)
     began = time.monotonic()
     done = run(tmp_path, f"ADDR = {peer.addr!r}\n" + PATIENT, peer.addr)
-    assert time.monotonic() - began < 30  # and not the 100 s of a request
+    # The program must end after shutdown_s (0.5 s) and not wait for the timeout of a request (100 s).
+    assert time.monotonic() - began < 30
     assert done.returncode == 0, done.stderr
-    # "Not sent" if the sender began after the end; otherwise unknown, because it still waits for the
-    # nameserver.
+    # The sender may start before or after the program's end. If it starts after the end, it sends nothing. If
+    # it starts before the end, it still waits for the nameserver, so the outcome is unknown.
     assert re.search("end group=senders (not_sent=3 unknown=0|not_sent=0 unknown=3)", done.stderr)
 
 

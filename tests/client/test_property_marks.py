@@ -1,4 +1,4 @@
-"""Property values that hold 0x01 arrive as they were sent; names that hold it are refused."""
+"""Property values that contain the byte 0x01 arrive unchanged; property names that contain it are refused."""
 
 from __future__ import annotations
 

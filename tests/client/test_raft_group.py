@@ -1,4 +1,4 @@
-"""Changes of a group on their way to the leader: redirections, repeats, and outcomes."""
+"""Membership changes and snapshots through the HTTP API: redirections, repeated requests, and outcomes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def reply(status: int, **document: Any) -> FetchReply:
 
 
 class Servers:
-    """Performs the effects of one operation: answers by script, on a clock that only sleeps move."""
+    """Performs the effects of one operation: requests get scripted answers, and the clock is simulated.
+
+    Each sleep and each answer advances the clock.
+    """
 
     def __init__(self, *answers: FetchReply | Exception, took_s: float = 0.0) -> None:
         self.answers = list(answers)

@@ -1,4 +1,4 @@
-"""Shares of queues."""
+"""Assignment of a topic's queues to the members of a consumer group."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Recorded answers of Apache's brokers to questions asked by hand, beside those of ours in the same
-position: the same code, the same members, each of the same type."""
+"""Send handmade requests to our broker and compare the answers with recorded answers of Apache's brokers.
+
+Our broker is in the same state as Apache's brokers were. The code, the names in the JSON and the type of each
+value must be equal.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,16 @@ PROBES = {
 }
 TOPIC: Final = "Golden"
 GROUP: Final = "golden_group"
-#: Objects whose members are names of data: queues, groups, clients.
+#: Names of JSON objects whose keys are data, such as queues, groups or clients.
 TABLES: Final = {"offsetTable", "consumerTable", "correctionOffsets", "data", "consumeStatsList"}
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A broker with three messages in one queue, which a group with another subscription has skipped."""
+    """A broker with three messages in one queue, and a consumer group that skips them.
+
+    The group subscribes to a tag that none of the messages has.
+    """
 
     started: Client
     addr: str
@@ -48,7 +54,7 @@ class Staged:
         return self.started.run(invoke(self.addr, RemotingCommand.request(code, fields), 5.0))
 
     def passed(self) -> bool:
-        """Say whether the group has passed the messages, and says so itself (307, of which 223 is made)."""
+        """Return True if the group's offset is after all messages and a member reports offsets (code 223)."""
         offset = self.ask(14, {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0"})
         queues = loads(self.ask(223, {"topic": TOPIC, "group": GROUP}).body or b"{}", ANSWER)
         told = isinstance(queues, dict) and any((queues.get("consumerTable") or {}).values())
@@ -75,19 +81,20 @@ def staged(nameserver: Any, broker: Any) -> Iterator[Staged]:
         yield scene
 
 
-#: Answers of ours with another code than that release's.
+#: Answer codes of our broker that differ from those of a release, by release and by the name of the request.
 OTHER_CODE: Final = {
-    ("4.9.7", "reset, unknown group"): 26,  # as 5.3.3
-    # Apache's creates a group at a query about it, ours only for members and operators
+    ("4.9.7", "reset, unknown group"): 26,  # 5.3.3 answers this code, too
+    # Apache's broker creates a group as soon as any client asks for its configuration. Our broker creates a
+    # group only for members of the group and for operators.
     ("5.3.3", "an unknown group's configuration"): 26,
 }
-#: Members that 4.9's brokers do not send, by code.
+#: Names in the JSON answer that 4.9's brokers do not send, by code of the request.
 SINCE_5: Final[Mapping[int, set[str]]] = {317: {"totalInflightDiff", "pullOffset"}}
-#: Requests that 4.9's brokers do not know.
+#: Codes of requests that 4.9's brokers refuse as unknown.
 OF_5: Final = (343, 345, 352)
-#: Members that ours does not send, by code.
+#: Names in the JSON answer that Apache's broker sends and ours does not send, by code of the request.
 UNTOLD: Final[Mapping[int, set[str]]] = {
-    # settings of groups that only POP and gRPC clients heed
+    # settings of groups that only POP and gRPC clients use
     352: {"attributes", "consumeTimeoutMinute", "groupRetryPolicy", "groupSysFlag"},
 }
 RUNTIME: Final = 28
@@ -95,7 +102,10 @@ QUERY_MESSAGE: Final = 12
 
 
 def shape(value: object, name: str = "") -> object:
-    """Return members and types of a JSON value, without members that differ between brokers."""
+    """Return the shape of a JSON value: its names, and the type of each value.
+
+    Keys that are data, such as client ids, are replaced by one name, ``*``.
+    """
     match value:
         case dict() if name in TABLES or any(key.startswith("{") for key in value):
             return {"*": merged(shape(item) for item in value.values())}
@@ -113,7 +123,7 @@ def shape(value: object, name: str = "") -> object:
 
 
 def merged(shapes: Iterable[object]) -> object:
-    """Return what is in any of them; None of nothing."""
+    """Return one shape that has the names of all given shapes; None if there is no shape."""
     whole: object = None
     for one in shapes:
         if isinstance(one, dict) and isinstance(whole, dict):
@@ -154,16 +164,18 @@ def test_our_broker_answers_with_the_same_members(release: str, probe: str, stag
     theirs, ours = (shape(loads(text, ANSWER)) for text in (body, have.body))
     assert isinstance(theirs, dict)
     assert isinstance(ours, dict)
-    if (
-        code == RUNTIME
-    ):  # most of Apache's values are about pools, page caches and timers that ours does not have
+    # Compare only some values: most of Apache's values describe pools, page caches and timers, which our
+    # broker does not have.
+    if code == RUNTIME:
         told, known = ours["table"], theirs["table"]
         assert set(told.values()) == set(known.values()) == {"text"}
         assert len(set(told) & set(known)) >= 20
         return
     if release.startswith("4."):
         ours = without(SINCE_5.get(code, set()), ours)
-    if None in values_of(theirs):  # their table was empty; its members are those of the other release
+    # A table in Apache's answer was empty, so the shape of its entries is unknown: compare only the other
+    # names.
+    if None in values_of(theirs):
         assert set(ours) == set(theirs)
         return
     assert not UNTOLD.get(code, set()) & set(ours), "told by now"
@@ -171,7 +183,7 @@ def test_our_broker_answers_with_the_same_members(release: str, probe: str, stag
 
 
 def without(names: set[str], told: Any) -> Any:
-    """Return a shape without some members at any depth."""
+    """Return a shape without the given names, at any depth."""
     if isinstance(told, list):
         return [without(names, item) for item in told]
     if isinstance(told, dict):

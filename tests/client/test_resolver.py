@@ -1,4 +1,4 @@
-"""A hung resolver delays a call only for the given time."""
+"""A name resolver that hangs delays a call only for the call's timeout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Resolver:
-    """Acts as the system's resolver: names below .example hang until the test releases them."""
+    """Replaces the system's name resolver: names below ``.example`` hang until ``let_go`` is set."""
 
     def __init__(self, known: Callable[..., Any]) -> None:
         self._known = known
@@ -45,7 +45,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
 
 
 def beside(call: Callable[[], T]) -> Future[T]:
-    """Run a call in a thread that the test need not wait for."""
+    """Start a call in its own thread and return its future: the test goes on even if the call hangs."""
     outcome: Future[T] = Future()
 
     def run() -> None:

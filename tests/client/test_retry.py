@@ -1,4 +1,4 @@
-"""Nameserver choice, queue choice, judgement of failed sends."""
+"""Choice of a nameserver, choice of a queue, and outcomes of failed sends."""
 
 from __future__ import annotations
 

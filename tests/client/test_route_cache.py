@@ -1,4 +1,4 @@
-"""Conclusions from a route, and its age."""
+"""The client's cache of routes: a route's queues for sends and for reads, and the route's age."""
 
 from __future__ import annotations
 

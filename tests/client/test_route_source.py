@@ -1,4 +1,4 @@
-"""A client whose routes come from another source than the nameservers."""
+"""A client whose routes come from a function of the user instead of the nameservers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def test_routes_come_from_the_source_that_a_client_was_given() -> None:
         assert info is not None
         assert len(info.queues) == 2
         assert asked == ["T", "T"]
-        with pytest.raises(NoNameserver):  # a call that names a nameserver asks that one
+        # The user's function is not called if the call names a nameserver: the client asks this nameserver.
+        with pytest.raises(NoNameserver):
             client.route("T", nameserver=dead)
     finally:
         client.close()
@@ -72,7 +73,7 @@ def test_no_route_in_use_gets_older_than_one_refresh_period() -> None:
     directory = Directory(ClientConfig(nameservers=("127.0.0.1:1",)), random.Random(1), source)
 
     def play(operation: Operation[Any], until_s: float) -> None:
-        """Perform the operation's effects up to a given one, or to its end."""
+        """Perform effects until the operation ends or the test's clock reaches ``until_s`` (seconds)."""
         nonlocal now_s
         result: object = None
         try:
@@ -100,7 +101,8 @@ def test_no_route_in_use_gets_older_than_one_refresh_period() -> None:
         assert len(times) == 4
         assert max(later - earlier for earlier, later in itertools.pairwise(times)) <= 30.0
         times.clear()
-    now_s = began_s + 195  # the process was held up for longer than a period
+    # Simulate a pause of the process that is longer than one refresh period.
+    now_s = began_s + 195
     play(routes, began_s + 250)
     for times in asked.values():
         assert sorted({at_s - began_s for at_s in times}) == [195, 210, 240], "its own instants again"

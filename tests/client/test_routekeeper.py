@@ -1,4 +1,7 @@
-"""``import routekeeper`` in users' programs, also beside their own modules with our names."""
+"""Tests of ``import routekeeper`` in users' programs.
+
+The import must work even if the program's own modules have the same names as RouteKeeper's modules.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def test_a_module_of_the_users_own_called_client_is_in_nobodys_way(
     (tmp_path / own).write_text("WHOSE = 'mine'\n")
     program = PROGRAM + "\nimport client\nprint(client.WHOSE)\n"
     assert run(tmp_path, nameserver, program) == ["SEND_OK", "routekeeper.client.public", "mine"]
-    # and the other way round
+    # Import the user's module before our package, too: the order must not matter.
     assert run(tmp_path, nameserver, "import client\nprint(client.WHOSE)\n" + PROGRAM) == [
         "mine",
         "SEND_OK",
@@ -104,7 +107,8 @@ def test_a_signature_covers_every_field_and_the_body() -> None:
     keys = Credentials(access_key="ak", secret_key="12345678", security_token="st")
     fields = {"topic": "T", "a": "é", "B": "2"}
     signed = keys.before_request("addr", RemotingCommand.request(310, fields, b"body"))
-    # names in the order of their code points: AccessKey, B, SecurityToken, a, topic
+    # The signed text has the values of all fields, sorted by the field name: AccessKey, B, SecurityToken, a,
+    # topic.
     content = "ak" + "2" + "st" + "é" + "T"
     expected = hmac.new(b"12345678", content.encode() + b"body", hashlib.sha1).digest()
     assert signed.ext_fields == {
@@ -148,7 +152,7 @@ OFFSET = {"bname": "broker-a", "consumerGroup": "G", "queueId": "3", "topic": "O
 def test_signatures_are_those_of_javas_client(
     code: int, fields: dict[str, str], body: bytes, token: str | None, signature: str
 ) -> None:
-    """Signatures that AclClientRPCHook of RocketMQ's Java client 5.3.3 made for these requests."""
+    """The expected signatures were made by AclClientRPCHook of RocketMQ's Java client 5.3.3."""
     keys = Credentials(access_key="RocketMQ", secret_key="12345678", security_token=token)
     signed = keys.before_request("addr", RemotingCommand.request(code, fields, body))
     assert signed.ext_fields["Signature"] == signature
@@ -219,7 +223,10 @@ with Client(9876) as client:
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[int, str]]:
-    """Return ``checked(folder, program)``: mypy's verdict on a program that has us as a package."""
+    """Return ``checked(folder, program)``: a function that runs mypy on a program that uses our package.
+
+    The function returns mypy's exit code and output.
+    """
     cache = str(tmp_path_factory.mktemp("mypy"))
 
     def check(folder: Path, program: str) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""Sends in threads that never end prevent neither the client's nor the program's end."""
+"""Threads that hang in a send do not prevent the end of the client or of the program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONE_TRY = ProducerConfig(group="g", retry_times=0, send_timeout_s=30.0)
 
 
 class Hangs:
-    """A hook that blocks a thread, as user's code or the system's resolver may."""
+    """A request hook that blocks its thread, as a user's hook or the system's name resolver may do."""
 
     def __init__(self) -> None:
         self.let_go = threading.Event()

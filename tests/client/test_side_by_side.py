@@ -1,4 +1,4 @@
-"""A client notifies several brokers concurrently, so a silent one delays no other."""
+"""A client notifies several brokers concurrently, so a silent broker does not delay the others."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 
 BROKERS = 4
-#: Time in s for which a broker waits until all are notified; a client that notified them in turn would wait.
+#: Each broker delays its answer until all brokers are notified, but at most for this time in s. A client that
+#: notified one broker after the other would get a timeout.
 WAIT_S = 10.0
 TOLD = {RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT}
 
 
 class Together:
-    """Brokers that answer a request once all of them have got it."""
+    """Brokers that answer a notification only after all brokers have received one.
+
+    The notifications are heartbeats and unregistrations.
+    """
 
     def __init__(self) -> None:
         self._all = threading.Barrier(BROKERS)
@@ -48,7 +52,7 @@ def brokers() -> Together:
 
 @pytest.fixture
 def config(brokers: Together, new_peer: Callable[..., Any], answers: Any, route_body: Any) -> ClientConfig:
-    """A client's settings: a nameserver, and the brokers."""
+    """Return a client's settings, with a nameserver that routes topic T to all brokers."""
     names = {f"broker_{number}": new_peer(brokers.answer).addr for number in range(BROKERS)}
     namesrv = new_peer(answers({"T": route_body(queues=1, **names)}))
     return ClientConfig(nameservers=(namesrv.addr,), call_timeout_s=WAIT_S)
@@ -60,7 +64,7 @@ def beats(started: routekeeper.client.aio.Client | routekeeper.client.blocking.C
 
 
 def all_told(brokers: Together) -> bool:
-    """Say whether each broker answered a heartbeat, and the goodbye."""
+    """Return True if every broker answered a heartbeat and an unregistration."""
     counts = Counter(brokers.answered)
     return counts[RequestCode.HEART_BEAT] >= BROKERS and counts[RequestCode.UNREGISTER_CLIENT] == BROKERS
 

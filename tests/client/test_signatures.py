@@ -1,4 +1,4 @@
-"""``help`` and ``inspect.signature`` of the public methods show users' calls and results."""
+"""``help`` and ``inspect.signature`` show the real signatures and result types of the public methods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAIRS = ("Client", "Producer", "PushConsumer", "PullConsumer", "Admin")
 
 
 def public_methods(kind: type) -> Iterator[tuple[type, str, FunctionType]]:
-    """Yield each public method with the class that defines it."""
+    """Yield for each public method of a class: the class that defines it, its name, and the function."""
     for owner in kind.__mro__:
         for name, method in vars(owner).items():
             shown = not name.startswith("_") and isinstance(method, FunctionType)
@@ -50,7 +50,8 @@ def test_both_drivers_have_the_same_signatures() -> None:
         blocking, asynchronous = (getattr(routekeeper, prefix + name) for prefix in ("", "Async"))
         theirs = {name: method for _, name, method in public_methods(asynchronous)}
         for _, method_name, method in public_methods(blocking):
-            if method_name in theirs and method_name != "put":  # whose future is the driver's own
+            # put returns a future of the driver's own type (blocking or asyncio), so its signatures differ.
+            if method_name in theirs and method_name != "put":
                 other = theirs[method_name]
                 assert inspect.signature(method) == inspect.signature(other), method_name
                 compared += 1

@@ -1,4 +1,4 @@
-"""Push consumers of a topic of which some brokers never answer, in a simulated world."""
+"""Push consumers in a simulated world: some brokers of their topic never answer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ SILENT_QUEUES = 16
 
 
 class SilentWorld(World):
-    """A world with one broker that answers, and others that take requests and never answer."""
+    """A simulated world with one broker that answers; the others receive requests and never answer."""
 
     def __init__(self, seed: int, silent: int) -> None:
         super().__init__(seed, loss=0.0)
-        # Their names come before and behind the name of the broker that answers.
+        # The silent brokers have the names a0, c1, a2, c3, ... The broker that answers has the name "b", so
+        # some silent brokers sort before it and some after it.
         self.silent = {
             f"{'a' if number % 2 == 0 else 'c'}{number}": f"192.0.2.10:{number + 1}"
             for number in range(silent)
@@ -38,7 +39,7 @@ class SilentWorld(World):
 
 
 class KnownBroker(Broker):
-    """The broker that answers; its nameserver names the silent ones, too."""
+    """The broker that answers. It is the nameserver, too: its routes also list the silent brokers."""
 
     world: SilentWorld
 
@@ -79,7 +80,8 @@ def test_locks_are_renewed_although_other_brokers_are_silent() -> None:
     wanted = fill(world, 20)
     Member(world, history, 1, orderly=True)
     world.run_until(lambda: set(history.finished) == wanted, 3600.0)
-    for number in range(10):  # the lock lives 30 s
+    # The loop takes 200 s. A member trusts its lock for only 30 s after a renewal, so it must renew the lock.
+    for number in range(10):
         body = b"later%d" % number
         world.broker.append("T", number % QUEUES, body)
         world.run_until(lambda: body in history.finished, 40.0)  # noqa: B023
@@ -96,7 +98,7 @@ def test_a_member_takes_queues_over_soon_although_a_broker_is_silent(seed: int) 
     members = [Member(world, history, serial) for serial in (1, 2)]
 
     def owner() -> Member | None:
-        """Return the member that alone consumes the queues of the broker that answers."""
+        """Return the member that consumes queues of broker "b"; None if no member or several members do."""
         owners = [
             member
             for member in members

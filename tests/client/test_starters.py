@@ -1,4 +1,4 @@
-"""``sh bin/mqbroker ...`` and ``sh bin/mqshutdown broker``, as RocketMQ's guides write them."""
+"""Start scripts such as ``sh bin/mqbroker ...`` and ``sh bin/mqshutdown broker``, as in RocketMQ's guides."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / "bin"
 PROGRAMS = ("mqnamesrv", "mqbroker", "mqadmin", "mqshutdown")
-#: Shells that are here; most systems call one of them sh.
+#: Shells that are installed on this machine. On most systems, one of these shells is ``sh``.
 SHELLS = [
     pytest.param(words, id=words[0])
     for words in (["dash"], ["bash", "--posix"], ["busybox", "sh"])
     if shutil.which(words[0])
 ]
-#: Nothing of the surroundings but the place where Python is found.
+#: An environment of only a few variables, so that the environment of the test run has no influence.
 BARE = {"HOME": "/nonexistent", "LC_ALL": "C", "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
 
 pytestmark = [
@@ -46,9 +46,10 @@ def run(*words: str | Path, cwd: Path = ROOT, **variables: str) -> subprocess.Co
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of programs of an environment of its own, as pip installs them.
+    """Return the directory of programs in a new virtual environment, like after an installation by pip.
 
-    Servers are stopped by installation: those of other tests run with the Python of the checkout.
+    Other tests run servers with the Python of the checkout. mqshutdown stops only servers of its own
+    installation, so it does not stop the servers of other tests.
     """
     home = tmp_path_factory.mktemp("installed") / "env"
     venv.create(home, symlinks=True)
@@ -60,7 +61,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "bin"
 
 
-# Finding a Python --------------------------------------------------------------------------------
+# Search for a Python interpreter -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -90,7 +91,8 @@ def test_a_program_starts_from_its_folder_over_links_and_by_path(installed: Path
         (["sh", "mqadmin"], link.parent),
         ([str(installed / "mqadmin")], tmp_path),
         (["mqadmin"], tmp_path),
-        *([(["bash", "mqadmin"], tmp_path)] if shutil.which("bash") else []),  # which looks in PATH, too
+        # bash also searches PATH for a script whose name has no slash.
+        *([(["bash", "mqadmin"], tmp_path)] if shutil.which("bash") else []),
     ):
         done = run("env", *words, "help", "topicList", cwd=cwd, PATH=f"{installed}:{BARE['PATH']}")
         assert (done.returncode, done.stderr) == (0, ""), words
@@ -132,14 +134,14 @@ def test_the_examples_in_java_name_what_does_the_same(example: str, instead: str
 
 
 class Servers:
-    """Starts servers as the guides do, and ends those that a test has left."""
+    """Starts servers as the guides do, and stops servers that still run when the test ends."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *words: str | Path) -> tuple[subprocess.Popen[str], str]:
-        """Return the process and the address in its ready line."""
+        """Start a server; return its process and the address in its ready line."""
         with (self.folder / f"log-{len(self._started)}").open("w") as log:
             process = subprocess.Popen(
                 words, stdout=subprocess.PIPE, stderr=log, text=True, cwd=self.folder, env=BARE
@@ -192,7 +194,8 @@ def test_the_quick_start_of_rocketmqs_guides(
         return "DefaultCluster" in run("sh", installed / "mqadmin", "clusterList", "-n", addr).stdout
 
     eventually(listed, "the broker registered")
-    for process in (namesrv, broker):  # the terminal is closed
+    # A terminal that closes sends SIGHUP to its programs. nohup must protect the servers from this signal.
+    for process in (namesrv, broker):
         process.send_signal(signal.SIGHUP)
     assert listed()
 

@@ -1,4 +1,4 @@
-"""The client with TLS: checks of a server, errors, and all operations."""
+"""The client with TLS: how it checks a server, its errors, and all its operations over TLS."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AUTHORITY = str(CERTS / "authority.pem")
 
 
 class Front:
-    """Accepts TLS with a certificate of the tests, and passes everything on to a server without TLS."""
+    """A TLS proxy in front of a server without TLS; its certificate belongs to the tests."""
 
     def __init__(self, target: str, certificate: str, *, asks: bool = False) -> None:
         self._target = target
@@ -82,7 +82,7 @@ class Front:
         self._writers.clear()
 
     def hang_up(self) -> None:
-        """Close every client's connection, like a server that closes idle ones."""
+        """Close every client's connection, like a server that closes idle connections."""
         self._loop.call_soon_threadsafe(self._hang_up)
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class Front:
 
 @pytest.fixture
 def new_front() -> Iterator[Callable[..., Front]]:
-    """Return a function that starts servers with TLS; they end with the test."""
+    """Yield a function that starts TLS proxies; the fixture stops them when the test ends."""
     fronts: list[Front] = []
 
     def make(target: str, certificate: str = "member", *, asks: bool = False) -> Front:
@@ -201,7 +201,8 @@ def test_a_handshake_that_never_ends_is_given_up_within_the_time_for_connecting(
     run: Runner, drips: bool
 ) -> None:
     async def say_little(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # the head of a handshake record whose 16,384 bytes last 8 s and more
+        # The first bytes of a handshake record of 16,384 bytes. The server sends 2 bytes per ms, so the whole
+        # record takes over 8 s.
         said = b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc" + bytes(16_384) if drips else b""
         for byte in said:
             if reader.at_eof() or writer.is_closing():

@@ -1,4 +1,4 @@
-"""Certificates of a client: keys with a password, and files that change while the client runs."""
+"""A client's certificate files: keys with a password, and files that change while the client runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["new_front"]
 
 
 def encrypted_key(folder: Path, password: str) -> str:
-    """Return a copy of the member's key that needs a password."""
+    """Encrypt the member's private key with the password; return the path of the encrypted copy."""
     key = folder / "encrypted.key"
     subprocess.run(
         [
@@ -70,7 +70,7 @@ def test_a_key_whose_password_is_not_given_is_named(
 
 
 def put(folder: Path, authority: str) -> None:
-    """Replace an authority's certificate in one step."""
+    """Replace the authority's certificate file by an atomic rename."""
     shutil.copy(CERTS / f"{authority}.pem", folder / "new.pem")
     os.replace(folder / "new.pem", folder / "ca.pem")
 
@@ -93,7 +93,8 @@ def test_files_that_changed_count_for_new_connections(
             client.run(ask(b"a"))
         put(tmp_path, "authority")
         assert client.run(ask(b"b")).body == b"b"
-        # a broken content changes nothing, even for a new connection, and is logged once
+        # If a file has invalid content, the client keeps the former certificates, even for new connections,
+        # and logs one warning.
         (tmp_path / "ca.pem").write_text("no certificate")
         for _ in range(2):
             client._transport.disconnect(front.addr)

@@ -1,4 +1,4 @@
-"""The project's compose files, run on an engine."""
+"""The project's compose files, run on a container engine."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ BROKERS: Final = ("broker-1", "broker-2")
 WIRE: Final = ";".join(f"{name}:9876" for name in NAMESRVS)
 HTTP: Final = ";".join(f"{name}:9880" for name in NAMESRVS)
 USER: Final = 10001
-#: Ports of a cluster on the host, by variable.
+#: Environment variables of the compose files: numbers of ports that a cluster opens on the host.
 PORTS: Final = ("NAMESRV_PORT", "HTTP_PORT", "LOCUST_PORT")
 
 
 @dataclass
 class Composition:
-    """One compose file that runs, under a project name of its own."""
+    """A running cluster of one compose file, under its own project name."""
 
     engine: Engine
     name: str
@@ -52,7 +52,8 @@ class Composition:
 
     @property
     def project(self) -> str:
-        # The kernel's rules for networks use their names, so another engine must not have the same.
+        # Firewall rules in the kernel contain the names of networks, so two engines must not use the same
+        # network name.
         return f"rk-{self.name}-{self.engine.root.name.rpartition('-')[2]}"
 
     @property
@@ -63,7 +64,7 @@ class Composition:
         return f"{self.project}_{service}_1"
 
     def attempt(self, service: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command inside a service's container."""
+        """Run a command inside a service's container; return its result even if it failed."""
         return self.engine.attempt("podman", "exec", self.container(service), *words)
 
     def inside(self, service: str, *words: str) -> str:
@@ -72,7 +73,7 @@ class Composition:
         return done.stdout
 
     def healthy(self, service: str) -> bool:
-        """Run the service's health check once, because there is no systemd to run it regularly."""
+        """Run the service's health check once, because no systemd is there to run the check regularly."""
         return self.engine.attempt("podman", "healthcheck", "run", self.container(service)).returncode == 0
 
     def wait_healthy(self, *services: str) -> None:
@@ -89,7 +90,7 @@ class Composition:
         return found
 
     def addresses(self) -> dict[str, str]:
-        """Return the address in the cluster's network of every service that has one now."""
+        """Return the current address of every service that is connected to the cluster's network."""
         found = {}
         for service in (*NAMESRVS, *BROKERS):
             networks = self.inspect(service)["NetworkSettings"]["Networks"]

@@ -1,4 +1,4 @@
-"""One engine, one image, for every cluster."""
+"""One engine and one image for the clusters of all tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .engine import ENDING, IMAGE, PROGRAMS, Engine, say
 
 
 def end(number: int, _: object) -> NoReturn:
-    """End the tests, and not only the one that runs, with everything cleaned up."""
+    """End the whole test session, not only the running test, so that every fixture cleans up."""
     pytest.exit(f"ended by {signal.Signals(number).name}", returncode=128 + number)
 
 
@@ -28,7 +28,7 @@ def engine() -> Iterator[Engine]:
         pytest.fail(f"make containers needs root (uid {os.geteuid()}) and, from Debian: {' '.join(missing)}")
     previous = {number: signal.signal(number, end) for number in ENDING}
     root = Path(tempfile.mkdtemp(prefix="rk-containers-"))
-    root.chmod(0o755)  # it has secrets, which user 10001 reads
+    root.chmod(0o755)  # the directory contains secrets that user 10001 in the containers reads
     images_of = os.environ.get("CONTAINERS_IMAGES_OF")
     engine = Engine(root, Path(images_of) if images_of else None)
     try:

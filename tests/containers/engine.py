@@ -1,8 +1,9 @@
-"""podman with a store of its own.
+"""A podman engine with its own store.
 
-It runs as root, with runc and cgroupfs, which works on any Debian 12, even without systemd and on hybrid
-cgroups. Images, volumes, networks and the engine's own state are in one directory, which is removed at the
-end, even after an interrupt. Commands may come from several threads.
+podman runs as root, with runc and cgroupfs, because runc and cgroupfs work on any Debian 12, even without
+systemd and on hybrid cgroups. Images, volumes, networks and the engine's own state are in one directory. The
+engine removes this directory at the end, even after an interrupt. Several threads may run commands
+concurrently.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ COMPOSE: Final = ROOT / "compose"
 _VERSION: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 IMAGE: Final = f"routekeeper:{_VERSION}"
 BENCH_IMAGE: Final = f"routekeeper-bench:{_VERSION}"
-#: Programs that must be installed, as by .ci/run.
+#: Programs that must be installed; .ci/run installs them.
 PROGRAMS = ("podman", "runc", "conmon", "iptables", "mmdebstrap")
-#: Bound in s: on a disk with other users, the removal of a cluster has taken 25 s.
+#: Timeout of a command in s. On a busy disk, the removal of a cluster has taken 25 s.
 COMMAND_S = 240.0
 CONDITION_S = 180.0
-#: Each look is a command inside a container, which takes seconds on a busy machine.
+#: Wait for a condition. Each check runs a command inside a container, which takes seconds on a busy machine.
 wait_until = partial(waiting.wait_until, within_s=CONDITION_S)
-#: End ``make containers`` before its time.
+#: Signals that end ``make containers`` early.
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: Longest time of a command between the order to end and its end.
+#: Seconds that an interrupted command has to end after SIGTERM, before it gets SIGKILL.
 END_S = 30.0
-#: Packages of a base image: Python, and the tools for a virtual environment, without documentation.
+#: Packages of a base image: Python, and what a virtual environment needs. Documentation is left out.
 BASE_PACKAGES = ("usr-is-merged", "python3", "python3-venv", "ca-certificates", "libstdc++6")
 BASE_OPTIONS = (
     "path-exclude=/usr/share/man/*",
@@ -75,12 +76,12 @@ _T = TypeVar("_T")
 
 
 def say(line: str) -> None:
-    """Print the progress of ``make containers``."""
+    """Print a line about the progress of ``make containers``."""
     print(f"containers: {line}", flush=True)
 
 
 class EngineEnded(Exception):
-    """The engine was stopped while it was in use."""
+    """Raised if the engine was stopped while it was in use."""
 
 
 @dataclass
@@ -88,7 +89,7 @@ class Engine:
     """One podman with its own store.
 
     Attributes:
-        images_of: The store of another engine whose images are used; then none is built.
+        images_of: Directory of another engine's store. If set, this engine uses its images and builds none.
     """
 
     root: Path
@@ -115,10 +116,10 @@ class Engine:
     def attempt(
         self, *words: str, timeout_s: float = COMMAND_S, **more: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program with this engine's settings; ``more`` is added to its environment.
+        """Run a program with this engine's environment variables and those of ``more``.
 
         Raises:
-            EngineEnded: If :meth:`stop` was called; a command under way is told to end.
+            EngineEnded: If :meth:`stop` was called, even while the command was running.
         """
         with self._lock:
             if self._ended:
@@ -127,7 +128,8 @@ class Engine:
             self._commands.add(command)
         try:
             output, errors = command.communicate(timeout=timeout_s)
-        # after any interrupt, end the program in order: a killed one would leave its work behind
+        # After any interrupt, terminate the program before anything else: a killed program would leave its
+        # containers behind.
         except BaseException:
             command.terminate()
             try:
@@ -165,7 +167,7 @@ class Engine:
         return int(self.podman("image", "inspect", "--format", "{{.Size}}", image)) / 1e6
 
     def prepare(self) -> str:
-        """Return a base image, after fetching it and the wheels of the server's image."""
+        """Download the wheels of the server's image and make a base image; return the base image."""
         with ThreadPoolExecutor(1) as pool:
             wheels = pool.submit(self.fetch, "requirements.lock")
             try:
@@ -177,9 +179,9 @@ class Engine:
             return base
 
     def _base(self) -> str:
-        """Return a base image: the one in ``CONTAINERS_BASE``, or a small Debian made from its packages.
+        """Return the base image that ``CONTAINERS_BASE`` names; without a name, make a small Debian image.
 
-        ``CONTAINERS_BASE`` is an image, or the archive of a root file system.
+        ``CONTAINERS_BASE`` is the name of an image, or the path of a root file system's archive.
         """
         named = os.environ.get("CONTAINERS_BASE")
         if named and not Path(named).is_file():
@@ -190,7 +192,7 @@ class Engine:
         return "localhost/routekeeper-base"
 
     def bootstrap(self, name: str, packages: tuple[str, ...]) -> Path:
-        """Return the archive of a root file system, made of Debian's packages."""
+        """Make a root file system from Debian's packages; return its archive."""
         archive = self.root / f"{name}.tar"
         self.run(
             *("mmdebstrap", "--mode=root", "--variant=essential", "--quiet"),
@@ -203,17 +205,19 @@ class Engine:
         return archive
 
     def fetch(self, lock: str) -> None:
-        """Let this machine's own pip fetch the packages of a lock file."""
+        """Download the packages of a lock file with pip, on this machine and not in a container."""
         self.run(
             *(sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--no-deps"),
-            "--no-build-isolation",  # only names and versions are read of what comes as source
+            # pip only reads the names and versions of source packages; it must not download their build
+            # tools.
+            "--no-build-isolation",
             *("--requirement", str(ROOT / lock), "--dest", str(self.wheels)),
             timeout_s=900,
         )
 
     @property
     def images(self) -> Path:
-        """The store where this engine's images lie."""
+        """Directory of the store that has the images of this engine."""
         return self.images_of or self.root / "storage"
 
     @property
@@ -221,7 +225,7 @@ class Engine:
         return self.root / "wheels"
 
     def build(self, target: str, image: str, base: str) -> None:
-        """Build one image, without a network, from the files of :meth:`fetch`."""
+        """Build one image, without a network, from the packages that :meth:`fetch` downloaded."""
         self.podman(
             *("build", "--network", "none", "--file", str(COMPOSE / "Dockerfile"), "--target", target),
             *("--build-arg", f"BASE={base}", "--build-arg", "PIP_NO_INDEX=1"),
@@ -231,17 +235,18 @@ class Engine:
         )
 
     def stop(self) -> None:
-        """End commands under way; later users of the engine get :class:`EngineEnded`."""
+        """End running commands; later calls of :meth:`attempt` raise :class:`EngineEnded`."""
         with self._lock:
             self._ended = True
             for command in self._commands:
                 command.terminate()
 
     def close(self) -> None:
-        """End every container, take the networks away, delete the store. No signal ends this.
+        """End every container, remove the networks and delete the store. Signals do not interrupt this work.
 
-        Interrupted commands may have started others, which still make a container; and podman refuses to
-        remove a container before those that depend on it. So this is repeated until none is left.
+        A command that was interrupted may have started other commands that still create a container. podman
+        also refuses to remove a container before the containers that depend on it. So the removal is
+        repeated until no container is left.
         """
         previous = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
         try:
@@ -251,7 +256,7 @@ class Engine:
                 self._launch(
                     "podman", "rm", "--force", "--all", "--depend", "--volumes", "--time", "0"
                 ).communicate()
-                for process in contained(self.root):  # an interrupted build leaves its processes
+                for process in contained(self.root):  # an interrupted build leaves its processes running
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
                 left = processes_of(self.root)
@@ -270,10 +275,10 @@ class Engine:
 
 
 def processes_of(root: Path) -> dict[int, str]:
-    """Return the command lines, by process id, of the processes of the engine in a directory.
+    """Return the processes of the engine in a directory: the command lines, by process id.
 
-    A container's monitor names the directory, so does the environment of each command. The name service
-    belongs to all engines.
+    The command line of a container's monitor contains the directory, and so does the environment of each
+    podman command. podman's name service is excluded, because all engines share it.
     """
     found = dict.fromkeys(contained(root), "in a container")
     for process in Path("/proc").glob("[0-9]*"):
@@ -281,20 +286,20 @@ def processes_of(root: Path) -> dict[int, str]:
             command = (process / "cmdline").read_bytes()
             environment = (process / "environ").read_bytes()
         except OSError:
-            continue  # it has just ended
+            continue  # the process has just ended
         if str(root).encode() in command + environment and b"aardvark-dns" not in command:
             found[int(process.name)] = command.replace(b"\0", b" ").decode(errors="replace")
     return found
 
 
 def contained(root: Path) -> list[int]:
-    """Return the ids of processes whose own root file system lies in an engine's directory."""
+    """Return the ids of processes whose root file system is inside an engine's directory."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             mounts = (process / "mountinfo").read_text().splitlines()
         except OSError:
-            continue  # it has just ended
+            continue  # the process has just ended
         if any(line.split()[4] == "/" and f"{root}/" in line for line in mounts):
             found.append(int(process.name))
     return found

@@ -1,4 +1,4 @@
-"""compose/bench.yaml on top of compose/raft.yaml: Locust with its page, the comparison, Spark's report."""
+"""compose/bench.yaml with compose/raft.yaml: Locust's web page, the comparison, and Spark's report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .engine import BENCH_IMAGE, Engine, say
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(3600)]
 
-#: The kinds of requests that bench/locustfile.py makes.
+#: Kinds of requests that bench/locustfile.py sends.
 KINDS = {("RMQ", "route"), ("HTTP", "route"), ("RMQ", "send"), ("RMQ", "receive"), ("RMQ", "register")}
 
 
@@ -52,7 +52,7 @@ def test_locust_answers_spark_runs_and_the_page_appears(engine: Engine, bench_im
 
 
 def drive_by_page(cluster: Composition) -> None:
-    """Start and stop a load by Locust's page, from the host."""
+    """Start and stop a load through Locust's web page, like a user with a browser on the host."""
     cluster.compose("--profile", "bench", "up", "--detach", "--no-build", "locust")
     page = f"http://127.0.0.1:{cluster.variables['LOCUST_PORT']}"
     try:
@@ -84,7 +84,7 @@ def drive_by_page(cluster: Composition) -> None:
 
 
 def get(url: str, form: dict[str, str] | None = None) -> str:
-    """Return a page, or the answer to a form; empty if there is no answer yet."""
+    """Return a page, or the answer to a form; an empty text if the server does not answer yet."""
     data = None if form is None else urllib.parse.urlencode(form).encode()
     try:
         with urllib.request.urlopen(url, data, timeout=30) as reply:
@@ -101,6 +101,6 @@ def last_line(said: str) -> str:
 
 
 def read(cluster: Composition, path: str) -> str:
-    """Return a file of the volume that the bench services share."""
+    """Return the content of a file in the volume that the bench services share."""
     volume = f"{cluster.project}_out:/out:ro"
     return cluster.engine.podman("run", "--rm", "--volume", volume, BENCH_IMAGE, "cat", path)

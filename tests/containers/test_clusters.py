@@ -1,4 +1,4 @@
-"""compose/raft.yaml and compose/independent.yaml on a real engine: used, killed, cut off, restarted."""
+"""compose/raft.yaml and compose/independent.yaml on a real engine: clients, kills, cut networks, restarts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READ_ONLY = ("/opt/venv", "/etc", "")
 
 
 def create_topic(cluster: Composition, topic: str, *, asked: str) -> None:
-    """Create a topic in every broker; once a nameserver serves it, none may forget it."""
+    """Create a topic in every broker, and wait until nameserver ``asked`` routes the topic to all of them."""
     command = ("mqadmin", "updateTopic", "-n", WIRE, "-c", "DefaultCluster", "-t", topic)
 
     def created() -> bool:
@@ -40,7 +40,7 @@ def create_topic(cluster: Composition, topic: str, *, asked: str) -> None:
 
 
 def topics(cluster: Composition, namesrv: str) -> set[str]:
-    """Return a nameserver's list; repeat the request if it does not answer in time."""
+    """Return a nameserver's list of topics; repeat the request if it does not answer in time."""
 
     def listed() -> list[set[str]]:
         done = cluster.attempt(namesrv, "mqadmin", "topicList", "-n", f"{namesrv}:9876")
@@ -50,7 +50,7 @@ def topics(cluster: Composition, namesrv: str) -> set[str]:
 
 
 def wait_topics(cluster: Composition, wanted: set[str]) -> None:
-    """Wait until every nameserver lists these topics; independent ones learn them from brokers."""
+    """Wait until every nameserver lists these topics. Independent nameservers learn them from brokers."""
     for namesrv in NAMESRVS:
         wait_until(
             partial(lambda name: wanted <= topics(cluster, name), namesrv), f"{namesrv} lists {wanted}"
@@ -58,7 +58,7 @@ def wait_topics(cluster: Composition, wanted: set[str]) -> None:
 
 
 def wait_equal(cluster: Composition) -> str:
-    """Wait until the route tables are equal by ``mqadmin routeDiff``; return their digest."""
+    """Wait until ``mqadmin routeDiff`` finds the route tables equal; return their digest."""
 
     def digests() -> set[str]:
         done = cluster.attempt("broker-1", "mqadmin", "routeDiff", "--http", HTTP)
@@ -72,7 +72,7 @@ def wait_equal(cluster: Composition) -> str:
 
 
 def leader(cluster: Composition, asked: str) -> str:
-    """Return the service of the leader, from the members that can be reached."""
+    """Return the name of the leader's service. ``asked`` is the service that queries the members."""
 
     def leaders() -> dict[int, str]:
         done = cluster.attempt(asked, "mqadmin", "raftStatus", "--http", HTTP, "-o", "json")
@@ -96,7 +96,7 @@ def consume(cluster: Composition, topic: str) -> set[str]:
 
 @dataclass
 class Traffic:
-    """A client in a container of its own that sends and reads without pause."""
+    """A client in its own container that sends and reads without pause."""
 
     cluster: Composition
     topic: str
@@ -124,7 +124,7 @@ class Traffic:
         self.pass_by()
 
     def tell_addresses(self) -> None:
-        """Send the present addresses of the services: a restarted container has another one."""
+        """Send the client the services' current addresses: a restarted container has a new address."""
         assert self.process is not None
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(self.cluster.addresses()).encode() + b"\n")
@@ -134,7 +134,7 @@ class Traffic:
         return [json.loads(line) for line in self.path.read_text().splitlines() if line.startswith("{")]
 
     def pass_by(self, rounds: int = 20) -> None:
-        """Wait for some more successful reads and sends, so that the last action has had its effect."""
+        """Wait for ``rounds`` more successful reads and sends, so that the last action has had its effect."""
         before = len(self.rows())
 
         def flowing() -> bool:
@@ -175,7 +175,7 @@ def test_image_is_small_and_holds_nothing_that_only_builds_or_measures(engine: E
 
 
 def check_confined(cluster: Composition) -> None:
-    """The kernel enforces the compose file's limits."""
+    """Check that the kernel enforces the limits in the compose file."""
     for service in (*NAMESRVS, *BROKERS):
         written = " ".join(f"touch {path}/x;" for path in READ_ONLY)
         done = cluster.attempt(
@@ -199,7 +199,7 @@ Played = dict[Callable[[Engine], None], Future[None]]
 
 @pytest.fixture(scope="module")
 def played(engine: Engine, image: str, request: pytest.FixtureRequest) -> Iterator[Played]:
-    """The results of the requested clusters; they run concurrently, because each of them mostly waits."""
+    """Start the tests of the requested clusters in threads, because they mostly wait; yield their futures."""
     names = {item.name for item in request.session.items}
     plays = {"test_raft_group": play_raft, "test_independent_nameservers": play_independent}
     with ThreadPoolExecutor() as pool:

@@ -1,4 +1,4 @@
-"""An interrupted ``make containers`` leaves nothing behind."""
+"""An interrupted ``make containers`` removes its containers, networks, mounts and files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from .engine import ROOT, Engine, mounts_below, processes_of
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 
-#: State that all podmans of root share: entries left here would be used for containers of later networks.
+#: Directory that all podmans of root share. It has a file with host names for each network. If an engine left
+#: such files there, they would affect containers of later networks.
 NAMES = Path("/run/containers/networks/aardvark-dns")
 
 
 def ctrl_c(make: subprocess.Popen[str]) -> None:
-    """Send a signal as a terminal does: to all of its processes."""
+    """Send SIGINT to the whole process group, as a terminal does at Ctrl-C."""
     os.killpg(make.pid, signal.SIGINT)
 
 
@@ -30,7 +31,7 @@ def terminate(make: subprocess.Popen[str]) -> None:
 
 
 def kept_of_networks(mark: str) -> list[str]:
-    """Return the leftovers of one engine's networks: the kernel's rules, and the names of containers."""
+    """Return what is left of an engine's networks: rules in the kernel, and files with container names."""
     rules = subprocess.run(("iptables-save",), capture_output=True, text=True, check=True).stdout
     return [line for line in rules.splitlines() if mark in line] + [
         str(path) for path in NAMES.glob(f"*{mark}*")

@@ -1,4 +1,4 @@
-"""Both units of systemd under a systemd of their own, in a container."""
+"""The systemd units of the nameserver and the broker, under a systemd that runs in a container."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ pytestmark = [pytest.mark.containers, pytest.mark.timeout(900)]
 PACKAGES = (*BASE_PACKAGES, "systemd", "systemd-sysv", "dbus")
 NAME = "routekeeper-systemd"
 WITHIN_S = 240.0
-#: Shorter than that of the units, so that the test does not take as long.
+#: Settings that shorten the units' watchdog time, so that the test takes less time.
 WATCHDOG = "[Service]\nWatchdogSec=10\n"
 
 
 class Machine:
-    """A container in which systemd is the first process."""
+    """A container whose first process is systemd."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -51,7 +51,7 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def machine(engine: Engine, image: str) -> Iterator[Machine]:
-    """Start systemd with the units and the programs as compose/README.md installs them."""
+    """Start systemd with the units and the programs, installed as compose/README.md describes."""
     began = time.monotonic()
     archive = engine.bootstrap("systemd", PACKAGES)
     engine.podman("import", str(archive), NAME)
@@ -81,12 +81,12 @@ def units_of(compose: Path) -> list[Path]:
 def test_both_units_run_reload_are_watched_and_end_as_they_say(machine: Machine) -> None:
     machine.write("/etc/routekeeper/namesrv.properties", "logLevel=INFO\n")
     machine.write("/etc/routekeeper/broker.properties", "namesrvAddr=127.0.0.1:9876\nbrokerName=b\n")
-    machine.run("systemctl", "start", "mqnamesrv")  # returns once the ports are bound
+    machine.run("systemctl", "start", "mqnamesrv")  # systemctl returns once the server has bound its ports
     machine.run("systemctl", "start", "mqbroker")
     for unit in ("mqnamesrv", "mqbroker"):
         assert machine.shown(unit, "ActiveState") == "active"
         assert "listen=127.0.0.1:" in machine.shown(unit, "StatusText")
-        # The unit runs under a temporary user without capabilities.
+        # The unit runs as a temporary user without capabilities.
         status = machine.run("cat", f"/proc/{machine.shown(unit, 'MainPID')}/status")
         assert "\nUid:\t0\t" not in status
         assert "\nCapEff:\t0000000000000000\n" in status

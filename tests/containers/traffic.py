@@ -1,7 +1,8 @@
-"""Runs inside a container of the server image: sends and reads without pause, and prints each outcome.
+"""Program in a container of the server image: reads a route and sends a message, without pause.
 
-It prints one line for each attempt. ``drive`` reads the addresses of services from its stdin, a JSON object a
-line, and ends with its stdin; ``read`` prints the stored messages.
+The program prints one line for each attempt. With the argument ``drive``, it reads the addresses of services
+from its stdin, one JSON object per line, and ends when its stdin ends. With the argument ``read``, it prints
+the stored messages.
 """
 
 from __future__ import annotations
@@ -27,20 +28,22 @@ from routekeeper.client.public import (
 
 #: Seconds between two rounds of one read and one send.
 PAUSE_S = 0.02
-#: Timeout of one call in s: a machine that hangs for some seconds must not count as a failed read.
+#: Timeout of one call in s. It is long, so that no read fails only because the machine hangs for some
+#: seconds.
 PATIENCE_S = 40.0
-#: Timeout of one try in s, with one nameserver or one broker, while others are left.
+#: Timeout in s of one try with one nameserver or broker. After this time, the client tries the next server.
 TRY_S = 10.0
 
 
 _resolve = socket.getaddrinfo
-#: Last known address of each service. podman's name service was once silent for half a minute after
-#: containers restarted, while their servers worked; this test is not about the name service.
+#: Last known address of each service, so that the program does not need podman's name service. In one run,
+#: the name service did not answer for 30 s after containers had restarted, although the servers in these
+#: containers worked.
 _addresses: dict[str, str] = {}
 
 
 def addresses(host: Any, *asked: Any, **more: Any) -> Any:
-    """Stand for ``socket.getaddrinfo``."""
+    """Replace ``socket.getaddrinfo``: use the known address if the host is a service of the cluster."""
     return _resolve(_addresses.get(host, host), *asked, **more)
 
 
@@ -83,11 +86,12 @@ def drive(nameservers: str, topic: str) -> None:
 
 
 def read_back(nameservers: str, topic: str, within_s: float) -> None:
-    """Print every body of a topic, until no message has come for 3 s or the time is over."""
+    """Print the body of every message in a topic. Stop after 3 s without a message, or after ``within_s``."""
     config = PullConsumerConfig(group="reader", consume_from=ConsumeFrom.FIRST_OFFSET)
     deadline = time.monotonic() + within_s
     with Client(nameservers) as client, client.pull_consumer(config, {topic: "*"}) as consumer:
-        last = time.monotonic() + 10  # joining a group takes its time
+        # Wait longer for the first message, because joining the group takes some seconds.
+        last = time.monotonic() + 10
         while time.monotonic() < min(deadline, last + 3):
             for message in consumer.poll(count=64, timeout_s=1.0):
                 say(body=message.body.decode())

@@ -1,4 +1,4 @@
-"""Nameservers whose code is changed before they begin: faults that no disk can cause."""
+"""Nameservers whose code a test changes before the start, to cause faults that no disk can cause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RUNS = 'runpy.run_module("routekeeper.nameserver", run_name="__main__", alter_sy
 
 @dataclass(kw_only=True)
 class Altered(Member):
-    """A nameserver, started by a few lines that change its code."""
+    """A nameserver process that first runs a few lines of Python, which change the nameserver's code."""
 
     lines: str
 

@@ -1,8 +1,8 @@
-"""Brokers and readers without pauses, the history of their answers, and the check of it.
+"""Simulated brokers and readers that send requests without pauses, and the check of the answers.
 
 Each registration of :class:`Writers` has one new topic, so that every acknowledgement can be checked in the
-table afterwards. :class:`Registers` write and read a few topics from all members at once, so that the history
-can be checked for linearizability.
+table afterwards. :class:`Registers` write and read a few topics at all members at once, so that the history
+of these calls can be checked for linearizability.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from tests.waiting import wait_until
 
 from .cluster import CONDITION_S, Cluster, Member
 
-#: Every request is answered within this time: clients give up then. Servers aim at 2.5 s.
+#: Seconds within which a server must answer: clients give up after this time. Servers aim at 2.5 s.
 ANSWER_S = 3.0
-#: Timeout of our clients: so a late answer is noticed as late, and a paused member's client stays connected.
+#: Timeout of the test's clients in s. It is longer than ANSWER_S, so that the test also sees late answers,
+#: and so that a client stays connected to a member that is paused.
 PATIENCE_S = 20.0
 WRITERS_PER_MEMBER = 2
 REGISTERS = 3
@@ -46,7 +47,7 @@ def route_query(topic: str) -> RemotingCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """A caller's knowledge of a write: its outcome, and whether the server's answer says it."""
+    """Result of a write, as the caller knows it: the outcome, and True if the server answered."""
 
     outcome: Outcome
     answered: bool = True
@@ -54,7 +55,7 @@ class Told:
 
 
 def tell(client: BlockingClient, addr: str, request: RemotingCommand) -> Told:
-    """Send a write and return the knowledge of its outcome."""
+    """Send a write; return the outcome as far as the caller can know it."""
     try:
         answer = client.invoke(addr, request, timeout_s=PATIENCE_S)
     except RemotingError as error:
@@ -78,18 +79,21 @@ def is_applied(client: BlockingClient, addr: str, request: RemotingCommand) -> b
 
 
 def register(client: BlockingClient, member: Member, request: RemotingCommand) -> None:
-    """Register like a broker: repeat it as long as the answer is that there is no leader."""
+    """Register like a broker: repeat the registration until it succeeds."""
     wait_until(
         lambda: is_applied(client, member.listen, request), f"member {member.number} takes a registration"
     )
 
 
-# -- one topic a registration -------------------------------------------------------------------------------
+# -- one new topic for each registration --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One registration with one topic that no other call has. Instants in s, monotonic."""
+    """One registration of a topic that no other call registers.
+
+    ``start`` and ``end`` are in s of the monotonic clock.
+    """
 
     member: int
     topic: str
@@ -103,10 +107,11 @@ Silences = dict[int, list[tuple[float, float]]]
 
 
 def judge(calls: Iterable[Call], topics: set[str], silences: Silences | None = None) -> list[str]:
-    """Return the faults of the table after a history.
+    """Compare the topics of a route table with the history of calls; return a text for each fault.
 
     Args:
-        silences: By member, times without expected answers; otherwise each call must be answered in time.
+        silences: Intervals, by member, in which no answer is expected. Outside of these intervals, each call
+            must be answered within :data:`ANSWER_S`.
     """
     wrong, sent = [], {"shared"}
     for call in calls:
@@ -128,9 +133,10 @@ def judge(calls: Iterable[Call], topics: set[str], silences: Silences | None = N
 
 
 class _Threads:
-    """Threads that work until they are stopped, and keep their connections until they are closed.
+    """Threads that call functions until :meth:`stop`, and keep their connections open until :meth:`close`.
 
-    Brokers whose connections close are evicted, together with their topics.
+    The connections stay open because a nameserver evicts a broker and its topics when the broker's
+    connections close.
     """
 
     def __init__(self) -> None:
@@ -141,7 +147,7 @@ class _Threads:
         self._threads: list[threading.Thread] = []
 
     def run(self, work: Callable[[BlockingClient], None]) -> None:
-        """Call ``work`` again and again in a thread of its own, with a client of its own."""
+        """Start a thread with its own client that calls ``work`` again and again."""
         idle = threading.Event()
 
         def body() -> None:
@@ -151,7 +157,7 @@ class _Threads:
                         work(client)
                     idle.set()
                     self._release.wait()
-            except BaseException as error:  # told by stop()
+            except BaseException as error:  # stop() raises this exception again
                 self.errors.append(error)
             finally:
                 idle.set()
@@ -162,7 +168,7 @@ class _Threads:
         thread.start()
 
     def stop(self) -> None:
-        """Stop sending; raise a thread's exception."""
+        """Stop sending; raise the first exception of a thread."""
         self.stopping.set()
         for idle in self._idle:
             assert idle.wait(CONDITION_S), "a request hangs"
@@ -170,7 +176,7 @@ class _Threads:
             raise self.errors[0]
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections and wait until the threads have ended."""
         self.stopping.set()
         self._release.set()
         for thread in self._threads:
@@ -180,11 +186,11 @@ class _Threads:
 
 @dataclass
 class Writers:
-    """Brokers, some at each member, that register a new topic again and again.
+    """Simulated brokers, some at each member. Each broker registers a new topic again and again.
 
     Args:
         pause_s: Pause between two calls of one broker.
-        lease_ms: How long its topics stay once it is silent.
+        lease_ms: Time after which a silent broker and its topics are evicted.
     """
 
     cluster: Cluster
@@ -227,7 +233,7 @@ class Writers:
         self._threads.stopping.wait(self.pause_s if told.outcome == "applied" else 0.05)
 
     def _acknowledged(self, member: Member, since: float) -> bool:
-        """Return whether a call to this member that began since then has succeeded, or a writer broke."""
+        """Return True if a call to the member that began after ``since`` succeeded, or if a thread failed."""
         recent = self.calls[-500:]
         return bool(self._threads.errors) or any(
             call.member == member.number and call.start > since and call.outcome == "applied"
@@ -235,10 +241,11 @@ class Writers:
         )
 
     def wait_for_progress(self, members: list[Member], *, since: float | None = None) -> float:
-        """Wait until a call to each of these members that began after an instant has succeeded.
+        """Wait until each of these members has acknowledged a call that began after the instant ``since``.
 
         Returns:
-            Seconds from then to the first of these successes, whichever member gave it, as :func:`elapsed`.
+            Seconds from that instant to the end of the first acknowledged call at any of these members. Time
+            in which this machine stood still does not count (:func:`elapsed`).
         """
         since = time.monotonic() if since is None else since
         for member in members:
@@ -257,7 +264,10 @@ class Writers:
         return elapsed(since, min(ends))
 
     def wait_for_load(self, members: list[Member], *, calls: int = 50) -> None:
-        """Wait until all of these members acknowledge registrations, enough to make a loss visible."""
+        """Wait until each of these members acknowledges registrations and ``calls`` more calls succeeded.
+
+        With so many acknowledged registrations, a loss of some of them would be visible.
+        """
         self.wait_for_progress(members)
         begun = len(self.calls)
         wait_until(
@@ -268,12 +278,12 @@ class Writers:
         )
 
     def stop(self) -> list[Call]:
-        """Send nothing more, but stay connected, so that the brokers stay listed; return the history."""
+        """Stop sending; return the history. The connections stay open: members must not evict the brokers."""
         self._threads.stop()
         return self.calls
 
     def check(self) -> str:
-        """Stop; compare the tables of all members, once these are equal, with the history."""
+        """Stop sending, wait until all members have equal tables, and compare the tables with the history."""
         calls = self.stop()
         self.cluster.wait_ready()
         self.cluster.wait_equal()
@@ -287,11 +297,11 @@ class Writers:
         return f"registrations: {count}"
 
 
-# -- registers ----------------------------------------------------------------------------------------------
+# -- registers (in the sense of linearizability) -------------------------------------------------------------
 
 
 def route_value(body: dict[str, Any], broker: str) -> int | None:
-    """Return the queue count of one broker in a route."""
+    """Return the number of read queues of one broker in a route; None if the broker is not listed."""
     for queues in body["route"]["queueDatas"]:
         if queues["brokerName"] == broker:
             value: int = queues["readQueueNums"]
@@ -300,12 +310,14 @@ def route_value(body: dict[str, Any], broker: str) -> int | None:
 
 
 class Registers:
-    """A few topics whose queue counts are written and read at all members at once.
+    """A few topics; each topic's number of queues is written and read at all members at once.
 
-    Each has one broker, connected with all members, so that it stays listed while one of them works.
+    Each topic has one broker. The broker is connected to all members, so that it stays listed while at least
+    one member works.
 
     Attributes:
-        history: Writes, and reads with ``consistency=linearizable``.
+        writes: Registrations with their outcomes.
+        reads: Reads with ``consistency=linearizable``.
         default_reads: Reads with ``consistency=default``.
     """
 
@@ -337,7 +349,8 @@ class Registers:
     def _write(self, member: Member, keys: itertools.cycle[int], client: BlockingClient) -> None:
         key, value = next(keys), next(self._values)
         name = f"register-{key}"
-        # Values are written in any order: no version is contained in another, so none counts as late.
+        # The counter grows and the timestamp falls, so no version is greater than another version in both. A
+        # nameserver therefore never ignores a registration as a late copy.
         topics, timestamp = (name, "register-all"), 2**40 - value
         request = registration(
             name, f"10.9.0.{key}:10911", topics, counter=value, timestamp=timestamp, queues=value
@@ -391,11 +404,11 @@ class Registers:
         self._threads.stop()
 
     def check(self, *, promise_s: float) -> str:
-        """Stop; check both histories.
+        """Stop sending; check the histories of the linearizable and of the default reads.
 
         Args:
-            promise_s: Bound of the lag of default reads behind acknowledged writes: one minimum election
-                timeout.
+            promise_s: Seconds by which a default read may lag behind acknowledged writes: one minimum
+                election timeout.
         """
         self.stop()
         assert self.reads
@@ -415,18 +428,23 @@ def judge_reads(
     *,
     promise_s: float,
 ) -> list[str]:
-    """Return reads that no order of the writes explains; first values that were refused and still read."""
+    """Return a text for each fault.
+
+    Faults are values that were read although their write was refused, and reads that no order of the writes
+    explains.
+    """
     seen = {(read.key, read.value) for read in (*reads, *default_reads)}
     refused = [w for w in writes if w.outcome is history.Outcome.FAILED and (w.key, w.value) in seen]
     wrong = [f"refused, yet read: {write} {write.begun:.3f}..{write.ended:.3f}" for write in refused]
     wrong += [f"linearizable reads: {violation}" for violation in check([*writes, *reads])]
-    # A default read may miss changes that were acknowledged within this time: treat it as an earlier read.
+    # A default read may miss changes that were acknowledged less than promise_s ago. So the check treats each
+    # default read as if it began promise_s seconds earlier.
     earlier = [replace(read, begun=read.begun - promise_s) for read in default_reads]
     return wrong + [f"default reads: {violation}" for violation in check([*writes, *earlier])]
 
 
 class _Reader:
-    """One HTTP connection that is made anew when it breaks."""
+    """One HTTP connection. If it breaks, the next request makes a new connection."""
 
     def __init__(self, member: Member) -> None:
         self.member = member

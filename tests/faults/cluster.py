@@ -29,14 +29,14 @@ CONDITION_S = 60.0
 
 
 def cycles(few: int) -> int:
-    """Return the number of repetitions of a fault: ``RAFT_FAULT_CYCLES``, or a few."""
+    """Return how often a test repeats a fault: the number in ``RAFT_FAULT_CYCLES`` if set, else ``few``."""
     return int(os.environ.get("RAFT_FAULT_CYCLES") or few)
 
 
 def chooser() -> random.Random:
-    """Chooses a fault's target and time; a failing test's output names the seed.
+    """Return a random generator for the choice of a fault's target and time; print the generator's seed.
 
-    With ``RAFT_FAULT_SEED``, the choices are repeated.
+    ``RAFT_FAULT_SEED`` sets the seed, so that a failed test's choices can be repeated.
     """
     seed = int(os.environ.get("RAFT_FAULT_SEED") or random.SystemRandom().randrange(10**6))
     print(f"RAFT_FAULT_SEED={seed}")
@@ -44,7 +44,7 @@ def chooser() -> random.Random:
 
 
 def hold(instant: float) -> None:
-    """Wait until an instant (s, monotonic), because the duration of a fault is part of the test."""
+    """Wait until an instant (s, monotonic), for tests in which the duration of a fault matters."""
     time.sleep(max(0.0, instant - time.monotonic()))
 
 
@@ -58,10 +58,11 @@ class Member:
     """One nameserver process, with the same addresses and data after each restart.
 
     Attributes:
-        raft: Identity, which is the address for other members.
+        raft: Address for the other members. The group knows the member by this address.
         arguments: Additional flags.
-        prefix: A command that runs the nameserver, such as in a namespace.
-        silences: Intervals (s, monotonic) without expected answers: killed, paused.
+        prefix: Words before the command, for example to run the nameserver in a network namespace.
+        silences: Intervals (s, monotonic) in which the member is killed or paused. No answer is expected
+            then.
     """
 
     number: int
@@ -88,7 +89,9 @@ class Member:
         ]
 
     def spawn(self) -> subprocess.Popen[str]:
-        with open(self.log_path, "a") as log:  # the child keeps it
+        # The nameserver inherits the open file, so it can still write its log when this block has closed the
+        # file.
+        with open(self.log_path, "a") as log:
             return subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=log, text=True)
 
     def start(self) -> None:
@@ -103,7 +106,7 @@ class Member:
         self._speaks()
 
     def refuse_to_start(self) -> str:
-        """Start; return the one line with which the member ends at once, with exit code 2."""
+        """Start a member that ends at once with exit code 2; return its one error line."""
         ended = subprocess.run(self.command, capture_output=True, text=True, timeout=CONDITION_S, check=False)
         assert ended.returncode == 2, (ended.returncode, ended.stdout, ended.stderr)
         said = [line for line in ended.stderr.splitlines() if line.startswith("mqnamesrv: ")]
@@ -143,7 +146,7 @@ class Member:
 
     @contextmanager
     def file_size_limit(self, size: int) -> Iterator[None]:
-        """Bound of every file's size in bytes: for the program, it is a full disk (EFBIG)."""
+        """Limit the size of every file to ``size`` bytes: writes fail (EFBIG), as if the disk was full."""
         assert self.process is not None
         soft, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, hard))
@@ -169,11 +172,11 @@ class Member:
         return self.log_path.stat().st_size
 
     def log(self, since: int = 0) -> str:
-        """Return its log from a byte on."""
+        """Return the member's log from a byte offset on."""
         return self.log_path.read_bytes()[since:].decode()
 
     def get(self, path: str, *, timeout_s: float = 20.0) -> tuple[int, Any]:
-        """Send a request over HTTP; status 0 if there is no answer."""
+        """Send a GET request over HTTP; return its status and content, or status 0 if there is no answer."""
         try:
             with urllib.request.urlopen(f"http://{self.http}{path}", timeout=timeout_s) as response:
                 text = response.read()
@@ -181,7 +184,7 @@ class Member:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read()
-        except (OSError, http.client.HTTPException):  # it may end in the middle of its answer
+        except (OSError, http.client.HTTPException):  # the member may end in the middle of its answer
             return 0, None
 
     def ready(self) -> bool:
@@ -200,7 +203,7 @@ class Member:
         return set(body["topics"]) if code == 200 else None
 
     def served_topics(self) -> set[str]:
-        """Return its answer to a default read as soon as it gives one: there may be an election first."""
+        """Return the topics of the first default read that succeeds: during an election, reads may fail."""
 
         def answered() -> list[set[str]]:
             topics = self.topics()
@@ -216,7 +219,7 @@ class Member:
 
     @property
     def journal(self) -> Path:
-        """The journal's last segment."""
+        """Path of the newest segment file of the journal."""
         return sorted((self.data / "raft").glob("journal-*"))[-1]
 
 
@@ -232,7 +235,7 @@ class Cluster:
         self.wait_ready()
 
     def stop(self) -> None:
-        """Kill all of them; data stays."""
+        """Kill all members; their data stays."""
         running = [member for member in self.members if member.process is not None]
         for member in running:
             member.kill()
@@ -244,7 +247,7 @@ class Cluster:
             wait_until(member.ready, f"member {member.number} is ready")
 
     def leader(self, among: Iterable[Member] | None = None) -> Member:
-        """Return the running leader, of the greatest term if an old leader does not know yet."""
+        """Return the running leader. If several members claim to lead, the highest term decides."""
         asked = [m for m in (self.members if among is None else among) if m.process is not None]
 
         def leading() -> list[tuple[int, int]]:
@@ -259,7 +262,8 @@ class Cluster:
     def wait_equal(self) -> str:
         """Wait until all members have applied the same entries; return their common digest.
 
-        Members at the same index must never differ: that fails at once.
+        Raises:
+            AssertionError: At once, if members at the same log index differ.
         """
 
         def digests() -> set[tuple[int, str, str]]:
@@ -276,7 +280,7 @@ class Cluster:
 
 
 def make_members(root: Path, *, size: int = 3, arguments: tuple[str, ...] = ()) -> list[Member]:
-    """Members on loopback with direct connections; none is started."""
+    """Return members on loopback that connect directly to each other. The members are not started."""
     addresses = free_addresses(3 * size)
     rafts = addresses[:size]
     return [
@@ -296,7 +300,10 @@ def make_members(root: Path, *, size: int = 3, arguments: tuple[str, ...] = ()) 
 
 @contextmanager
 def running(members: list[Member]) -> Iterator[Cluster]:
-    """Start members, and kill them at the end; a failure is shown with the ends of their logs."""
+    """Start members, and kill them at the end.
+
+    If the test fails, its error shows the last 3,000 characters of each member's log.
+    """
     cluster = Cluster(members)
     standstill.begin()
     try:

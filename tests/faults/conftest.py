@@ -1,4 +1,4 @@
-"""Clusters of real processes, one for each test."""
+"""Clusters of real processes: a new cluster for each test."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from .cluster import Cluster, make_members, running
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Three members with default settings."""
+    """Run three members with default settings."""
     with running(make_members(tmp_path)) as cluster:
         yield cluster

@@ -1,4 +1,4 @@
-"""Full or hung disks for single members. Most need root."""
+"""Full or hung disks for single members. Most functions need root."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _need_root_and(*programs: str) -> None:
 
 @contextmanager
 def small_disks(members: list[Member], *, size_bytes: int = 48 << 20) -> Iterator[None]:
-    """A small tmpfs below the data of each member."""
+    """Mount a small tmpfs at the data directory of each member."""
     _need_root_and("mount", "umount")
     with ExitStack() as stack:
         for member in members:
@@ -40,13 +40,13 @@ def small_disks(members: list[Member], *, size_bytes: int = 48 << 20) -> Iterato
 
 
 def enlarge(member: Member, *, size_bytes: int = 48 << 20) -> None:
-    """Give a small disk more room."""
+    """Increase the size of a member's small disk."""
     _run("mount", "-o", f"remount,size={size_bytes}", str(member.data))
 
 
 @contextmanager
 def filled(member: Member) -> Iterator[None]:
-    """Fill the disk below a member's data; free it again."""
+    """Fill the disk of a member's data directory; free the space at the end."""
     filler = member.data / "filler"
     try:
         with open(filler, "wb", buffering=0) as file:
@@ -55,7 +55,7 @@ def filled(member: Member) -> Iterator[None]:
                     while True:
                         file.write(chunk)
                 except OSError:
-                    pass  # full
+                    pass  # the disk has no space left for a chunk of this size
         yield
     finally:
         filler.unlink()
@@ -63,7 +63,7 @@ def filled(member: Member) -> Iterator[None]:
 
 @contextmanager
 def freezable_disks(members: list[Member], *, size_mib: int = 96) -> Iterator[None]:
-    """An ext4 of its own below the data of each member."""
+    """Mount a new ext4 file system at the data directory of each member."""
     _need_root_and("mount", "umount", "mkfs.ext4", "fsfreeze")
     with ExitStack() as stack:
         for member in members:
@@ -79,12 +79,12 @@ def freezable_disks(members: list[Member], *, size_mib: int = 96) -> Iterator[No
 
 @contextmanager
 def frozen(member: Member, *, longest_s: float) -> Iterator[Callable[[], bool]]:
-    """Let the disk below a member hang: every write waits, as on a disk that does not answer.
+    """Let the disk of a member's data directory hang: every write waits, as on a disk that does not answer.
 
-    Yield a function that says whether it still hangs.
+    Yield a function that returns True while the disk hangs.
 
-    A process of its own ends it after ``longest_s`` even if this one is killed: who waits for a frozen disk
-    cannot be killed.
+    A separate process ends the hang after ``longest_s`` even if the test is killed. Otherwise, processes that
+    wait for the frozen disk would remain for ever, because no signal can kill them.
     """
     thawing = member.data.with_suffix(".thawing")
     thawing.unlink(missing_ok=True)

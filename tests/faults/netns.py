@@ -1,7 +1,7 @@
-"""Members in network namespaces of their own: links are cut by the kernel, as a switch or a cable would.
+"""Members in their own network namespaces: the kernel cuts links, like a broken switch or cable.
 
-Each member has two interfaces: one on a bridge that only the raft links use, and one on a bridge of the test,
-so that the test can reach a cut-off member. Needs root and iproute2.
+Each member has two interfaces. One is on a bridge that only the raft links use. The other one is on a bridge
+of the test, so that the test can reach a member whose raft links are cut. Needs root and iproute2.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .cluster import Cluster, Member, running
 
 _WIRE_PORT, _HTTP_PORT, _RAFT_PORT = 9876, 9880, 9890
 _BRIDGES: Final = ("raft", "test")
-"""Also a member's interface to each."""
+"""Names of the bridges. Each member has one interface for each bridge, with the bridge's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Namespaces:
-    """The bridges, and one namespace a member; members are known by number.
+    """The network of a test: two bridges, and one namespace for each member, identified by its number.
 
     Attributes:
-        tag: Prefix of names; also the test's interface to its bridge.
+        tag: Prefix of all names. The interface that connects the test to its bridge also has this name.
     """
 
     tag: str
@@ -54,7 +54,7 @@ class Namespaces:
     # -- faults
 
     def port_down(self, number: int) -> None:
-        """Disconnect one member from the switch, so that it sees no carrier."""
+        """Set a member's port at the raft bridge down. The member's interface then loses its carrier."""
         ip(f"link set raft-{number} down", space=self.hub)
 
     def drop(self, sender: int, receiver: int) -> None:
@@ -91,7 +91,8 @@ def _made(tag: str, size: int) -> Namespaces:
         *(f"link set {bridge} up" for bridge in _BRIDGES),
         f"link set {host} master test up",
         *(f"link set {bridge}-{number} master {bridge} up" for bridge, number in ports),
-        # Over this bridge, a member that is cut off from the others can reach only the test.
+        # Isolate the members' ports at the test's bridge. Through this bridge, members then reach only the
+        # test, and not each other.
         *(f"link set test-{number} type bridge_slave isolated on" for number in range(size)),
         space=hub,
     )
@@ -108,7 +109,7 @@ def _made(tag: str, size: int) -> Namespaces:
 
 @contextmanager
 def running_in_namespaces(root: Path, *, size: int = 3) -> Iterator[tuple[Cluster, Namespaces]]:
-    """Start members in namespaces; skip the test without the right to make these."""
+    """Start members in network namespaces; skip the test if the user may not create namespaces."""
     lacking = missing()
     if lacking is not None:
         pytest.skip(f"links cut by the kernel need {lacking}")

@@ -1,7 +1,8 @@
-"""A network between members: every link passes :mod:`routekeeper.bench.proxy`, and each direction can be cut.
+"""A network between members: every link goes through :mod:`routekeeper.bench.proxy`, which can cut it.
 
-Members connect to the address in ``--peers``; the proxy listens there and passes bytes on to the member's
-``--raft-listen``. The first frame names the connecting member, so links are known by pair and direction.
+A cut can affect one direction only. Members connect to the address in ``--peers``. The proxy listens at that
+address and passes bytes on to the member's ``--raft-listen``. The first frame names the connecting member, so
+the proxy knows each link by its pair of members and its direction.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from .cluster import Cluster, make_members, running
 
 @dataclass
 class Recording:
-    """Bytes that passed over one link, in order: (from dialler, bytes)."""
+    """Bytes of one link in order. Each part is a pair: True if the connecting member sent it, and the bytes.
+
+    The connecting member is the dialler; the other member is the acceptor.
+    """
 
     dialler: str
     acceptor: str
@@ -36,14 +40,15 @@ class Recording:
 
 
 class Network:
-    """Links between members; runs in a thread of its own.
+    """Links between members; the proxy runs in its own thread.
 
     Args:
-        members: Identity to the address that the member binds.
-        record: Record all bytes.
+        members: Two addresses of each member: the key is the address for other members, and the value is the
+            address that the member binds.
+        record: True to record all bytes.
 
     Attributes:
-        recordings: Bytes by link, if ``record`` is set.
+        recordings: Bytes of each link, if ``record`` is set.
     """
 
     def __init__(self, members: dict[str, str], *, record: bool = False) -> None:
@@ -72,7 +77,7 @@ class Network:
         self._loop.close()
 
     def _call(self, work: Callable[[], object]) -> float:
-        """Run a function in the proxy's thread; return when it is done."""
+        """Run a function in the proxy's thread; return the instant at which it ended (s, monotonic)."""
 
         async def run() -> float:
             result = work()
@@ -90,19 +95,22 @@ class Network:
         self._of[passage].parts.append((from_dialler, data))
 
     def cut(self, directions: Collection[Direction]) -> float:
-        """Cut the direction from the first to the second of each pair; return the instant."""
+        """Cut the direction from the first to the second member of each pair; return the cut's instant."""
         return self._call(lambda: self._proxy.cut(directions))
 
     def cut_between(self, some: Collection[str], others: Collection[str]) -> float:
-        """Cut both directions of each link between two groups."""
+        """Cut both directions of each link between two groups of members; return the cut's instant."""
         return self.cut(both_ways(some, others))
 
     def heal(self, *, reset: bool) -> float:
-        """End all cuts. Waiting bytes arrive now, or are lost with their connection."""
+        """End all cuts; return the instant (s, monotonic).
+
+        The proxy then passes on the bytes that waited at the cuts. With ``reset``, it discards these bytes.
+        """
         return self._call(lambda: self._proxy.heal(reset=reset))
 
     def inject(self, data: bytes) -> int:
-        """Insert bytes into each link, towards the acceptor, as an attacker on the way could.
+        """Send bytes into each link, to the member that accepted the connection, as an attacker could.
 
         Return the number of links.
         """
@@ -120,7 +128,7 @@ class Network:
 def running_behind_proxy(
     root: Path, *, size: int = 3, arguments: tuple[str, ...] = (), record: bool = False
 ) -> Iterator[tuple[Cluster, Network]]:
-    """Start members whose links all pass a proxy; kill them in the end."""
+    """Start members whose links all go through a proxy; kill the members at the end."""
     members = make_members(root, size=size, arguments=arguments)
     names = {m.raft: address for m, address in zip(members, free_addresses(size), strict=True)}
     for member in members:

@@ -1,4 +1,4 @@
-"""A running group goes from plain to ``--acl all``, a member at a time, with a broker that signs."""
+"""A running group turns signatures on (``--acl all``), one member at a time, while its broker signs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def broker(folder: Path, members: list[Member], keys: Path) -> Iterator[subproce
 
 
 class Asks:
-    """Queries members, like a client that connects anew when a member was restarted."""
+    """Requests to members. If a member was restarted, the client connects again."""
 
     def __init__(self, client: BlockingClient) -> None:
         self._client = client
@@ -103,14 +103,16 @@ def test_group_goes_from_plain_to_signed_without_losing_its_broker(tmp_path: Pat
     file, keys = tmp_path / "plain_acl.yml", tmp_path / "tools.yml"
     file.write_text(FILE)
     keys.write_text("accessKey: admins-of-all\nsecretKey: secret-of-admins\n")
-    # However busy the machine is, the next leader stays: each request below is asked once.
+    # Each request below is sent only once, so an election would make it fail. The long timeout prevents
+    # elections even on a busy machine.
     calm = ("--election-timeout-ms", "2000")
     members = make_members(tmp_path, arguments=calm)
     with running(members) as group, broker(tmp_path, members, keys) as process, BlockingClient() as client:
         asks = Asks(client)
         for member in members:
             wait_until(partial(asks.has_route, member, None), "the broker's route")
-        # a member at a time; the others serve meanwhile, and the route stays
+        # Restart one member at a time. Meanwhile the other members serve, and the group keeps the broker's
+        # route.
         for number, member in enumerate(members):
             member.kill()
             member.reap()
@@ -125,19 +127,19 @@ def test_group_goes_from_plain_to_signed_without_losing_its_broker(tmp_path: Pat
                 assert asks.is_refused(member, code, topic="TBW102"), code
             assert asks.is_refused(member, 100, READER, namespace="N", key="k", value="v")
             assert asks.ask(member, 106, READER).code == 0
-        # a change that one member allows is forwarded to the leader, unsigned, over the raft port
+        # The follower checks the signature and forwards the change unsigned to the leader's raft port.
         follower = group.others(leader)[0]
         put = {"namespace": "N", "key": "k", "value": "v"}
         assert asks.ask(follower, 100, ADMIN, **put).code == 0
         for member in members:
             wait_until(partial(asks.has_value, member, READER), "the value everywhere")
-        # operators' tool signs by tools.yml
+        # mqadmin signs its requests with the keys in tools.yml.
         listed = mqadmin("clusterList", "-n", follower.listen, "--acl-file", str(keys))
         assert (listed.returncode, "DefaultCluster" in listed.stdout) == (0, True), listed
         refused = mqadmin("clusterList", "-n", follower.listen)
         assert refused.returncode != 0
         assert "No accessKey is configured" in refused.stdout + refused.stderr
-        # the file changes: every member reads it without a restart
+        # Change a secret in the file: every member reads the file again without a restart.
         file.write_text(FILE.replace("secret-of-readers", "changed-secret"))
         for member in members:
             wait_until(partial(asks.is_refused, member, 106, READER), "the new file")

@@ -1,6 +1,7 @@
 """A nameserver that runs out of file descriptors.
 
-Strangers cannot use those for its files, and it goes on.
+Connections of strangers cannot use up the descriptors that the nameserver needs for its files, and a
+nameserver without free descriptors keeps running.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def many_sockets() -> Iterator[None]:
 
 
 def save_snapshot(connection: http.client.HTTPConnection) -> int:
-    """Request a snapshot, which also begins a journal file; return the status."""
+    """Request a snapshot, which also begins a new journal file; return the HTTP status."""
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     connection.request("POST", "/v1/raft/snapshot", b"{}", headers)
     reply = connection.getresponse()
@@ -106,7 +107,9 @@ def test_a_process_without_descriptors_goes_on_once_there_are_some(
         pid = member.process.pid
         with contextlib.closing(connected(member)) as connection:
             before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))  # what is open stays open
+            # The new limit is below the number of open files. These files stay open, but the process cannot
+            # open others.
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
             try:
                 assert save_snapshot(connection) != 200
                 wait_until(lambda: "journal full" in member.log(), "it says that there is no room")

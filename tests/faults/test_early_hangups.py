@@ -1,4 +1,4 @@
-"""SIGHUP while a server starts or ends: a supervisor that reloads right after a start kills no server."""
+"""SIGHUP while a server starts or ends does not kill the server, so a supervisor may send it at any time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SERVERS: Final = {
     "mqbroker": ("--listen", "127.0.0.1:0", "--store", "data", "--name", "broker-a"),
 }
 MODULES: Final = {"mqnamesrv": "routekeeper.nameserver", "mqbroker": "routekeeper.broker"}
-#: Runs a program that gets a SIGHUP at each module that it loads, from its first line on.
+#: A program that runs a server and sends itself SIGHUP at each module that the server imports.
 AT_EACH_IMPORT: Final = """
 import os, runpy, signal, sys
 name = sys.argv[1]
@@ -47,7 +47,7 @@ SIGNALS_PER_S: Final = 500
 
 @contextlib.contextmanager
 def started(folder: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a program that has no terminal; its log is the file ``log`` in the folder."""
+    """Start a program that has no terminal; its stderr goes to the file ``log`` in the directory."""
     with (
         inherited(signal.SIGHUP, signal.SIG_DFL),
         (folder / "log").open("w") as log,
@@ -62,7 +62,7 @@ def started(folder: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def ready(process: subprocess.Popen[str], folder: Path) -> str:
-    """Return the line with which a server says that it is ready."""
+    """Read and return the line with which a server reports that it is ready."""
     assert process.stdout is not None
     line = process.stdout.readline()
     assert " ready listen=" in line, (process.wait(WITHIN_S), (folder / "log").read_text())
@@ -70,7 +70,7 @@ def ready(process: subprocess.Popen[str], folder: Path) -> str:
 
 
 def program_that_survives(process: subprocess.Popen[str]) -> str:
-    """Return the name of the program that a process runs if it ignores or handles SIGHUP, else nothing."""
+    """Return the name of the program that a process runs now; an empty text if SIGHUP would kill it."""
     text = Path(f"/proc/{process.pid}/status").read_text()
     facts = dict(line.split(":\t") for line in text.splitlines() if ":\t" in line)
     heeded = int(facts["SigIgn"], 16) | int(facts["SigCgt"], 16)
@@ -78,7 +78,7 @@ def program_that_survives(process: subprocess.Popen[str]) -> str:
 
 
 def script_that_waits(folder: Path, name: str) -> Path:
-    """Return a copy of a script whose Python begins only when there is a file ``go on`` in the folder."""
+    """Return a copy of a start script whose Python waits until the file ``go on`` is in the directory."""
     script, python = folder / "bin" / name, folder / ".venv" / "bin" / "python3"
     for path in (script, python):
         path.parent.mkdir(parents=True)
@@ -95,7 +95,7 @@ PYTHONPATH='{ROOT}' exec '{sys.executable}' "$@"
 
 @contextlib.contextmanager
 def hangups(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Send one SIGHUP after the other."""
+    """While the block runs, send SIGHUP :data:`SIGNALS_PER_S` times per second."""
     stop = threading.Event()
 
     def send() -> None:
@@ -144,17 +144,17 @@ def test_terminal_that_closes_ends_what_is_started_in_it(name: str, tmp_path: Pa
 
 
 def test_hangup_while_a_broker_ends_changes_nothing(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # the unregistration waits for its answer
+    # The nameserver never answers, so the broker's unregistration takes long and the broker ends late.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
         words = ("-n", f"127.0.0.1:{silent.getsockname()[1]}", *SERVERS["mqbroker"])
         with started(tmp_path, sys.executable, "-m", MODULES["mqbroker"], *words) as process:
             ready(process, tmp_path)
             process.terminate()
             wait_until(lambda: "stopping" in (tmp_path / "log").read_text(), "the end has begun")
-            process.send_signal(
-                signal.SIGSTOP
-            )  # so that it has not ended by then, however slow this machine is
+            # Pause the broker: even on a slow machine, it must not end before it gets the signal.
+            process.send_signal(signal.SIGSTOP)
             assert process.poll() is None
-            time.sleep(1.1)  # the length is what is tested: sooner a signal counts as a repeat
+            time.sleep(1.1)  # in the first second after SIGTERM, servers ignore SIGHUP as a repeated SIGTERM
             process.send_signal(signal.SIGHUP)
             process.send_signal(signal.SIGCONT)
             assert process.wait(WITHIN_S) == 0

@@ -1,4 +1,4 @@
-"""A member whose disk is full when it starts: one line that says so, and nothing half-made stays behind."""
+"""If the disk is full at the first start, a member prints one error line and leaves no half-written files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
 
 PAGE = 4096
 VOTE, END, STANDING, IDENTITY = 2, 3, 32, 1
-"""Pages of the files that a directory begins with, in this order; the journal follows."""
+"""Sizes of four files in pages of :data:`PAGE` bytes.
+
+A new data directory gets the files in this order; the journal comes after them.
+"""
 
 
 @pytest.mark.parametrize(

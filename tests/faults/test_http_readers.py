@@ -1,4 +1,4 @@
-"""HTTP of both servers: half requests do not block other clients, and unread answers are bounded."""
+"""HTTP of both servers: incomplete requests block no other client, and unread answers use limited memory."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow]
 WAIT_S = 40.0
 HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-More: "
 TOPICS = b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
-#: Each list of topics has 2 MB.
+#: Names of topics. An answer with all names has 2 MB.
 NAMES = tuple(f"{number:0200d}" for number in range(10_000))
 READERS = 300
-#: Bound of the additional memory. Unread answers may take 128 MiB, once in the transport and once in the
-#: answer; the rest is memory that the allocator keeps.
+#: Limit for the growth of the server's memory in MiB. Unread answers may use 128 MiB in the transport and 128
+#: MiB in the HTTP server. The rest is memory that the allocator does not give back.
 GROWTH_MIB = 360
 
 
 @contextmanager
 def serving(tmp_path: Path, *command: str) -> Iterator[tuple[int, str, str]]:
-    """Run a server; yield its process id and its addresses for the wire and for HTTP."""
+    """Run a server; yield its process id, its address for RocketMQ's protocol, and its address for HTTP."""
     with (tmp_path / "stderr").open("w") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", *command, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"],
@@ -106,7 +106,8 @@ def test_answers_that_nobody_reads_are_bounded_and_others_are_answered(tmp_path:
             reader.sendall(TOPICS)
         deadline = time.monotonic() + WAIT_S
         asked = f'mqnamesrv_http_requests_total{{code="200",path="/v1/topics"}} {READERS + 1}.0'
-        while True:  # until all of them were answered
+        # Repeat until the server has answered all readers, and record the peak of the memory.
+        while True:
             connection = http.client.HTTPConnection(addr, timeout=WAIT_S)
             connection.request("GET", "/metrics")
             text = connection.getresponse().read().decode()

@@ -1,4 +1,4 @@
-"""With a hung disk below KV file or settings, a nameserver still serves and ends."""
+"""A nameserver still serves, and can end, if the disk of its KV file or of its settings file hangs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .cluster import make_members
 pytestmark = [pytest.mark.faults, pytest.mark.alone, pytest.mark.timeout(120)]
 
 DRAIN_S = 1
-#: Every sync of files that are written during service waits for ever, as on a hung disk.
+#: A program in which each sync of the KV file or the settings file blocks for ever, as on a hung disk.
 SYNCS_HANG = """
 import os, pathlib, runpy, sys, threading
 
@@ -73,7 +73,8 @@ def test_an_independent_nameserver_serves_and_ends_while_its_files_hang(tmp_path
         assert process.stdout is not None
         addr = process.stdout.readline().split("listen=")[1].split()[0]
         with BlockingClient() as client, BlockingClient() as other:
-            with pytest.raises(RequestTimeout):  # not acknowledged: it is not on the disk
+            # The nameserver must not acknowledge the change, because the change is not on the disk.
+            with pytest.raises(RequestTimeout):
                 client.invoke(addr, put("k"), timeout_s=0.2)
             settings = RemotingCommand.request(
                 RequestCode.UPDATE_NAMESRV_CONFIG, body=b"enableTopicList=true"
@@ -92,7 +93,7 @@ def test_an_independent_nameserver_serves_and_ends_while_its_files_hang(tmp_path
 
 
 def test_a_member_ends_while_its_kv_file_hangs(tmp_path: Path) -> None:
-    """A write is acknowledged from the log, so only the end of the member waits for the file."""
+    """A member acknowledges a write that is in its log, so a hung KV file delays only the member's end."""
     member = make_members(tmp_path, size=1)[0]
     hanging = altered(member, SYNCS_HANG)
     try:

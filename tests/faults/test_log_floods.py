@@ -1,4 +1,4 @@
-"""Peers that cause many events: the log is bounded, and does not lose audit lines."""
+"""Clients that cause many log events: the number of log lines is limited, but no audit line is left out."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from .test_stuck_output import registration
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 EVENT_LINES = 400
-#: The lines are for so many seconds.
+#: Length in s of a time window. In each window, a program may write at most EVENT_LINES lines for each event.
 WINDOW_S = 60.0
 EVENTS = 600
 WAIT_S = 40.0
 
 
 class Log:
-    """The log of a program, complete once the program has ended."""
+    """The log of a program. Its text is complete after the program has ended."""
 
     text = ""
     lasted_s = 0.0
 
     @property
     def most(self) -> int:
-        """Return the number of lines of an event that are allowed in the time that the program ran."""
+        """Return the maximum number of lines for one event: EVENT_LINES for each time window that began."""
         return EVENT_LINES * (1 + int(self.lasted_s / WINDOW_S))
 
     def count(self, event: str) -> int:

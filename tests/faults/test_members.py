@@ -1,6 +1,6 @@
 """Real nameservers whose group changes.
 
-Members are added and removed, leadership moves, a lost quorum is restored.
+The tests add and remove members, move leadership, and restore a group that lost its quorum.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ TOKEN = "a-token-of-some-length"
 
 
 def _members(root: Path, size: int) -> list[Member]:
-    """Members whose group may be administered over HTTP."""
+    """Return members whose group may be administered over HTTP."""
     token = root / "token"
     token.write_text(TOKEN)
     token.chmod(0o600)
-    # Leadership moves only by request here, and never because the machine is busy.
+    # The election timeout is long: only requests of the test, and not a busy machine, may move leadership.
     arguments = ("--http-token-file", str(token), "--election-timeout-ms", "2000")
     return make_members(root, size=size, arguments=arguments)
 
 
 def _admin(member: Member, method: str, path: str, body: dict[str, Any] | bytes | None = None) -> Any:
-    """Send a request to one member; return the answer, or the problem, with its status."""
+    """Send a request to one member; return the HTTP status and the JSON answer. An error also has both."""
     data = json.dumps(body).encode() if isinstance(body, dict) else body
     kind = "application/json" if not isinstance(body, bytes) else "application/octet-stream"
     request = urllib.request.Request(
@@ -64,14 +64,15 @@ def _admin(member: Member, method: str, path: str, body: dict[str, Any] | bytes 
 
 
 def _done(cluster: Cluster, method: str, path: str, body: dict[str, Any] | bytes | None = None) -> Any:
-    """Make a change like an operator: find the leader, and retry if the answer names a temporary obstacle."""
+    """Make a change like an operator: ask the leader, and retry if the answer names a temporary problem."""
 
     def asked() -> Any:
         code, answer = _admin(cluster.leader(), method, path, body)
         retry = (
             code in (421, 503)
             or (code == 409 and "ask again" in answer["detail"])
-            or (code == 504 and (method, path) == ("POST", "members"))  # continues the same change
+            # POST /members is safe to repeat: the second request continues the same change.
+            or (code == 504 and (method, path) == ("POST", "members"))
         )
         assert retry or code == 200, (code, answer)
         return None if retry else answer
@@ -80,7 +81,10 @@ def _done(cluster: Cluster, method: str, path: str, body: dict[str, Any] | bytes
 
 
 def _join(cluster: Cluster, newcomer: Member) -> None:
-    """Start a member with an empty disk and a list of the current members and itself, and add it."""
+    """Start a member with an empty disk and add it to the group.
+
+    The new member's list of peers names the current members and the new member.
+    """
     shutil.rmtree(newcomer.data, ignore_errors=True)
     known = {member.raft for member in cluster.members} | {newcomer.raft}
     newcomer.peers = ",".join(sorted(known))
@@ -92,7 +96,7 @@ def _join(cluster: Cluster, newcomer: Member) -> None:
 
 
 class _Reader:
-    """A client with every nameserver's address: if one does not answer, it asks the next."""
+    """A client that knows every nameserver: if a nameserver does not answer, the client asks the next one."""
 
     def __init__(self, members: list[Member]) -> None:
         self._members = members
@@ -110,7 +114,7 @@ class _Reader:
                 if code == 200 and "shared" in body["topics"]:
                     at = (at + step) % len(self._members)
                     break
-                if code != 0:  # it runs, and refuses
+                if code != 0:  # the member runs, but it refuses the read
                     self.failed.append(f"member {member.number}: {code} {body!r}")
             else:
                 self.failed.append("no member answered")
@@ -159,7 +163,7 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
                 assert _admin(fourth, "GET", "status")[1]["cluster"] == name
                 writers.wait_for_load(founders)
 
-                # A follower is removed: it stops with one line, and does not start again.
+                # A follower that the group removes prints one line and ends. It refuses to start again.
                 leader = cluster.leader()
                 gone = next(member for member in founders if member is not leader)
                 _done(cluster, "DELETE", f"members/{gone.raft}")
@@ -174,8 +178,8 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
                 rest = [member for member in founders if member is not gone]
                 writers.wait_for_load(rest)
 
-                # Leadership moves to the named member, even to the new one; other members only name the
-                # leader.
+                # Leadership moves to the member that the request names, even if this member is new. Members
+                # that do not lead refuse the request and name the leader.
                 assert _done(cluster, "POST", "transfer", {"to": fourth.raft}) == {"leader": fourth.raft}
                 assert cluster.leader() is fourth
                 wait_until(lambda: rest[0].status().get("leader") == fourth.raft, "the others know it")
@@ -183,14 +187,14 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
                 assert (code, problem["leader"]) == (421, fourth.raft)
                 writers.wait_for_load(rest)
 
-                # Each restarts in turn, and no client misses an answer.
+                # Restart one member after another. Meanwhile, every read of a client must succeed.
                 with _Reader(cluster.members) as reader:
                     for member in list(cluster.members):
                         _restart(cluster, member)
                     wait_until(lambda: reader.reads > 200, "enough was read")
                 assert reader.failed == []
 
-                # A leader that is removed first hands over leadership.
+                # A leader that gets the request to remove itself first hands over leadership.
                 leader = cluster.leader()
                 code, problem = _admin(leader, "DELETE", f"members/{leader.raft}")
                 assert code == 421
@@ -202,7 +206,7 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
                 assert leader.process.wait(CONDITION_S) == 3, leader.log()
                 leader.reap()
                 cluster.members.remove(leader)
-                _join(cluster, leader)  # with an empty disk it may come back
+                _join(cluster, leader)  # a removed member may come back with an empty disk
                 _check(cluster, writers.stop())
         finally:
             Cluster([*founders, fourth]).stop()
@@ -228,17 +232,20 @@ def test_lost_quorum_is_made_good_from_the_survivors_data(tmp_path: Path) -> Non
         survivor.start()
         cluster.wait_ready()
         survivor.arguments = usual
-        _restart(cluster, survivor)  # the flag is for one start
+        # Restart without --force-new-cluster: the flag is for one start only.
+        _restart(cluster, survivor)
         _check(cluster, calls)
 
-        # A lost member that comes back unchanged is a stranger: all ignore it.
+        # A lost member that starts again with its old data does not belong to the new cluster. The survivor
+        # and the lost member must ignore each other.
         term, said = survivor.status()["term"], survivor.log_size()
         stranger = lost[0]
         stranger.start()
         wait_until(lambda: "is no member" in survivor.log() + stranger.log(), "they are strangers")
         assert stranger.get("/readyz")[0] == 503
-        # Before others join, for with them a machine that lets a leader not run may cause an election.
-        if "journal stalls" not in survivor.log(said):  # a leader whose disk hangs stops leading
+        # Check the term before other members join. In a group of several members, a busy machine may cause
+        # elections, which increase the term.
+        if "journal stalls" not in survivor.log(said):  # a leader whose disk hangs steps down
             assert survivor.status()["term"] == term
         stranger.kill()
         stranger.reap()
@@ -247,7 +254,8 @@ def test_lost_quorum_is_made_good_from_the_survivors_data(tmp_path: Path) -> Non
         with Writers(cluster) as again:
             again.wait_for_load(members)
             calls += [replace(call) for call in again.stop()]
-            # The same brokers, each restarted: their former entries are replaced by name only.
+            # The same brokers register again, but with new topics. The old topics must remain, because a
+            # registration replaces only topics of the same name.
             cluster.wait_equal()
             topics = survivor.topics("stale")
             assert topics is not None
@@ -268,7 +276,7 @@ def test_lost_group_is_made_good_from_a_snapshot(tmp_path: Path) -> None:
         code, problem = _admin(leader, "POST", "restore", image)
         assert code == 409
         assert "--force-new-cluster" in problem["detail"]
-        for member in members:  # all former content is gone
+        for member in members:  # delete all data: only the snapshot remains
             member.kill()
             member.reap()
             shutil.rmtree(member.data)

@@ -1,4 +1,4 @@
-"""Requests that are too large for the log or for a link: refused with a reason, without effects on others."""
+"""Requests that are too large for the log or a raft link: the leader refuses them and stays the leader."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
 
 @cache
 def numbers_that_grow() -> RemotingCommand:
-    """Some 70 kB on the wire, 50 MB of JSON, 180 MB in the form in which a log would have it."""
+    """Return a compressed registration of about 70 kB.
+
+    Its JSON has 50 MB without compression and would take 180 MB in the log.
+    """
     info = b'{"topic":"t","bname":"b","currIdMap":[' + b",".join([b"1e15"] * 9_900_000) + b"]}"
     none, one = bytes(4), (1).to_bytes(4, "big")
     plain = sized(DataVersion(counter=9).encode()) + none + sized(b"[]") + one + sized(info)
@@ -46,9 +49,9 @@ def sized(part: bytes) -> bytes:
 
 
 def refused(cluster: Cluster) -> None:
-    """Send the leader a request that it must refuse.
+    """Send the leader requests that it must refuse.
 
-    It goes on leading, and its links and its log do not change.
+    The leader stays the leader, and its links and its log do not change.
     """
     leader = cluster.leader()
     term, before = leader.status()["term"], cluster.wait_equal()
@@ -77,7 +80,8 @@ def refused(cluster: Cluster) -> None:
 
 
 def test_a_group_of_three_keeps_leader_and_links(tmp_path: Path) -> None:
-    # A busy machine alone changes no leader here; these requests might.
+    # The election timeout is so long that a busy machine does not change the leader. So if the leader
+    # changes, the reason is that it accepted one of these requests.
     members = make_members(tmp_path, arguments=("--election-timeout-ms", "4000"))
     with running(members) as cluster, BlockingClient() as client:
         register(client, cluster.leader(), registration("b", "127.0.0.1:10911", ("t",), counter=1))

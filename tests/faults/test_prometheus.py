@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a nameserver over HTTPS and a broker, and answers the queries of dashboards."""
+"""A real Prometheus scrapes a nameserver over HTTPS and a broker, and evaluates our rules and dashboards."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ pytestmark = [
 
 
 def configuration(folder: Path, nameserver: str, broker: str) -> Path:
-    """Write our configuration for these servers: the nameserver over HTTPS, everything each second."""
+    """Write our Prometheus configuration for this test: these servers' addresses, HTTPS, and periods of 1 s.
+
+    Only the nameserver uses HTTPS.
+    """
     text = (PROMETHEUS / "prometheus.yml").read_text()
     text = re.sub(r"\b(10|5)s\b", "1s", text)
     secured = f'scheme: https\n    tls_config: {{ca_file: "{AUTHORITY}"}}\n    static_configs:'
@@ -62,7 +65,7 @@ def running(folder: Path, file: Path) -> Iterator[str]:
 
 
 def ask(api: str, path: str, **parameters: str) -> Any:
-    """Return the data of an answer; None while there is none."""
+    """Return the data of an answer; None if there is no answer yet or if Prometheus refuses the request."""
     try:
         with urllib.request.urlopen(
             f"{api}/{path}?{urllib.parse.urlencode(parameters)}", timeout=20
@@ -99,7 +102,7 @@ def test_prometheus_scrapes_over_https_and_answers_the_queries_of_dashboards_and
         wait_until(lambda: {rule["health"] for rule in rules()} == {"ok"}, "every rule was evaluated")
 
         def answers() -> dict[str, Any]:
-            """Return what comes of each query: None if it is refused."""
+            """Return the result of each query; None for a query that Prometheus refuses."""
             return {
                 where: ask(api, "query", query=query.replace("$instance", ".*"))
                 for where, query, _ in queries()
@@ -109,7 +112,8 @@ def test_prometheus_scrapes_over_https_and_answers_the_queries_of_dashboards_and
             found = answers()
             return None not in found.values() and sum(bool(each["result"]) for each in found.values()) > 15
 
-        # Rates need two scrapes, and most alerts say nothing.
+        # Wait until the queries have data: rates need two scrapes. Most alerts have no data, because nothing
+        # is wrong.
         wait_until(with_data, "every query is answered, many with data", every_s=1.0)
         kinds = ask(api, "query", query="count(mqbroker_connections_by_kind)")["result"]
         assert kinds[0]["value"][1] == "4"

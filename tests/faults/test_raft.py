@@ -1,4 +1,4 @@
-"""Real nameservers in raft mode that are killed, paused and stopped.
+"""Real nameservers in raft mode, while members are killed, paused or stopped.
 
 test_raft_cycles.py repeats such faults many times.
 """
@@ -77,7 +77,8 @@ def test_a_registration_that_comes_late_takes_no_member_back(cluster: Cluster) -
         registration("broker-a", "10.0.0.1:10911", ("T", "U"), counter=counter, queues=queues)
         for counter, queues in ((1, 4), (2, 8))
     )
-    with BlockingClient() as client:  # one connection with each of them, open all the time
+    # The client keeps one connection to each member open: a group evicts a broker that has no connection.
+    with BlockingClient() as client:
         for member in cluster.members:
             register(client, member, old)
         register(client, second, new)
@@ -85,7 +86,8 @@ def test_a_registration_that_comes_late_takes_no_member_back(cluster: Cluster) -
         cluster.wait_equal()
         for member in (first, second, third):
             for topic in ("T", "U"):
-                code, body = member.get(f"/v1/topics/{topic}/route?consistency=stale")  # an election or not
+                # Stale reads succeed even during an election.
+                code, body = member.get(f"/v1/topics/{topic}/route?consistency=stale")
                 assert (code, route_value(body, "broker-a")) == (200, 8)
 
 
@@ -113,8 +115,8 @@ def test_minority_fails_writes_in_time_refuses_default_reads_and_serves_stale_on
         assert last.get("/v1/topics/T/route")[0] == 503
         assert last.get("/readyz")[0] == 503
         assert last.get("/v1/topics/T/route?consistency=stale")[0] == 200
-        # For RocketMQ's protocol the setting decides; each nameserver has its own, which changes without a
-        # quorum.
+        # RocketMQ's protocol has no field for stale reads, so a setting of the nameserver allows them. A
+        # nameserver changes its own settings without a quorum.
         change = RemotingCommand.request(RequestCode.UPDATE_NAMESRV_CONFIG, {}, body=b"routeFreshness=stale")
         assert client.invoke(last.listen, change).code == ResponseCode.SUCCESS
         assert client.invoke(last.listen, route_query("T")).code == ResponseCode.SUCCESS
@@ -166,7 +168,8 @@ def test_killed_broker_is_gone_on_all_members_within_a_second(cluster: Cluster) 
         for member in cluster.members:
             member.wait_topics(set(), consistency="stale")
         seconds = elapsed(killed_at)
-        # otherwise there was no leader to decide for a while, on a busy machine
+        # If the term changed, there was an election, because the machine was busy. Without a leader, the
+        # group cannot evict the broker, so such a try does not count.
         if terms_of(cluster) == terms:
             gone_after.append(seconds)
     print("broker killed to gone on all members, s:", [round(seconds, 3) for seconds in gone_after])
@@ -183,7 +186,9 @@ def test_broker_whose_link_to_one_nameserver_breaks_stays(cluster: Cluster) -> N
             register(broker, member, registration("broker-a", "10.0.0.1:10911", ("T", "U"), counter=1))
             register(other, member, registration("broker-b", "10.0.0.2:10911", ("V", "W"), counter=1))
         broker.disconnect(cluster.members[0].listen)
-        other.close()  # once this one is gone, the leader has judged the evidence about the first one, too
+        # broker-b now loses all its connections and is evicted. broker-a lost one connection before, so when
+        # broker-b is evicted, the leader has already decided about broker-a.
+        other.close()
         for member in cluster.members:
             member.wait_topics({"T", "U"})
         for member in cluster.members[1:]:
@@ -222,7 +227,8 @@ def test_paused_leader_neither_stops_the_others_nor_answers_from_the_past(cluste
                 assert elapsed(paused_at) < 5.0
                 for member in others:
                     member.wait_topics({"U"})
-                # This request waits in the paused process's buffer and is read before newer ones.
+                # The request waits in the socket buffer of the paused process. It is the first input that the
+                # process reads after the pause.
                 line.sendall(route_query("T").encode())
             finally:
                 leader.signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Acknowledged commands can be read again at every member, and a member that cannot apply an entry stops."""
+"""Every member can read the acknowledged commands in its log; a member that cannot apply a command stops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .cluster import CONDITION_S, make_members, running
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 STOPPED = 70
-"""How the process of a member ends that cannot go on."""
+"""Exit code of a member that cannot continue."""
 
 SHORT_OF_MEMORY = """
 import pathlib, runpy, sys
@@ -46,7 +46,11 @@ del sys.argv[1]
 
 
 def test_what_a_group_of_one_acknowledges_it_reads_at_its_next_start(tmp_path: Path) -> None:
-    """Text that repeats itself is small in the log and large where it is read: both sides bound both."""
+    """Text that repeats is small in the compressed log and large when a member reads it.
+
+    So both the writer and the reader limit the compressed and the decompressed size. The writer must refuse
+    each command that the reader would refuse.
+    """
     member = altered(make_members(tmp_path, size=1)[0], SMALL_COMMANDS)
     with running([member]) as cluster, BlockingClient() as client:
         register(client, member, registration("b", "127.0.0.1:10911", ("first",), counter=1))

@@ -1,6 +1,6 @@
-"""One member's disk is full, or hangs, under load at all members.
+"""One member's disk is full or hangs, while all members are under load.
 
-Environment variable ``RAFT_FAULT_CYCLES`` is the number of repetitions (default: a few).
+``RAFT_FAULT_CYCLES`` is the number of repetitions (default: a few).
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ ELECTION_TIMEOUT_S = ELECTION_TIMEOUT_MS / 1000
 pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(300 + 90 * cycles(0))]
 
 
-#: A disk that is left to itself does not answer for so long.
+#: Seconds after which a frozen disk answers again if the test does not end the freeze.
 FROZEN_S = 20.0
-#: With ``fsync`` there are zeros ahead of the frames, and the loop waits for a write now and then.
+#: Settings of ``--durability``. Both are tested because ``fsync`` works differently: the end of the journal's
+#: last segment is filled with zeros, and the event loop sometimes waits until a write is on the disk.
 DURABILITIES = pytest.mark.parametrize("durability", ["journal", "fsync"])
 
 
@@ -68,11 +69,12 @@ def fill_again_and_again(cluster: Cluster, full: Callable[[Member], AbstractCont
                 wait_for_line(member, "journal full", said)
                 full_at = time.monotonic()
                 took.append(writers.wait_for_progress(cluster.others(member)))
-                # Longer than the stall after which a leader steps down.
+                # Wait longer than the time after which a leader that cannot write its journal steps down.
                 hold(full_at + 1.5)
                 writers.wait_for_progress(cluster.others(member))
                 assert member.get("/v1/topics?consistency=stale")[0] == 200
-            # It acknowledges entries that the other members have before it checks its disk again.
+            # The member notices only at its next check that its disk has space again. Until then, it
+            # acknowledges entries that the other members have.
             wait_for_line(member, "journal has room again", said)
             writers.wait_for_progress(cluster.members)
             cluster.wait_ready()
@@ -94,7 +96,8 @@ def test_disk_that_stands_still_loses_no_acknowledged_registration(tmp_path: Pat
         for cycle in range(cycles(1)):
             writers.wait_for_load(cluster.members)
             leader = cluster.leader()
-            # With one cycle it is the leader's disk under one level, a follower's under the other.
+            # If there is only one cycle, the leader's disk hangs with one durability and a follower's disk
+            # with the other durability.
             hits_leader = (cycle + 2 * (durability == "fsync")) % 3 < 2
             member = leader if hits_leader else rng.choice(cluster.others(leader))
             with frozen(member, longest_s=FROZEN_S) as is_frozen:

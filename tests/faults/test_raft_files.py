@@ -1,4 +1,8 @@
-"""Real members with data directories that are torn, damaged, foreign, locked or gone."""
+"""Real members with damaged data directories.
+
+Journals end in the middle of a frame or have a wrong byte. Directories are empty, in use, or belong to
+another member.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ SAYS_WHAT_TO_DO = "restore it, or empty this member's data directory while the o
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Three members that may be administered over HTTP."""
+    """Run three members that accept changes of the group over HTTP."""
     token = tmp_path / "token"
     token.write_text(TOKEN)
     token.chmod(0o600)
@@ -49,7 +53,7 @@ def wipe(member: Member) -> None:
 
 
 def wait_for_voter(member: Member) -> None:
-    """Wait until an emptied member has caught up and counts as a voter again."""
+    """Wait until a member with an emptied directory has caught up and is a voter again."""
     wait_until(
         lambda: member.status().get("role") in ("follower", "leader"), f"member {member.number} is a voter"
     )
@@ -60,7 +64,7 @@ def _says_that_its_tail_was_torn(member: Member) -> bool:
 
 
 def test_torn_journals_of_all_lose_nothing_acknowledged(cluster: Cluster) -> None:
-    """Killed in the middle of a write: half a frame at the end, which was never acknowledged."""
+    """A kill in the middle of a write leaves an incomplete frame, which no member has acknowledged."""
     with Writers(cluster) as writers:
         writers.wait_for_load(cluster.members)
         for member in cluster.members:
@@ -86,7 +90,8 @@ def test_damaged_journal_is_refused_until_the_directory_is_emptied(cluster: Clus
         whole = bytearray(member.journal.read_bytes())
         whole[len(whole) // 3] ^= 1
         member.journal.write_bytes(whole)
-        for _ in range(2):  # nothing is repaired without the operator
+        # The second start must refuse, too: only the operator may repair the journal.
+        for _ in range(2):
             said = member.refuse_to_start()
             assert str(member.journal) in said
             assert SAYS_WHAT_TO_DO in said
@@ -200,7 +205,7 @@ def test_all_disks_wiped_but_one_found_no_empty_cluster_beside_it(cluster: Clust
             "the survivor is linked with the empty ones",
         )
         watched_from = time.monotonic()
-        while time.monotonic() < watched_from + 2.0:  # more than three of the longest election timeouts
+        while time.monotonic() < watched_from + 2.0:  # more than three times the longest election timeout
             for member in cluster.members:
                 assert member.get("/v1/topics")[0] == 503, "no default read without a quorum"
                 assert member.status()["role"] != "leader"
@@ -208,9 +213,10 @@ def test_all_disks_wiped_but_one_found_no_empty_cluster_beside_it(cluster: Clust
             assert member.status()["role"] == "learner"
             assert member.get("/readyz")[0] == 503
         stale = survivor.topics("stale")
-        assert stale  # it does not know whether the last entries are committed
+        # The survivor has not applied its last entries, because it does not know if they are committed.
+        assert stale
         assert stale <= topics
-        # As docs/operations.md says: the survivor becomes a cluster of one, the others are added.
+        # Follow docs/operations.md: make a cluster of one from the survivor, then add the other members.
         for member in cluster.members:
             stop(member)
         survivor.arguments += ("--force-new-cluster",)
@@ -228,9 +234,9 @@ def test_all_disks_wiped_but_one_found_no_empty_cluster_beside_it(cluster: Clust
 
 
 def change(member: Member, path: str, body: dict[str, str] | None = None) -> Any:
-    """Request a change of the group; None if it is refused for now.
+    """Request a change of the group; return the answer, or None if the member refuses the change for now.
 
-    There is no leader, or another change is under way.
+    A member refuses changes while there is no leader or while another change is under way.
     """
     request = urllib.request.Request(
         f"http://{member.http}/v1/raft/{path}",

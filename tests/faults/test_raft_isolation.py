@@ -1,6 +1,6 @@
-"""A leader cut off from the majority, and the members that still follow it, refuse requests in time.
+"""A leader and a follower, both cut off from the majority, refuse requests in time.
 
-Environment variable ``RAFT_FAULT_CYCLES`` is the number of repetitions (default: a few).
+``RAFT_FAULT_CYCLES`` is the number of repetitions (default: a few).
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ pytestmark = [pytest.mark.faults, pytest.mark.alone, pytest.mark.timeout(300 + 9
 
 
 class Probe:
-    """Sends one request to one member again and again; records when the last granted one was sent."""
+    """Sends one request to one member again and again.
+
+    Records the instants at which the granted and the refused requests were sent.
+    """
 
     def __init__(self, member: Member, what: str) -> None:
         self.member = member
@@ -60,7 +63,7 @@ class Probe:
                     sent = time.monotonic()
                     (self.granted if grants() else self.refused).append(sent)
                     self._stop.wait(0.003)
-        except BaseException as error:  # told by check()
+        except BaseException as error:  # check() raises this exception again
             self.error = error
 
     def _question(self, client: BlockingClient) -> Callable[[], bool]:
@@ -69,8 +72,8 @@ class Probe:
             case "change":
                 return lambda: self._change(client)
             case "no change":
-                # Always the same registration: it is answered without the log while there is contact (rule
-                # 3).
+                # The registration is always the same. A member that is in contact with a leader answers such
+                # a registration without a log entry (rule 3 in docs/raft-rules.md).
                 same = registration(f"same-{number}", f"10.3.0.{number}:10911", ("S", "shared"), counter=1)
                 return lambda: ask(client, addr, same) == "applied"
             case "read":
@@ -92,7 +95,7 @@ class Probe:
         try:
             answer = client.invoke(self.member.listen, route_query("shared"), timeout_s=PATIENCE_S)
         except RemotingError:
-            return False  # after a refusal the nameserver closes
+            return False  # after a refusal, the nameserver closes the connection
         if answer.code != ResponseCode.SUCCESS:
             assert answer.remark is not None
             assert answer.remark.startswith("[NO_QUORUM] "), answer
@@ -102,7 +105,7 @@ class Probe:
         wait_until(lambda: self.granted or self.error, f"{self.what} granted at member {self.member.number}")
 
     def check(self, cut_at: float) -> float:
-        """Wait until it is refused; return how long after the cut the last granted request was sent."""
+        """Wait for a refusal; return the seconds from the cut until the last granted request was sent."""
         wait_until(
             lambda: self.error or (self.refused and self.refused[-1] > cut_at),
             f"{self.what} refused at member {self.member.number}",
@@ -142,7 +145,7 @@ def test_leader_and_listener_cut_off_from_the_majority_go_silent_in_time(tmp_pat
                         longest[probe.what] = max(longest[probe.what], probe.check(cut_at))
                     took = writers.wait_for_progress(majority, since=begun)
                     print(f"the majority went on after {took:.3f} s")
-                    # They must refuse requests as long as the cut lasts.
+                    # The cut-off members must refuse requests as long as the cut lasts.
                     hold(cut_at + 2.0)
                     for probe in probes:
                         longest[probe.what] = max(longest[probe.what], probe.check(cut_at))

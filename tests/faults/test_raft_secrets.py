@@ -1,4 +1,4 @@
-"""The secret of a running group changes: no restart is needed, and members link at every step."""
+"""The secret of a running group changes without a restart, and members can link after every step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OLD, NEW = "o" * 40, "n" * 40
 
 
 def write(member: Member, content: str) -> None:
-    """Replace one member's file, and wait until it has read it again."""
+    """Replace one member's secret file, and wait until the running member has read the file again."""
     path = Path(member.arguments[1])
     since = member.log_size() if member.log_path.exists() else 0
     new = path.with_suffix(".new")
@@ -29,7 +29,7 @@ def write(member: Member, content: str) -> None:
 
 
 def restart(member: Member) -> None:
-    """Kill a member and start it again, so that it has to link anew."""
+    """Kill a member and start it again, so that it must make new links with the current secrets."""
     member.kill()
     member.reap()
     member.start()
@@ -43,11 +43,15 @@ def test_a_secret_changes_without_a_restart_and_members_link_at_each_step(tmp_pa
         write(member, OLD + "\n")
     with running(members) as cluster:
         write(members[0], f"{OLD}\n{NEW}\n")
-        restart(members[0])  # one knows both, the others only the old one
+        # Now the first member knows both secrets, and the other members know only the old one: they must
+        # still link.
+        restart(members[0])
         for member in members[1:]:
             write(member, f"{OLD}\n{NEW}\n")
         write(members[1], NEW)
-        restart(members[1])  # one knows only the new one, the others both
+        # Now the second member knows only the new secret, and the other members know both: they must still
+        # link.
+        restart(members[1])
         restart(members[2])
         for member in (members[0], members[2]):
             write(member, NEW)

@@ -1,6 +1,7 @@
-"""Strangers on the raft ports of members that share a secret change nothing, learn nothing, crash nothing.
+"""Attacks on the raft ports of members that share a secret: nothing can be changed, read or crashed.
 
-They know everything except the secret: identities, the format, and all bytes that passed between members.
+The attackers know everything except the secret: the members' addresses, the format, and all bytes that passed
+between members.
 """
 
 from __future__ import annotations
@@ -31,26 +32,33 @@ from .proxy import Network, Recording, running_behind_proxy
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 MIB = 1 << 20
-#: The answer of an acceptor to a peer that begins like a member: one random number, with its size.
+#: Size in bytes of an acceptor's answer to a peer that sends a member's first frame: a u32 size and a random
+#: number of 32 bytes.
 CHALLENGE_SIZE = 4 + 32
 ELECTION_S = 4.0
-#: A follower has heard its leader within this time, if it is linked.
+#: Seconds within which a linked follower receives a message from its leader.
 HEARTBEAT_S = 1.0
 
 
 @dataclass
 class Site:
-    """A group whose links a stranger has recorded for a while."""
+    """A group of members, and recordings of its links, as an attacker could make them."""
 
     cluster: Cluster
     network: Network
     recordings: list[Recording]
     longest_s: float = 0.0
-    """The longest time in which a test had links cut; after ELECTION_S without contact members may elect."""
+    """Longest time in s for which a test kept links cut.
+
+    Members without contact to a leader start an election after ELECTION_S.
+    """
 
     @contextlib.contextmanager
     def linked_again(self) -> Iterator[None]:
-        """Wait in the end until all members are linked; note how long that took from the begin."""
+        """Run the block, then wait until all members are linked.
+
+        :attr:`longest_s` gets the longest time that this took so far.
+        """
         begun = time.monotonic()
         yield
         for member in self.cluster.members:
@@ -59,16 +67,17 @@ class Site:
         assert elapsed(begun) < 10.0
 
     def leads_undisturbed(self, since: list[int]) -> bool:
-        """Return whether no member's disk hung after these sizes of their logs, and links came back soon.
+        """Return True if nothing allowed the group to change its leader.
 
-        A leader with a hung disk steps down.
+        A leader whose disk hangs steps down, and long cuts cause elections. So no disk may have hung since
+        the members' logs had the sizes ``since``, and the cuts must have been short.
         """
         logs = zip(self.cluster.members, since, strict=True)
         is_stalled = any("journal stalls" in member.log(size) for member, size in logs)
         return not is_stalled and self.longest_s < ELECTION_S - HEARTBEAT_S
 
     def address(self, member: Member) -> tuple[str, int]:
-        """The address of the member itself, behind the proxy."""
+        """Return the address at which the member itself accepts raft links, without the proxy."""
         return split(self.network.listens[member.raft])
 
     def by_name(self, raft: str) -> Member:
@@ -82,7 +91,8 @@ def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     secret.write_text(os.urandom(32).hex())
     settings = root / "namesrv.properties"
     settings.write_text("serverChannelMaxIdleTimeSeconds=3600\n")
-    # These tests must not depend on elections or leases, however busy the machine is.
+    # The election timeout and the leases are long: elections and evictions must not affect these tests,
+    # however busy the machine is.
     arguments = (
         "--raft-secret-file",
         str(secret),
@@ -96,14 +106,15 @@ def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         Writers(cluster, lease_ms=3_600_000) as writers,
     ):
         writers.wait_for_load(cluster.members)
-        # Every link ends and begins once more, so that recordings begin with the first byte, and contain a
-        # full log.
+        # End every link once. The recordings of the new links then contain everything from the first byte on,
+        # and entries of the log.
         network.cut_between(*2 * [[member.raft for member in cluster.members]])
         network.heal(reset=True)
         writers.wait_for_load(cluster.members)
         writers.stop()
         cluster.wait_equal()
-        # Between followers, there is hardly more than a heartbeat a second.
+        # Between two followers, only about one heartbeat per second passes, so recordings of their link take
+        # longer.
         wait_until(
             lambda: len({(r.dialler, r.acceptor) for r in useful(network)}) == 3, "each link is recorded"
         )
@@ -112,7 +123,7 @@ def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def useful(network: Network) -> list[Recording]:
-    """Recordings of both handshakes and later messages, in both directions."""
+    """Return the recordings in which both members sent the handshake and further messages."""
     return [
         recording
         for recording in list(network.recordings)
@@ -122,7 +133,7 @@ def useful(network: Network) -> list[Recording]:
 
 @pytest.fixture
 def site(running_site: Site) -> Iterator[Site]:
-    """The group; after the test, its state must be unchanged, and it must work."""
+    """Yield the group. After the test, check that the group's state is unchanged and its members work."""
     cluster = running_site.cluster
     cluster.wait_ready()
     running_site.longest_s = 0.0
@@ -144,7 +155,7 @@ def site(running_site: Site) -> Iterator[Site]:
 
 
 def snapshot(cluster: Cluster) -> list[tuple[object, ...]]:
-    """Everything that a stranger could have changed, by member: its state, then term, role and leader."""
+    """Return what an attacker could have changed in each member: state, term, role and leader."""
     found: list[tuple[object, ...]] = []
     for member in cluster.members:
         status, (_, digest) = member.status(), member.get("/v1/digest")
@@ -160,10 +171,10 @@ def rss(member: Member) -> int:
 
 
 def send(address: tuple[str, int], *parts: bytes, patience_s: float = 0.0) -> bytes:
-    """Send parts, as far as the peer accepts them; return everything that it sent until it closed.
+    """Send parts until the peer stops accepting them; return everything that the peer sent before it closed.
 
     Args:
-        patience_s: Time to wait for an answer before each part except the first.
+        patience_s: Seconds to wait for an answer before each part except the first.
     """
     heard = b""
     with socket.create_connection(address, timeout=CONDITION_S) as link:
@@ -183,7 +194,10 @@ def send(address: tuple[str, int], *parts: bytes, patience_s: float = 0.0) -> by
 
 
 def hello(site: Site, sender: Member, receiver: Member) -> bytes:
-    """Return a sender's first frame from a recording, with the stranger's own nonce."""
+    """Return the first frame of a link from ``sender`` to ``receiver``, with a nonce that the attacker chose.
+
+    The other fields are from a recorded frame.
+    """
     data = site.recordings[0].sent_by(dialler=True)
     (size,) = struct.unpack_from(">I", data)
     fields = msgspec.msgpack.decode(data[4 : 4 + size])
@@ -197,7 +211,7 @@ def framed(data: bytes) -> bytes:
 
 
 def frames(data: bytes) -> list[bytes]:
-    """Split the bytes of one direction into frames with their sizes; the last may be cut."""
+    """Split the bytes of one direction into frames with size fields. The last frame may be incomplete."""
     found = []
     while len(data) >= 4:
         end = 4 + struct.unpack_from(">I", data)[0]
@@ -215,7 +229,7 @@ def wait_until_linked(site: Site, member: Member) -> None:
 
 
 class Malice:
-    """Runs code where it is unpickled."""
+    """An object that runs code when a process unpickles it."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
@@ -277,7 +291,8 @@ def test_floods_keep_no_member_out_and_cost_bounded_memory(site: Site) -> None:
                     case 2:
                         link.sendall(framed(b"A" * 1024) * 1024)
                     case _:
-                        link.recv(1)  # holds a place
+                        # Send nothing, but occupy one of the connections that the member allows.
+                        link.recv(1)
                 sent[0] += 1
 
     threads = [threading.Thread(target=flood, args=(kind,)) for kind in (0, 1, 2, 3, 3, 3)]
@@ -285,7 +300,7 @@ def test_floods_keep_no_member_out_and_cost_bounded_memory(site: Site) -> None:
         thread.start()
     try:
         wait_until(lambda: sent[0] > 300, "the flood comes")
-        # Meanwhile every link ends: members link again despite the flood.
+        # Cut and heal every link during the flood: members must be able to link again.
         with site.linked_again():
             site.network.cut_between(*2 * [[m.raft for m in site.cluster.members]])
             site.network.heal(reset=True)
@@ -306,14 +321,15 @@ def test_recorded_sessions_open_nothing_whole_or_in_part(site: Site) -> None:
         pieces = frames(there)
         assert len(send(site.address(acceptor), there)) <= CHALLENGE_SIZE
         assert len(send(site.address(acceptor), *pieces[:20], patience_s=0.2)) <= CHALLENGE_SIZE
-        for _ in range(10):  # any slice of the frames, so that they arrive out of order
+        # Send random slices of the frames, so that the frames before each slice are missing.
+        for _ in range(10):
             start, end = sorted(rng.sample(range(len(pieces)), 2))
             heard = send(site.address(acceptor), pieces[0], *pieces[start:end])
             assert len(heard) <= CHALLENGE_SIZE
             assert send(site.address(acceptor), b"".join(pieces[max(1, start) : end])) == b""
             cut = rng.randrange(len(there))
             assert len(send(site.address(acceptor), there[:cut])) <= CHALLENGE_SIZE
-        # Mirrored: send each side its own bytes.
+        # Mirror attack: send the bytes of each member back to this member.
         assert send(site.address(acceptor), back) == b""
         dialler = site.by_name(recording.dialler)
         assert send(site.address(dialler), there) == b"", "its own hello names another receiver"
@@ -321,7 +337,7 @@ def test_recorded_sessions_open_nothing_whole_or_in_part(site: Site) -> None:
 
 
 def test_what_a_member_says_is_of_no_use_when_sent_back_to_it(site: Site) -> None:
-    """A live mirror: send a member's hello, then send all bytes of the acceptor back to it."""
+    """Send a first frame to a member, then send all bytes of the member's answers back to the member."""
     member, sender, _ = site.cluster.members
     with socket.create_connection(site.address(member), timeout=CONDITION_S) as link:
         link.sendall(hello(site, sender, member))
@@ -339,7 +355,8 @@ def test_frames_put_into_a_live_session_end_it_and_change_nothing(site: Site) ->
     for recording in site.recordings[-3:]:
         pieces = frames(recording.sent_by(dialler=True))
         for data in (pieces[-2], pieces[len(pieces) // 2], framed(os.urandom(100)), pieces[0]):
-            # Do not use the log: a peer that links again and again soon has no more lines there.
+            # Count the links by their recordings. The log cannot be used: it limits the number of lines about
+            # a peer that links often.
             links = len(site.network.recordings)
             with site.linked_again():
                 assert site.network.inject(data) > 0
@@ -353,7 +370,7 @@ def test_frames_put_into_a_live_session_end_it_and_change_nothing(site: Site) ->
 
 
 def test_stranger_in_a_member_s_place_learns_no_entry_and_is_not_followed(site: Site) -> None:
-    """A stranger takes a dead member's address and replays that member's recorded answers."""
+    """An attacker listens at the address of a dead member and replays the recorded answers of this member."""
     acceptors = {recording.acceptor for recording in site.recordings}
     absent = next(m for m in site.cluster.others(site.cluster.leader()) if m.raft in acceptors)
     recording = next(r for r in site.recordings if r.acceptor == absent.raft)
@@ -369,7 +386,8 @@ def test_stranger_in_a_member_s_place_learns_no_entry_and_is_not_followed(site: 
             with link:
                 link.settimeout(CONDITION_S)
                 said = b""
-                # connections that waited too long for acceptance are closed
+                # The attacker may accept the connection late. The connecting member may then have closed the
+                # connection already.
                 with contextlib.suppress(ConnectionError):
                     said = link.recv(65536)
                 if not said:
@@ -383,7 +401,8 @@ def test_stranger_in_a_member_s_place_learns_no_entry_and_is_not_followed(site: 
                         link.settimeout(CONDITION_S)
                 heard.append(said)
     for said in heard:
-        # It sends a hello and the proof for this one challenge, but no entry and no state.
+        # The member may send its first frame and the proof for this one challenge. It must send no entry and
+        # no state.
         assert len(frames(said)) <= 2, frames(said)
         assert b"broker-" not in said
     others = site.cluster.others(absent)

@@ -1,4 +1,4 @@
-"""Registrations of strangers that wait for their turn: they are few bytes, and delay no other host."""
+"""Many registrations of strangers that wait in the server use little memory and do not delay other hosts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ __all__ = ["process", "server"]
 
 pytestmark = pytest.mark.faults
 
-#: Largest body that needs no place of its own while it is read.
+#: Bytes of the largest body that a server reads without a permission for large frames (a "place", see
+#: remoting/transport/intake.py).
 BODY_MAX = 65_000
 CONNECTIONS, FRAMES, ROUNDS = 8, 4_096, 2
-#: Time in seconds without any progress after which a server reads no more. A shorter one weakens the attack.
+#: If the server reads nothing for this time (s), the test assumes that it will read nothing more. With a
+#: shorter time, the attack would send less.
 STALLED_S = 0.5
 
 
@@ -36,7 +38,7 @@ def costly(seed: int) -> bytes:
 
 
 def flood(server: Server, data: bytes) -> int:
-    """Send on several connections all that the server takes, close them, and return the number of bytes."""
+    """Send as much as the server reads on several connections, close them, and return the number of bytes."""
     sent = 0
     with selectors.DefaultSelector() as selector:
         for _ in range(CONNECTIONS):
@@ -69,7 +71,7 @@ def test_registrations_that_wait_hold_little_memory(server: Server) -> None:
 
 
 class Flood:
-    """Connections of one host, each with registrations that take long."""
+    """Connections of one host, each with registrations that take long to handle."""
 
     def __init__(self, server: Server, connections: int, data: bytes) -> None:
         self._links = [server.connect() for _ in range(connections)]
@@ -87,7 +89,7 @@ class Flood:
             link.close()
 
     def count(self) -> int:
-        """Return how many of its registrations have succeeded."""
+        """Return the number of the strangers' registrations that have succeeded so far."""
         for link, decoder in zip(self._links, self._decoders, strict=True):
             try:
                 data = link.recv(65536)
@@ -100,10 +102,11 @@ class Flood:
 
 @pytest.mark.one_core
 def test_other_hosts_register_beside_a_host_with_many_connections(server: Server) -> None:
-    """It counts registrations, because a slow machine needs longer for each.
+    """The test counts registrations instead of seconds, because a slow machine needs longer for each.
 
-    Each of the bystander's waits for one of the strangers'. If connections took turns, it would wait for one
-    of each connection.
+    The server serves hosts in turn: after one registration from the strangers' host, it handles one from the
+    bystander's host. If it served connections in turn, the bystander would wait for one registration of each
+    of the strangers' 200 connections.
     """
     connections, wanted = 200, 8
     with (

@@ -1,4 +1,4 @@
-"""At SIGHUP both servers read settings and files again; nothing else changes, and no port is reopened."""
+"""At SIGHUP both servers read settings and files again. They change nothing else and reopen no port."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Server:
         self.process.send_signal(signal.SIGHUP)
 
     def reload(self) -> str:
-        """Send SIGHUP, and return the log line with the result."""
+        """Send SIGHUP, and return the log line with the result of the reload."""
         self.reloads += 1
         self.signal()
         return wait_until(lambda: self._line(self.reloads), "a line about the reload")

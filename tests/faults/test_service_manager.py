@@ -1,6 +1,6 @@
-"""Both servers notify systemd when they are ready, that their loops run, and when they stop.
+"""Both servers notify systemd when they are ready, while their event loops run, and when they stop.
 
-The units are valid.
+systemd accepts the unit files.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SERVERS = {
 
 
 class Manager:
-    """The socket of a service manager."""
+    """The notification socket of a service manager."""
 
     def __init__(self, path: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -51,7 +51,7 @@ class Manager:
         self.socket.close()
 
     def next(self, within_s: float) -> str | None:
-        """Return the next message, None if none comes within a number of seconds."""
+        """Return the next message, or None if no message arrives within ``within_s`` seconds."""
         self.socket.settimeout(within_s)
         try:
             return self.socket.recv(4096).decode()
@@ -91,7 +91,7 @@ def started(name: str, folder: Path, notify: str, **more: str) -> Iterator[subpr
 
 
 def stands_still(pid: int) -> bool:
-    """Return whether all threads of a process have stopped."""
+    """Return True if all threads of a process are stopped (state T)."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
 
@@ -130,7 +130,8 @@ def test_watchdog_of_a_microsecond_gets_at_most_a_hundred_messages_a_second(tmp_
         Manager(str(tmp_path / "notify")) as manager,
         started("mqnamesrv", tmp_path, str(tmp_path / "notify"), WATCHDOG_USEC="1"),
     ):
-        # Messages wait in the socket for a test that is not let run, so the beginning is before the first.
+        # Start the clock before the first message. Messages wait in the socket if a busy machine delays the
+        # test, so a clock that starts later would measure too little time.
         began = time.monotonic()
         manager.wait_for("READY=1")
         for _ in range(300):
@@ -148,7 +149,8 @@ def test_service_manager_that_is_away_stops_no_server(tmp_path: Path) -> None:
     with started("mqnamesrv", tmp_path, str(tmp_path / "nobody"), WATCHDOG_USEC="100000") as server:
         assert server.stdout is not None
         assert "ready" in server.stdout.readline()
-        time.sleep(0.5)  # five messages that cannot be sent
+        # Meanwhile, the server tries to send five watchdog messages. All of them fail.
+        time.sleep(0.5)
         server.send_signal(signal.SIGTERM)
         _, said = server.communicate(timeout=ANSWER_S)
         assert server.returncode == 0
@@ -171,7 +173,8 @@ def test_systemd_takes_the_unit(unit: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_systemd_finds_little_that_the_unit_leaves_open(unit: Path) -> None:
     found = subprocess.run(
-        # Its figure is 10 for a service without any confinement.
+        # systemd-analyze rates a unit's exposure from 0 to 10; 10 means no confinement. Threshold 13 means at
+        # most 1.3.
         ["systemd-analyze", "security", "--offline=true", "--threshold=13", "--no-pager", unit],
         capture_output=True,
         text=True,

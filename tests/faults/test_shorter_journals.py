@@ -1,4 +1,4 @@
-"""A member whose journal was shortened, and a group in which only this member's copy is available."""
+"""A member's journal lost its end, and the only other member that has all lost entries is not running."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.one_core, pytest
 
 NAMESPACE = "kept"
 VALUES = {f"key-{number}": f"value-{number}" for number in range(60)}
-#: Three of the longest election timeouts: a group that can lead has a leader by then.
+#: Three times the longest election timeout, in seconds. A group that can elect a leader has a leader by then.
 ELECTION_S = 3.0
 
 
 def put_values(member: Member) -> None:
-    """Write all values and wait for their acknowledgements."""
+    """Write all values at one member and wait for the acknowledgement of each value."""
     with BlockingClient() as client:
         for key, value in VALUES.items():
             fields = {"namespace": NAMESPACE, "key": key, "value": value}
@@ -50,7 +50,7 @@ def cut_to_a_third(member: Member) -> None:
 
 
 def served(members: list[Member]) -> dict[str, str] | None:
-    """Return the values of a default read within the time of an election; None if it is refused."""
+    """Return the values of the first default read that succeeds within ELECTION_S; None if none succeeds."""
     deadline = time.monotonic() + ELECTION_S
     while time.monotonic() < deadline:
         for member in members:
@@ -64,7 +64,7 @@ def served(members: list[Member]) -> dict[str, str] | None:
 def test_no_acknowledged_value_is_missing_after_a_journal_was_cut_to_a_third(
     tmp_path: Path, durability: str, how: signal.Signals
 ) -> None:
-    """One member was down, the journal of another was cut, and only the third one has all values."""
+    """One member was down, a second one lost two thirds of its journal, and only the third has all values."""
     with running(make_members(tmp_path, arguments=("--durability", durability))) as cluster:
         away = cluster.others(cluster.leader())[0]
         stop(away, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Peers that send requests and never read must not fill a nameserver's memory."""
+"""Peers that send requests and never read the answers must not fill a nameserver's memory."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ def nameserver(tmp_path: Path) -> Iterator[tuple[str, int]]:
 
 
 def peak_bytes(pid: int) -> int:
-    """Return the peak memory of the process, which its memory at the end may not show."""
+    """Return the highest memory use of the process in bytes up to now (VmHWM)."""
     match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert match
     return int(match[1]) * 1024
 
 
 def register(client: BlockingClient, addr: str) -> None:
-    """Put a topic on so many brokers that its route is 50 kB."""
+    """Register one topic at so many brokers that its route takes 50 kB."""
     for number in range(BROKERS):
         request = registration(f"{number:03d}-{'b' * 60}", f"10.0.0.1:{1000 + number}", ("T",))
         assert client.invoke(addr, request, timeout_s=30).code == 0
 
 
 def test_forty_that_never_read_hold_little_together(tmp_path: Path) -> None:
-    """Earlier it was 110 MiB, because a whole batch of long answers was made for each."""
+    """If a nameserver prepared many long answers for each peer at once, it would need 110 MiB in all."""
     with (
         nameserver(tmp_path) as (addr, pid),
         BlockingClient() as client,

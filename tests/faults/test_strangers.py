@@ -1,6 +1,6 @@
 """Strangers' input must not stop, fill or corrupt a running nameserver.
 
-RocketMQ's port, raft port and HTTP.
+The tests cover the port of RocketMQ's protocol, the raft port and HTTP.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Server:
     raft: tuple[str, int] | None
     log: Path
 
-    #: The end of the log when the present test began.
+    #: Size of the log in bytes when the current test began.
     seen: int = 0
 
     def rss(self) -> int:
@@ -56,7 +56,7 @@ class Server:
         return rss
 
     def forget_peak(self) -> None:
-        """Reset the figure of :meth:`peak`."""
+        """Reset the peak memory to the present memory, so that :meth:`peak` starts again."""
         Path(f"/proc/{self.child.pid}/clear_refs").write_text("5")
 
     def peak(self) -> int:
@@ -67,7 +67,7 @@ class Server:
         return int(found[1]) * 1024
 
     def log_text(self) -> str:
-        """Return what was logged since the present test began."""
+        """Return the text that the server has logged since the current test began."""
         return self.log.read_bytes()[self.seen :].decode()
 
     def connect(self, addr: tuple[str, int] | None = None) -> socket.socket:
@@ -94,7 +94,7 @@ def read_answer(link: socket.socket) -> RemotingCommand:
 
 
 def closed_by_peer(link: socket.socket) -> bool:
-    """Read to the end; return whether the peer ended the connection after any answers."""
+    """Read and discard answers; return True if the peer closes the connection, False after a timeout."""
     try:
         while link.recv(65536):
             pass
@@ -125,7 +125,7 @@ def start(tmp_path: Path, mode: str) -> Server:
 
 @pytest.fixture(scope="module", params=["independent", "raft"])
 def process(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One nameserver for all tests: none may leave it in a worse state."""
+    """Run one nameserver in each mode. All tests of a mode share it, so no test may leave it damaged."""
     running = start(tmp_path_factory.mktemp(request.param), request.param)
     try:
         wait_until(lambda: ready(running), "one member leads itself")
@@ -151,7 +151,7 @@ def ready(server: Server) -> bool:
 
 
 def frame(header: bytes, *, size: int | None = None, word: int | None = None) -> bytes:
-    """Build a frame whose length words may be wrong."""
+    """Return a frame with the header. ``size`` and ``word`` are wrong values for its two length fields."""
     return (
         struct.pack(">II", 4 + len(header) if size is None else size, len(header) if word is None else word)
         + header
@@ -314,12 +314,13 @@ def test_thousands_of_half_http_requests_do_not_shut_health_out(server: Server) 
 
 
 def send_all_and_finish(sock: socket.socket, data: bytes) -> None:
-    """Send and half-close; the peer is allowed to close meanwhile."""
+    """Send the data, then shut down the sending direction. Ignore an error if the peer closes meanwhile."""
     try:
         sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)
     except OSError as error:
-        # ENOTCONN: the reset came between the two calls; unlike the others, this is no ConnectionError.
+        # If the peer resets the connection between the two calls, the error is ENOTCONN, which is no
+        # ConnectionError.
         if not isinstance(error, ConnectionError) and error.errno != errno.ENOTCONN:
             raise
 
@@ -341,7 +342,7 @@ def test_stranger_on_the_raft_port_learns_and_changes_nothing(server: Server, na
         assert closed_by_peer(stranger)
     server.check_healthy()
     after = raft_status(server)
-    stalled = "journal stalls" in server.log_text()  # a leader whose disk hangs stops leading
+    stalled = "journal stalls" in server.log_text()  # a leader whose disk hangs steps down
     for key in ("members",) if stalled else ("term", "role", "leader", "members"):
         assert after[key] == before[key]
     assert server.rss() - rss < 40 * MIB

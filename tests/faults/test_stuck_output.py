@@ -1,4 +1,4 @@
-"""Programs whose stdout and stderr are not read any more: they go on serving, and end in time."""
+"""Programs whose stdout and stderr nobody reads: servers still serve, and all programs end in time."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 START_S = 60.0
 END_S = 8.0
-"""From SIGTERM to the end: a second for lines that are not written yet, and what the machine needs."""
+"""Limit for the seconds from SIGTERM to the end of the process.
+
+The process itself waits at most 1 s for log lines that it cannot write. The other 7 s are a margin for slow
+machines.
+"""
 
 
 @contextmanager
 def pipe_that_nobody_reads() -> Iterator[int]:
-    """Yield the writing end of a pipe that is full."""
+    """Yield the write end of a full pipe: every further write blocks, because nobody reads the pipe."""
     reader, writer = os.pipe()
     try:
         fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
@@ -97,7 +101,9 @@ def test_server_whose_output_nobody_reads_serves_and_ends_in_time(program: str, 
                 assert time.monotonic() < deadline, "it does not serve"
                 time.sleep(0.05)
             with BlockingClient() as client:
-                for number in range(100):  # at a nameserver each is a line; a broker refuses them
+                # Each request makes the nameserver write one log line. A broker refuses each of these
+                # requests.
+                for number in range(100):
                     client.invoke(wire, registration(number), timeout_s=START_S)
             assert healthy(http_addr)
             standstill.begin()
@@ -126,7 +132,8 @@ def test_program_that_has_a_last_line_for_nobody_ends_in_time(
     with pipe_that_nobody_reads() as full:
         process = subprocess.Popen([sys.executable, "-m", *program.split()], stderr=full, cwd=tmp_path)
         try:
-            assert process.wait(START_S) == code  # without a limit it would wait for its reader for ever
+            # The program must not wait until somebody reads its output: it would never end.
+            assert process.wait(START_S) == code
         finally:
             process.kill()
             process.wait()

@@ -1,4 +1,4 @@
-"""A full table refuses growth, names the exceeded bound, and goes on serving its content."""
+"""A full route table refuses to grow, names the limit that was reached, and still serves its content."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS = "tableTopicsMax=50\ntablePairsMax=80\ntableBrokersMax=3\ntableBytesMa
 
 
 class Server(NamedTuple):
-    """Addresses of a nameserver, and its process."""
+    """Address and process id of a nameserver."""
 
     addr: str
     pid: int
@@ -48,7 +48,7 @@ def settings_file(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def independent(tmp_path: Path) -> Iterator[Server]:
-    """Run a nameserver of its own."""
+    """Run an independent nameserver with the limits of :data:`SETTINGS`."""
     command = [sys.executable, "-m", "routekeeper.nameserver", "--listen", "127.0.0.1:0", "--http", "off"]
     process = subprocess.Popen(
         [*command, "--data", str(tmp_path / "data"), "-c", str(settings_file(tmp_path))],
@@ -81,7 +81,7 @@ def refused(client: BlockingClient, addr: str, request: RemotingCommand, words: 
 
 
 def fill(client: BlockingClient, addr: str) -> None:
-    """Fill a table of 40 topics of one broker to each of its bounds; check which requests still succeed."""
+    """Try to exceed each limit of a table in which one broker has 40 topics; check which requests succeed."""
     mine = names(40)
 
     def other(topics: tuple[str, ...], name: str = "b") -> RemotingCommand:
@@ -94,8 +94,8 @@ def fill(client: BlockingClient, addr: str) -> None:
         assert client.invoke(addr, other((), name)).code == ResponseCode.SUCCESS
     refused(client, addr, other(()), "4 .*tableBrokersMax=3")
     assert topics_at(client, addr) == set(mine), "nothing of what was refused is there"
-    # A listed broker may repeat its topics, change queues, remove a topic, and add one for which there is
-    # room.
+    # A broker that is listed already may repeat its topics, change its queues and remove a topic. It may also
+    # add a topic if the table is not full.
     for counter, topics in ((1, mine), (2, mine), (3, mine[:-1]), (4, (*mine, "one-more"))):
         request = registration("a", "10.0.0.1:10911", topics, counter=counter, queues=4)
         answer = client.invoke(addr, request)
@@ -111,7 +111,8 @@ def test_independent_nameserver_refuses_more_than_its_table_holds(tmp_path: Path
 
 
 def test_group_refuses_more_than_its_table_holds_and_stays_equal(tmp_path: Path) -> None:
-    # However busy the machine is, a request is not refused for want of a leader.
+    # Each request is sent only once, so an election would make it fail. The long timeout prevents elections
+    # even on a busy machine.
     arguments = ("-c", str(settings_file(tmp_path)), "--election-timeout-ms", "4000")
     with running(make_members(tmp_path, arguments=arguments)) as cluster, BlockingClient() as client:
         leader = cluster.leader()
@@ -127,9 +128,10 @@ KEPT_BYTES = 300
 
 
 def memory_of_refused(addr: str, pid: int) -> float:
-    """Return how many bytes the process keeps for each refused name that one open connection registers.
+    """Return the bytes that the process keeps for each broker name that it refused on one open connection.
 
-    Of some attempts the least counts: a thread, or lines that wait to be written, take room once as well.
+    The function makes several attempts and returns the least value. A single attempt may use more memory for
+    other reasons: a new thread, or log lines that are not written yet.
     """
     with BlockingClient() as client:
 

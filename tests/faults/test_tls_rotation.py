@@ -1,4 +1,4 @@
-"""A certificate that changes while thousands of requests are under way fails none of them."""
+"""The TLS certificate changes while a server handles thousands of requests, and no request fails."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.alone]
 
-#: Requests in flight on a connection, connections, and those of them that are new for each batch of requests.
+#: DEPTH is the number of requests in flight on each connection. CONNECTIONS is the number of connections at a
+#: time. NEW of them are closed and opened again after each batch of DEPTH requests.
 DEPTH: Final = 16
 CONNECTIONS: Final = 8
 NEW: Final = 2
-#: Requests a second that are asked for, over all connections; a slow machine serves fewer.
+#: Requests per second that the load sends over all connections, if the server is fast enough.
 WANTED_PER_S: Final = 2_500
 #: Requests that must have been served during each change of the certificate.
 SERVED: Final = 5_000
-#: The load's requests, whose answers are short: the rate must not hang on the client.
+#: The load's requests. Their answers are short, so that the client does not limit the rate.
 REQUESTS: Final = {
     "nameserver": RemotingCommand.request(106),
     "broker": RemotingCommand.request(30, {"topic": "TBW102", "queueId": "0"}),
@@ -41,7 +42,7 @@ COUNTERS: Final = {
 
 
 def served(running: Running) -> float:
-    """Return how many of the load's requests a server has counted."""
+    """Return the number of requests of the load that the server has answered, by the server's own counter."""
     with urllib.request.urlopen(f"http://{running.http}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     found = re.search(rf"^{re.escape(COUNTERS[running.kind])} (\S+)$", text, re.MULTILINE)
@@ -49,12 +50,14 @@ def served(running: Running) -> float:
 
 
 class Load:
-    """Threads that keep several requests in flight, over connections that stay and over new ones.
+    """Threads that each keep several requests in flight on one connection.
+
+    Some threads make a new connection for each batch of requests. The other threads keep their connections.
 
     Attributes:
-        answered: Requests that were answered with success.
-        connected: Handshakes that succeeded.
-        failed: The reasons for which threads ended unexpectedly.
+        answered: Number of requests that were answered with success.
+        connected: Number of TLS handshakes that succeeded.
+        failed: Errors that ended threads.
     """
 
     def __init__(self, running: Running, context: ssl.SSLContext) -> None:
@@ -87,7 +90,7 @@ class Load:
                         began = time.monotonic()
                         self._batch(link)
                         pause_s = began + CONNECTIONS * DEPTH / WANTED_PER_S - time.monotonic()
-                        # sleep to set the rate of the load, not to wait for an event
+                        # This sleep does not wait for an event. It sets the rate of the load.
                         time.sleep(max(pause_s, 0))
                         if comes_anew:
                             break

@@ -1,4 +1,4 @@
-"""TLS at the ports of real nameservers and brokers: modes, changed certificates, incompatible peers."""
+"""TLS at the ports of real nameservers and brokers: TLS modes, changed certificates, incompatible clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import WITHIN_S, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
-#: A request that each server answers in any state.
+#: For each kind of server, a request that the server answers in any state.
 QUESTION = {
     "nameserver": RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO, {}),
     "broker": RemotingCommand.request(RequestCode.GET_BROKER_CONFIG, {}),
@@ -48,10 +48,10 @@ class Running:
             raise
 
     def ask(self, link: socket.socket) -> RemotingCommand:
-        """Send this server a request over a connection.
+        """Send this server a request over a connection; return the answer.
 
         Raises:
-            OSError: It has closed, or does not answer.
+            OSError: If the server has closed the connection, or does not answer.
         """
         link.sendall(QUESTION[self.kind].encode())
         decoder = FrameDecoder()
@@ -61,7 +61,7 @@ class Running:
         raise ConnectionError("closed")
 
     def works(self, context: ssl.SSLContext | None = None) -> bool:
-        """Return whether a new connection is served."""
+        """Return True if the server answers a request over a new connection."""
         try:
             with self.connect(context) as link:
                 return self.ask(link).code == 0
@@ -99,7 +99,7 @@ def server(kind: str, tmp_path: Path, *flags: str, http: bool = False) -> Iterat
 
 
 def refusal(kind: str, tmp_path: Path, *flags: str) -> str:
-    """Return the line with which a server refuses to start."""
+    """Start a server that must refuse its flags; return its error output."""
     command = [
         sys.executable,
         "-m",
@@ -242,7 +242,7 @@ def test_the_file_of_settings_is_watched_too_and_makes_a_plain_port_secure_witho
 
 @pytest.mark.one_core
 def test_thousands_of_half_handshakes_keep_neither_a_bystander_nor_a_newcomer_waiting(tmp_path: Path) -> None:
-    """The memory of half handshakes is bounded, too: each costs the library 45 KiB."""
+    """Incomplete handshakes delay no other client and use limited memory: each uses 45 KiB in OpenSSL."""
     first = hello()
     with (
         server("nameserver", tmp_path, *member()) as running,
@@ -261,10 +261,12 @@ def test_thousands_of_half_handshakes_keep_neither_a_bystander_nor_a_newcomer_wa
                     took.append(time.monotonic() - began)
                 if number % 500 == 499:
                     assert running.works(client_context()), running.log.read_text()[-1500:]
-            # A machine that does something else holds up one or two; handshakes would hold up all of them.
+            # A busy machine delays one or two answers, so the test ignores the two slowest answers. If
+            # handshakes blocked the server, all answers would be slow.
             assert sorted(took)[-3] < 2.0, "seconds; alone it waits for some ms"
             assert resident(running) - before < 100 << 20
-            # Remaining connections are closed in time.
+            # The server has already closed some of the incomplete handshakes. It must close the others after
+            # a time limit.
             wait_until(lambda: all(map(is_closed, halves)), "half handshakes are closed", every_s=0.2)
         finally:
             for half in halves:
@@ -274,7 +276,7 @@ def test_thousands_of_half_handshakes_keep_neither_a_bystander_nor_a_newcomer_wa
 
 
 def hello() -> bytes:
-    """Return the first flight of a client."""
+    """Return the first bytes that a TLS client sends (its ClientHello)."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = client_context().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
     with pytest.raises(ssl.SSLWantReadError):
@@ -283,12 +285,12 @@ def hello() -> bytes:
 
 
 def resident(running: Running) -> int:
-    """Return the bytes that a server has in memory."""
+    """Return the resident memory of a server in bytes."""
     return int(Path(f"/proc/{running.pid}/statm").read_text().split()[1]) * 4096
 
 
 def is_closed(link: socket.socket) -> bool:
-    """Return whether the server has closed a connection; reads what it sent before."""
+    """Discard all bytes that the server sent; return True if the server has closed the connection."""
     link.settimeout(0.001)
     try:
         while link.recv(1 << 16):

@@ -1,1 +1,1 @@
-"""Fuzzing: every input is accepted or refused, and its cost is bounded by its size."""
+"""Fuzzing: the code must accept or refuse every input, at a limited cost per byte of the input."""

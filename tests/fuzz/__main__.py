@@ -2,8 +2,8 @@
 
 Fuzz all code that strangers reach, and print the figures.
 
-``--served [--topics N] [--hostile N]`` instead asks real nameserver processes with a large table, see
-:mod:`tests.fuzz.served`.
+``--served [--topics N] [--hostile N]`` instead sends requests to real nameserver processes with a large
+table, see :mod:`tests.fuzz.served`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests of every code as text that is easy to mutate: ``name=value`` lines, an empty line, the body."""
+"""Requests as text that is easy to mutate: lines ``name=value``, an empty line, and the body."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from routekeeper.remoting.bounds import ARGUMENTS_MAX
 from routekeeper.remoting.fields import Fields
 from tests.registrations import decided
 
-#: Values of all arguments of all requests, unless a change says otherwise.
+#: Initial values of arguments, by name. All other arguments begin with the value "0".
 _PLAUSIBLE: Final = {
     "topic": "T",
     "b": "T",
@@ -55,7 +55,7 @@ _PLAUSIBLE: Final = {
 
 
 def _names() -> tuple[str, ...]:
-    """Return the wire names of every argument that any request declares, and those that a send shortens."""
+    """Return the wire names of all arguments of all requests, and the one-letter names of SEND_MESSAGE_V2."""
     requests = [kind for kind in Fields.__subclasses__() if "Response" not in kind.__name__]
     names = {name for kind in requests for name in kind.__struct_encode_fields__}
     return tuple(sorted(names | set("abcdefghijklmn")))
@@ -94,7 +94,7 @@ _VALUES: Final = (
 
 
 def read(data: bytes) -> tuple[dict[str, str], bytes]:
-    """Return arguments and body, with at most as many arguments as a request may have."""
+    """Split the text into arguments and body; ignore the arguments after the first ARGUMENTS_MAX lines."""
     head, _, body = data.partition(b"\n\n")
     lines = head.decode("utf-8", "replace").split("\n")[:ARGUMENTS_MAX]
     return {name: value for name, _, value in (line.partition("=") for line in lines)}, body
@@ -105,12 +105,12 @@ def write(ext: dict[str, str], body: bytes) -> bytes:
 
 
 def with_all(body: bytes) -> bytes:
-    """Return a request that every code can read, because it has all arguments."""
+    """Return a request that is readable with every request code, because it has all arguments."""
     return write({name: _PLAUSIBLE.get(name, "0") for name in NAMES[:ARGUMENTS_MAX]}, body)
 
 
 def change(rng: random.Random, data: bytes) -> bytes:
-    """Change some arguments, or leave them out."""
+    """Change or remove some arguments of a request."""
     ext, body = read(data)
     for _ in range(rng.choice((1, 1, 2, 4))):
         name = rng.choice(NAMES)
@@ -122,7 +122,7 @@ def change(rng: random.Random, data: bytes) -> bytes:
 
 
 def asked(code: int, table: RouteTable) -> Callable[[bytes], object]:
-    """Return a function that sends a request of that code to a nameserver's handlers."""
+    """Return a function that passes a request with the given code to a nameserver's handlers."""
     settings = NamesrvSettings()
 
     def ask(data: bytes) -> object:

@@ -1,8 +1,8 @@
-"""``python -m tests.fuzz --coverage``: the lines that fuzzing reaches, of the code that strangers can reach.
+"""``python -m tests.fuzz --coverage`` prints the share of lines that fuzzing runs.
 
-Each line is traced, which makes everything some 10 times slower. So this is a separate pass, by option, over
-the initial inputs and some mutations. Lines of modules and classes, which run at import, do not count; lines
-that start the members behind the ports do.
+The share concerns the code that strangers can reach through the network ports. Each line is traced, and this
+makes the run some 10 times slower. So coverage is a separate run, over the initial inputs and some mutations.
+Lines of modules and classes that run at import do not count. Lines that start members behind the ports count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.fuzz.inputs import SEEDS_OF, mutate, pool_of
 from tests.fuzz.targets import PREPARE, REFUSALS, TARGETS, family
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-#: Modules that strangers reach.
+#: Files and folders of modules whose code strangers can reach.
 ROOMS: Final = (
     "remoting",
     "nameserver/handlers.py",
@@ -42,16 +42,16 @@ def _files() -> Iterator[tuple[str, Path]]:
 
 
 def _lines(code: CodeType) -> Iterator[int]:
-    """Yield the lines of every function in a module."""
+    """Yield the line numbers of the code in all functions of a module."""
     for part in code.co_consts:
         if isinstance(part, CodeType):
-            if part.co_flags & 0x2:  # a function; the body of a class runs at import
+            if part.co_flags & 0x2:  # CO_NEWLOCALS is set in functions, not in class bodies
                 yield from (line for _, _, line in part.co_lines() if line and line != part.co_firstlineno)
             yield from _lines(part)
 
 
 def measure(seed: int) -> dict[str, tuple[int, int]]:
-    """Return the numbers of reached lines and of all lines, by group of modules."""
+    """Return two numbers for each file or folder of :data:`ROOMS`: lines that were reached, and all lines."""
     rng = random.Random(seed)
     wanted = {str(file): set[int]() for _, file in _files()}
 

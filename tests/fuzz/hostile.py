@@ -1,4 +1,4 @@
-"""Connections that send given bytes again and again, until this process is killed."""
+"""A program that sends given bytes over several connections again and again, until it is killed."""
 
 from __future__ import annotations
 

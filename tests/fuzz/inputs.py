@@ -1,4 +1,4 @@
-"""Inputs of a fuzz run: real bodies and known attacks, with mutations that are costly for readers."""
+"""Inputs of a fuzz run: real bodies, known attacks, and mutations that take a server long to read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SEEDS: Final[tuple[bytes, ...]] = (
     encode_batch([BatchItem(body=b"x", properties="a\x01b\x02")]),
     zlib.compress(b"body" * 100),
 )
-#: By family of targets, see :func:`tests.fuzz.targets.family`.
+#: Initial inputs for each family of targets. :func:`tests.fuzz.targets.family` returns a target's family.
 SEEDS_OF: Final[dict[str, tuple[bytes, ...]]] = {
     "bytes": SEEDS,
     "arguments": tuple(map(arguments.with_all, SEEDS)),
@@ -79,7 +79,10 @@ _TOKENS: Final = (
 
 
 def corpus() -> list[tuple[str, bytes]]:
-    """Return inputs that once caused a fault, by name: parts in hexadecimal digits; ``*n`` repeats a part."""
+    """Return the inputs that once caused a fault: pairs of a file's name and its bytes.
+
+    Each file has the parts of one input in hexadecimal digits; ``*n`` repeats a part.
+    """
     return [(path.stem, expand(path.read_text())) for path in sorted(CORPUS.glob("*.txt"))]
 
 
@@ -92,7 +95,7 @@ def expand(text: str) -> bytes:
 
 
 def pool_of(family: str) -> list[bytes]:
-    """Return a run's initial inputs: messages of real peers, and inputs that once caused a fault."""
+    """Return the initial inputs of a run: messages of real peers, and inputs that once caused a fault."""
     known = [data for _, data in corpus()]
     if family == "arguments":
         known = [arguments.with_all(data) for data in known]
@@ -100,7 +103,10 @@ def pool_of(family: str) -> list[bytes]:
 
 
 def mutate(rng: random.Random, pool: list[bytes], family: str = "bytes") -> bytes:
-    """Return a new input made from known ones; mostly one that keeps the form of its family."""
+    """Return a new input made from an input of ``pool``.
+
+    Most of the changes keep the form that inputs of the family have.
+    """
     data = rng.choice(pool)
     own = _CHANGE_OF.get(family)
     for _ in range(rng.choice((1, 1, 2, 3, 5))):

@@ -1,4 +1,4 @@
-"""Inputs for raft links and for HTTP: messages of real peers, and mutations that keep their form."""
+"""Inputs for raft links and for HTTP: messages of real peers, and mutations that keep the messages' form."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ _MESSAGES: Final = (
     messages.SnapshotReply(term=2, index=9, offset=4, learner=False, clock=1.0, echo=None),
     messages.Removed(term=2, index=3),
 )
-#: Messages of the layer above to its peers: arrays of every kind with some fields, which changes make longer.
+#: Messages between nameservers from the layer above raft: an array of the message's kind and some fields.
+#: Mutations make the arrays longer.
 _APPLICATION: Final = tuple(
     msgspec.msgpack.encode([kind, *([1, 2, [], [], "x", 0, 0.5][:length])])
     for kind in range(1, 9)
@@ -142,7 +143,7 @@ _ODD: Final[tuple[Any, ...]] = (
 
 
 def change_members(rng: random.Random, data: bytes) -> bytes:
-    """Change one value in one frame, repeat one, or leave one out."""
+    """Change a value in one frame of the input, or repeat or remove a frame."""
     found = bodies(data)
     if not found:
         return data
@@ -158,7 +159,7 @@ def change_members(rng: random.Random, data: bytes) -> bytes:
 
 
 def change_value(rng: random.Random, payload: bytes) -> bytes:
-    """Replace some part of a msgpack value; other bytes do not change."""
+    """Replace a part of a msgpack value. Return bytes that are no msgpack value unchanged."""
     try:
         value = msgspec.msgpack.decode(payload)
         return msgspec.msgpack.encode(_changed(rng, value))
@@ -243,7 +244,7 @@ HTTP_SEEDS: Final[tuple[bytes, ...]] = (
 
 
 def change_http(rng: random.Random, data: bytes) -> bytes:
-    """Make another request, alone or after the given one."""
+    """Return a new HTTP request, alone or appended to the bytes of the given request."""
     method = rng.choice(("GET", "GET", "HEAD", "POST", "DELETE", "PUT", "OPTIONS", "x" * 50))
     headers = [_HEADERS[0], *rng.choices(_HEADERS, k=rng.randrange(4))]
     made = http_request(

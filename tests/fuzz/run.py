@@ -1,4 +1,7 @@
-"""One fuzz run: mutations of costly or new inputs, judged by exceptions and by cost for each byte."""
+"""One fuzz run: it mutates the inputs that were costly or had new outcomes, and judges each new input.
+
+An input must not cause an exception other than a refusal, and must not cost too much per byte.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +18,30 @@ from routekeeper.remoting.message import BODY_SIZE_MAX
 from tests.fuzz.inputs import SEEDS_OF, mutate, pool_of
 from tests.fuzz.targets import MESSAGE_MAX, PREPARE, REFUSALS, TARGETS, family
 
-#: Allowed CPU time of any input, and of each of its bytes; enough for a slow and busy machine.
+#: CPU time in s that an input may take: a fixed part, and a part for each byte. Both are large enough for a
+#: slow and busy machine.
 CPU_BASE_S: Final = 0.02
 CPU_PER_BYTE_S: Final = 3e-6
-#: Allowed bytes in memory: for any input, and for each of its bytes. A compressed byte may become 128, and
-#: half of a topic with 300 bytes.
+#: Bytes of memory that an input may take: a fixed part, and a part for each byte. One compressed byte may
+#: become 128 bytes of text plus half a topic; a topic takes 300 bytes.
 HEAP_BASE: Final = 256 * 1024
 HEAP_PER_BYTE: Final = 600
-#: A message's body of any size may decompress to its limit, because only a client that asked for messages
-#: reads it.
+#: Fixed part of the memory for some targets, instead of HEAP_BASE. A small compressed message body may become
+#: as large as any allowed body: only clients that asked for messages decompress it.
 HEAP_OF: Final = {"message-zlib": 3 * BODY_SIZE_MAX}
-#: Allowed bytes of log for one input.
+#: Characters of log lines that one input may cause.
 LOG_MAX: Final = 4096
 _POOL_MAX: Final = 400
-#: Tried more often than the others: much code stands behind each.
+#: Targets that the run chooses more often than others, because much code is behind each of them.
 _BEHIND_PORTS: Final = ("wire", "wire-secured", "wire-handshake", "http", "raft-stranger", "raft-member")
-#: An expected log line with traceback: a member is trusted, but its snapshot is not stored.
+#: First words of a log line whose traceback is no fault: the snapshot of a trusted peer could not be
+#: installed.
 _BELIEVED: Final = "snapshot not installed"
 _DIGITS: Final = re.compile(r"[0-9]+|'.*'")
 
 
 class Harm(AssertionError):
-    """An input that raised another exception than a refusal, or cost too much."""
+    """Raised if an input costs too much or causes an exception other than an expected refusal."""
 
 
 @dataclass(kw_only=True)
@@ -48,11 +53,11 @@ class Cost:
 
 @dataclass(kw_only=True)
 class Figures:
-    """Return a summary of a run for people."""
+    """Counts and maxima of a run, with a summary as text."""
 
     inputs: int = 0
     outcomes: set[tuple[str, str]] = field(default_factory=set)
-    worst_cpu: tuple[float, str, int] = (0.0, "", 0)  # s per byte beyond the base, target, bytes
+    worst_cpu: tuple[float, str, int] = (0.0, "", 0)  # CPU seconds per byte, target, size in bytes
     longest: tuple[float, str, int] = (0.0, "", 0)
     worst_heap: tuple[float, str, int] = (0.0, "", 0)
 
@@ -68,7 +73,7 @@ class Figures:
 
 
 class _Log(logging.Handler):
-    """Counts log lines, because a logged exception is a fault, too."""
+    """Counts the characters of log lines, and notes a logged traceback. A logged exception is a fault."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,10 +88,12 @@ class _Log(logging.Handler):
 
 
 def measure(call: Callable[[bytes], object], data: bytes) -> Cost:
-    """Run one target once, and return its cost; tracing memory makes it several times slower.
+    """Run one target once with an input; return the cost.
+
+    The cost has a value for memory only while tracemalloc traces, which makes the run several times slower.
 
     Raises:
-        Harm: If it raised another exception than a refusal, or a refusal of more than some lines.
+        Harm: If the target raised an exception that is not a refusal, or a refusal whose text is too long.
     """
     started = time.thread_time()
     try:
@@ -104,10 +111,10 @@ def measure(call: Callable[[bytes], object], data: bytes) -> Cost:
 
 
 def judge(name: str, data: bytes, *, heap: bool) -> Cost:
-    """Run one input at one target.
+    """Run one target with one input; return the cost.
 
     Raises:
-        Harm: If it did harm.
+        Harm: If the target failed, or if CPU time, memory or log lines exceeded their limits.
     """
     call, prepare = TARGETS[name], PREPARE.get(name.partition("-")[0], _nothing)
     prepare()
@@ -118,7 +125,7 @@ def judge(name: str, data: bytes, *, heap: bool) -> Cost:
     try:
         cost = measure(call, data)
         allowed_s = CPU_BASE_S + CPU_PER_BYTE_S * len(data)
-        for _ in range(3):  # another process may have been in the way
+        for _ in range(3):  # measure again, because another process may have slowed down the first run
             if cost.cpu_s <= allowed_s:
                 break
             prepare()
@@ -149,11 +156,13 @@ def _nothing() -> None:
 
 
 def run(seed: int, *, seconds: float = float("inf"), inputs: int | None = None) -> Figures:
-    """Judge inputs until the time is over or the number is reached; the same seed tries the same inputs as
-    long as costs compare alike.
+    """Test inputs for ``seconds`` seconds or until ``inputs`` inputs are tested; return the figures.
+
+    The run keeps the most costly inputs and tests mutations of them. The costs are measured, so a second run
+    with the same seed may keep other inputs; from then on the two runs test different inputs.
 
     Raises:
-        Harm: With the input, its target and the seed.
+        Harm: For the first harmful input; the text contains the input, its target and the seed.
     """
     rng = random.Random(seed)
     names = list(TARGETS)

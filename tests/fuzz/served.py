@@ -1,14 +1,21 @@
-"""A real nameserver with a large table: how long one request blocks its loop, and how long others wait.
+"""A real nameserver with a large table: how long one request blocks its event loop and delays other clients.
 
-``python -m tests.fuzz --served``. Each served code gets every input of the corpus, alone, at a process with a
-given number of topics. The cost of a request is the CPU time of the process's main thread during the request
-(by the kernel's count, so that other programs do not lengthen it). It is an upper bound of each turn of the
-loop. If it is above the limit, either the answer came in parts or the limit is missed: then the wait of a
-bystander on another connection decides, the shortest of some tries. Afterwards hostile connections send the
-most costly requests again and again, while a bystander on another host sends request 106 at fixed instants,
-from its first request on. Its waits are judged, so this part needs an idle machine; the kernel's count is
-printed, too. For comparison, one more bystander is on the strangers' host. It begins with the cost of their
-closed connections, so its first requests wait as theirs do.
+``python -m tests.fuzz --served``. A process has a given number of topics. The test sends every input of the
+corpus with each request code that the process serves, one request at a time. The cost of a request is the CPU
+time of the process's main thread during the request. The kernel counts this time, so other programs do not
+lengthen it. No single iteration of the event loop can take longer than the cost.
+
+A cost above the limit is allowed only if the server handled the request in several iterations of its loop. To
+find out, a bystander (a harmless client) sends requests on another connection meanwhile. The test makes
+several tries; the shortest wait of the bystander must be within the limit.
+
+Afterwards, hostile connections send the most costly requests again and again. Meanwhile, a bystander on
+another host sends request 106 at fixed instants. The test judges every wait of this bystander, even the first
+wait, so this part needs an idle machine. The test also prints the CPU time by the kernel's count.
+
+For comparison, one more bystander is on the host of the hostile connections. The server counts the cost of
+closed connections against their host, too. So the first requests of this bystander wait like the requests of
+the hostile connections.
 """
 
 from __future__ import annotations
@@ -41,11 +48,13 @@ from tests.fuzz.inputs import SEEDS, corpus
 from tests.ports import free_addresses
 from tests.registrations import body_of, fields_of
 
-#: Time for which a request may block the loop in a turn: below a size in bytes, and above it.
+#: Seconds for which a request may block the event loop without a break: HOLD_S for requests of up to SMALL
+#: bytes, and HOLD_LARGE_S for larger requests.
 SMALL: Final = 64 * 1024
 HOLD_S: Final = 0.020
 HOLD_LARGE_S: Final = 0.100
-#: The longest wait of a bystander at p99 beside hostile connections, and a process's largest memory.
+#: Limits while hostile connections send requests. WAIT_S: 99th percentile of the seconds for which a harmless
+#: client (bystander) waits for its answers. RESIDENT_MAX: peak memory of the server's process, in bytes.
 WAIT_S: Final = 0.100
 RESIDENT_MAX: Final = 384 * 1024 * 1024
 _TRIES: Final = 3
@@ -58,7 +67,7 @@ _ANOTHER: Final = "127.0.0.2"
 
 
 class Input(NamedTuple):
-    """One request: its code, its source, its frame."""
+    """One request: its code, the name of the input from which it was made, and its frame."""
 
     code: int
     name: str
@@ -66,7 +75,7 @@ class Input(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A bystander's wait in seconds: in all, and the part in which the server's loop had a processor."""
+    """One wait of a bystander in seconds: the whole wait, and the CPU time of the server's main thread."""
 
     felt_s: float
     cpu_s: float
@@ -74,7 +83,7 @@ class Wait(NamedTuple):
 
 @dataclass(kw_only=True)
 class Findings:
-    """Measurements of one mode; ``missed`` says in words which limits did not hold."""
+    """Measurements of one mode (independent or raft). ``missed`` describes each limit that was exceeded."""
 
     mode: str
     requests: int = 0
@@ -142,12 +151,15 @@ class Process:
             return status
 
     def cpu_s(self) -> float:
-        """Return for how long the main thread has had a processor."""
+        """Return the CPU time of the main thread in seconds, as the kernel counts it."""
         pid = self.child.pid
         return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
     def idle_cpu_s(self) -> float:
-        """As :meth:`cpu_s`, but wait until the thread sleeps: while it runs, the count is some ms behind."""
+        """Wait until the main thread sleeps, then return :meth:`cpu_s`.
+
+        While the thread runs, the kernel's count is some ms behind.
+        """
         pid, deadline = self.child.pid, time.monotonic() + 2
         stat = Path(f"/proc/{pid}/task/{pid}/stat")
         while stat.read_text().rpartition(")")[2].split()[0] != "S" and time.monotonic() < deadline:
@@ -162,14 +174,14 @@ class Process:
 
 
 class Connection:
-    """One connection, a request at a time."""
+    """One connection that has at most one request in flight."""
 
     def __init__(self, process: Process, host: str = _STRANGERS) -> None:
         self.socket = socket.create_connection(process.address, timeout=_DEADLINE_S, source_address=(host, 0))
         self._decoder = FrameDecoder()
 
     def ask(self, frame: bytes) -> RemotingCommand | None:
-        """Return the answer; None if the connection was closed instead."""
+        """Send a request; return the answer, or None if the server closed the connection instead."""
         try:
             self.socket.sendall(frame)
             while data := self.socket.recv(1 << 20):
@@ -181,7 +193,7 @@ class Connection:
 
 
 def inputs() -> Iterator[Input]:
-    """Yield the requests for each served code: every body of the corpus and real peers' messages."""
+    """Yield the requests for each served code. The bodies are from the corpus and from real peers."""
     bodies = [(name, data) for name, data in corpus()]
     bodies += [(f"seed-{number}", data) for number, data in enumerate(SEEDS)]
     bodies += [
@@ -214,7 +226,7 @@ def inputs() -> Iterator[Input]:
 
 
 def registration(broker: int, topics: int, *, compressed: bool = False) -> RemotingCommand:
-    """Return the registration of one broker with topics of its own."""
+    """Return the registration of one broker, whose topics no other broker has."""
     body = body_of(
         (f"topic-{broker}-{number}" for number in range(topics)), compressed=compressed, version=_VERSION
     )
@@ -233,7 +245,10 @@ _CLUSTER_INFO: Final = RemotingCommand(
 
 @contextmanager
 def group(mode: str, directory: Path) -> Iterator[tuple[Process, list[Process]]]:
-    """Run one nameserver, or a group of three; yield the queried one (the leader), and all."""
+    """Run one nameserver or a group of three; yield the process to which requests go, and all processes.
+
+    In a group, the requests go to the leader.
+    """
     processes: list[Process] = []
     try:
         if mode == "independent":
@@ -265,7 +280,10 @@ def _leader(processes: list[Process]) -> Process:
 
 
 def run_served(mode: str, *, topics: int, hostile: int, seconds: float = 10.0) -> Findings:
-    """Measure one mode."""
+    """Measure one mode with a table of ``topics`` topics.
+
+    If ``hostile`` is above 0, also measure while this number of hostile connections sends.
+    """
     findings = Findings(mode=mode)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         asked, processes = stack.enter_context(group(mode, Path(folder)))
@@ -302,7 +320,7 @@ def run_served(mode: str, *, topics: int, hostile: int, seconds: float = 10.0) -
 
 
 def _hold(asked: Process, one: Input, findings: Findings) -> float:
-    """Return the longest time for which a request blocked the loop in a turn; the least of some tries."""
+    """Return the time in s for which a request blocks the loop: the shortest time of several tries."""
     limit = HOLD_S if len(one.frame) <= SMALL else HOLD_LARGE_S
     least = float("inf")
     for _ in range(_TRIES):
@@ -326,7 +344,7 @@ def _hold(asked: Process, one: Input, findings: Findings) -> float:
 
 
 def _wait_beside(asked: Process, one: Input) -> float:
-    """Return the longest wait of a bystander while a request is worked on."""
+    """Return the bystander's longest wait in s while the server handles a request on another connection."""
     longest, over = 0.0, threading.Event()
     bystander, sender = Connection(asked), Connection(asked)
 
@@ -347,7 +365,7 @@ def _wait_beside(asked: Process, one: Input) -> float:
 
 
 def _waits(asked: Process, seconds: float, host: str) -> list[Wait]:
-    """Return the times of request 106, sent at fixed instants; each wait runs from its instant."""
+    """Send request 106 at fixed instants; return the waits for the answers, from the planned instants on."""
     bystander, waits = Connection(asked, host), []
     began = time.perf_counter()
     for number in range(int(seconds / _EVERY_S)):
@@ -374,7 +392,7 @@ def _strangers(asked: Process, dearest: list[Input], count: int) -> Iterator[Non
         )
         try:
             assert child.stdout is not None
-            child.stdout.readline()  # all are connected
+            child.stdout.readline()  # the program prints a line when all connections are open
             yield
         finally:
             child.kill()
@@ -382,7 +400,7 @@ def _strangers(asked: Process, dearest: list[Input], count: int) -> Iterator[Non
 
 
 def main(*, topics: int, hostile: int, seconds: float) -> int:
-    """Measure each mode, print the figures; return 1 if a limit is missed."""
+    """Measure each mode and print the figures; return 1 if a limit is missed, else 0."""
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
     print(f"{topics} topics, {hostile} hostile connections, {os.cpu_count()} cores, load {load}", flush=True)
     missed = False

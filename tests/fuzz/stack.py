@@ -1,7 +1,8 @@
-"""The servers behind a nameserver's three ports, fed with bytes without sockets.
+"""The servers behind a nameserver's three ports. Inputs reach the servers as bytes, without sockets.
 
-Two members, neither of which anything outside can reach: one that leads a group of one, with its wire and
-its HTTP port; and one of three, whose links are fed by strangers and by what proves itself a member.
+There are two members, and nothing outside the process can reach them. One leads a group of one and has the
+port for RocketMQ's protocol and the HTTP port. The other one belongs to a group of three. Its raft port
+receives bytes of strangers, and bytes of a peer that proves to be a member.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ from routekeeper.remoting.transport.server import Connection
 from routekeeper.remoting.transport.tls import Pipe
 from tests.tls import client_context, port_context
 
-#: Number of loop turns for one input; unfinished work is then cut off, as by a closed connection.
+#: Number of iterations of the event loop for one input. Then the connection is closed, and unfinished work
+#: ends.
 _TURNS: Final = 40
 _LEADS_S: Final = 20.0
 _RECORD_MAX: Final = 16_384
 TOKEN: Final = "a-token-of-thirty-two-characters"
 SECRET: Final = b"a secret of thirty-two bytes or more"
-#: Names of the group of three. The others' ports have no listener, so connections to them are refused.
+#: Members of the group of three; ME is the tested one. The ports of OTHER and THIRD have no listener, so ME's
+#: connections to them are refused.
 ME: Final = "127.0.0.1:3"
 OTHER: Final = "127.0.0.1:2"
 THIRD: Final = "127.0.0.1:1"
@@ -46,7 +49,7 @@ _Result = TypeVar("_Result")
 
 
 class Wire(asyncio.Transport):
-    """The other end of a connection in memory: it reads everything, and stores the answers."""
+    """The server's side of a connection in memory. It stores everything that the server writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,11 +92,11 @@ class Wire(asyncio.Transport):
 
 
 class Failed(AssertionError):
-    """A fault behind the port that no input may cause."""
+    """Raised if an input caused a fault in the code behind a port. No input may do that."""
 
 
 class Stack:
-    """Both members, on a loop of their own that only turns while an input is tried."""
+    """Both members, on their own event loop, which runs only while an input is tried."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -113,7 +116,7 @@ class Stack:
         self._failures.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     def run(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Let the loop turn until ``work`` is done.
+        """Run the loop until ``work`` is done; return the result of ``work``.
 
         Raises:
             Failed: If any code on the loop raised an exception meanwhile.
@@ -125,7 +128,10 @@ class Stack:
         return result
 
     def prepare(self) -> None:
-        """Start the members, or restart one that an input has stopped, outside of the measured time."""
+        """Start the members, or replace a member that an earlier input has stopped.
+
+        This takes place outside of the time that is measured.
+        """
         if not self._started:
             self._started = True
             self.run(self._start)
@@ -160,14 +166,14 @@ class Stack:
         self._peer = await _Member.start(self._directory / "three", self._group)
 
     def close(self) -> None:
-        """Do nothing, because there is no peer."""
+        """Remove the members' data. No connection must be closed first, because none leads to a real peer."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
     # -- targets
 
     def wire(self, data: bytes) -> object:
-        """Let the wire's port receive bytes."""
-        # Log lines of earlier inputs must not silence those of this one.
+        """Let the port of RocketMQ's protocol receive bytes."""
+        # Renew the limit of log lines: lines of earlier inputs must not use up the limit for this input.
         self._server.wire._lines = LineLimit()
 
         async def ask() -> object:
@@ -176,7 +182,7 @@ class Stack:
         return self.run(ask)
 
     def secured(self, data: bytes) -> object:
-        """Let the wire's port receive bytes behind TLS."""
+        """Let the port of RocketMQ's protocol receive bytes over TLS."""
         self._server.wire._lines = LineLimit()
 
         async def ask() -> object:
@@ -193,7 +199,7 @@ class Stack:
         return self.run(ask)
 
     def handshake(self, data: bytes) -> object:
-        """Let a port that demands TLS receive bytes as the records of a handshake."""
+        """Let a port that requires TLS receive bytes as the records of a TLS handshake."""
         self._server.wire._lines = LineLimit()
         pieces = [data[at : at + _RECORD_MAX] for at in range(0, len(data), _RECORD_MAX)]
         records = b"".join(b"\x16\x03\x01" + len(piece).to_bytes(2) + piece for piece in pieces)
@@ -229,9 +235,9 @@ class Stack:
         return self.run(knock)
 
     def member(self, data: bytes) -> object:
-        """Let the raft port receive frames, see :func:`bodies`, from an authenticated member.
+        """Let the raft port receive frames from an authenticated member.
 
-        Kind and payload.
+        :func:`bodies` cuts the input into frames. Each frame has a kind and a payload.
         """
         assert self._peer is not None
         peer = self._peer
@@ -268,7 +274,7 @@ class Stack:
 
 
 def _give(protocol: asyncio.Protocol | asyncio.BufferedProtocol, data: bytes) -> None:
-    """Pass bytes on as an event loop does."""
+    """Pass bytes to a protocol as an event loop does."""
     if isinstance(protocol, asyncio.Protocol):
         protocol.data_received(data)
         return
@@ -281,7 +287,7 @@ def _give(protocol: asyncio.Protocol | asyncio.BufferedProtocol, data: bytes) ->
 
 
 class _Member:
-    """One of three members; the others are down, and inputs act as one of them."""
+    """The tested member of the group of three. The others do not run; inputs act as one of these others."""
 
     def __init__(self, mode: Replicated, member: RaftMember) -> None:
         self._mode = mode
@@ -311,12 +317,16 @@ class _Member:
         return cls(mode, mode.member)
 
     def _stop(self, reason: str) -> None:
-        """Note that a member's message stopped this one, as it may. The next input finds a new one."""
+        """Record that a message has stopped this member, which is allowed: the next input gets a new one."""
         self._stopped = reason
 
     @property
     def is_spent(self) -> bool:
-        """Return whether it stopped, or has another list of members and so refuses those of this stack."""
+        """True if this member cannot serve the next input.
+
+        It has stopped, or its list of members has changed, so that it would refuse the next input's
+        connection.
+        """
         return bool(self._stopped) or self._transport.credentials != self._began_with
 
     async def close(self) -> None:
@@ -326,7 +336,7 @@ class _Member:
         return Link(self._transport, None)
 
     def proven(self) -> tuple[Link, Handshake, Wire]:
-        """Connect to this member as the other one, with a valid proof."""
+        """Connect to this member as the member OTHER, with a valid proof; return the connection's parts."""
         link, wire = self.link(), Wire()
         link.connection_made(wire)
         handshake = Handshake(self._other, peer=ME, nonce=os.urandom(NONCE_SIZE))
@@ -345,10 +355,13 @@ FRAMES_MAX: Final = 4_096
 
 
 def bodies(data: bytes) -> list[bytes]:
-    """Cut an input into frames: a u16 size and that many bytes each; the last one may be shorter.
+    """Cut an input into at most FRAMES_MAX frames: each is a u16 size and that many bytes.
 
-    Return at most FRAMES_MAX: a frame on the wire is ten times as long as the two bytes of an empty one here,
-    and the cost of sealing would count as the reader's.
+    The last frame may be shorter than its size says.
+
+    The number of frames is limited because an empty frame takes two bytes in the input, but ten times as many
+    on the wire. Without a limit, the time for sealing frames (computing their MACs) would be measured as time
+    for reading them.
     """
     found: list[bytes] = []
     at = 0
@@ -364,7 +377,7 @@ def framed(*found: bytes) -> bytes:
     return b"".join(len(body).to_bytes(2) + body for body in found)
 
 
-#: Both members, for all targets.
+#: The two members that all targets use.
 STACK: Final = Stack()
 
 

@@ -1,5 +1,10 @@
-"""Targets of the fuzzing: every decoder that reads a peer's bytes, every request code of nameserver and
-broker, and the servers behind a nameserver's ports: wire, HTTP, raft.
+"""Functions and servers that the fuzzer calls with generated input.
+
+There are three kinds of targets:
+
+- each decoder that reads bytes from a peer,
+- each request code of the nameserver and of the broker,
+- the servers behind a nameserver's ports (RocketMQ's protocol, HTTP, raft).
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ from tests.fuzz import arguments, broker
 from tests.fuzz.stack import STACK
 from tests.registrations import decided
 
-#: Exceptions that a decoder may raise: they report a fault of the input in one line.
+#: Exceptions that a decoder may raise: each one describes a fault of the input in one line.
 REFUSALS: Final = (
     RemoteProtocolError,
     FieldError,
@@ -73,7 +78,7 @@ def _served(code: int, compressed: bool = False) -> Callable[[bytes], object]:
 
 
 def _request(frame: bytes) -> object:
-    """Read a frame as a server does, and answer its request."""
+    """Read a frame as a server does, and compute the answer to its request."""
     request = read_command(frame, 0, len(frame) - 4)
     return request.code in SERVED and decided(_TABLE.view, request, _SETTINGS, uptime_s=_UPTIME_S)
 
@@ -92,7 +97,7 @@ _ACCOUNTS: Final = merge_files(
 
 
 def _access(header: bytes) -> object:
-    """Check a request before its handler runs, and compute the topics and groups that it needs."""
+    """Decide if a client may send the request; list the topics and groups for which it needs a permission."""
     request = decode_command(Frame(HeaderCodec.JSON, header, b""))
     rule = broker_rule(request.code)
     needs = None if rule.needs is None else list(rule.needs(request))
@@ -159,7 +164,8 @@ TARGETS: Final[dict[str, Callable[[bytes], object]]] = {
     "peer-image": decode_image,
 }
 
-#: Called before an input is measured: starts or restarts the processes and objects of the target.
+#: Functions that run before the cost of an input is measured; each starts or restarts the processes and
+#: objects of a target.
 PREPARE: Final[dict[str, Callable[[], None]]] = {
     "broker": broker.prepare,
     **dict.fromkeys(("wire", "http", "raft"), STACK.prepare),
@@ -167,7 +173,7 @@ PREPARE: Final[dict[str, Callable[[], None]]] = {
 
 
 def family(name: str) -> str:
-    """Return the family of a target's inputs; inputs of one family serve all its targets."""
+    """Return the name of a target's family; a family is a set of targets that get the same inputs."""
     kind = name.partition("-")[0]
     return {"asked": "arguments", "broker": "arguments", "raft": name}.get(
         kind, kind if kind in ("http", "peer") else "bytes"

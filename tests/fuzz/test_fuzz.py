@@ -1,4 +1,4 @@
-"""A short fuzz run, all inputs that once caused faults, and checks that faults are noticed."""
+"""A short fuzz run, all inputs that once caused faults, and checks that the fuzzer detects faults."""
 
 from __future__ import annotations
 
@@ -111,7 +111,10 @@ def test_lines_that_earlier_inputs_caused_do_not_hide_what_a_later_one_raises(
 
 
 def test_inputs_of_a_family_reach_what_is_behind_the_first_check() -> None:
-    """A run's initial inputs are valid: a broker stores one, a member votes for one."""
+    """Each of five targets must accept at least one of its initial inputs as valid.
+
+    Of 40 changed inputs, more than half must still contain the argument ``topic``.
+    """
     rng = random.Random(1)
     read = {
         name: sum(judge(name, data, heap=False).outcome == "read" for data in SEEDS_OF[family(name)])
@@ -157,9 +160,9 @@ def test_the_same_seed_tries_the_same_inputs(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.fuzz
 def test_no_request_holds_a_real_nameserver_for_long() -> None:
-    """This checks only CPU and memory.
+    """No request costs a real nameserver too much CPU time or memory.
 
-    ``python -m tests.fuzz --served`` has more topics, both modes and strangers.
+    ``python -m tests.fuzz --served`` does more: more topics, both modes and hostile clients.
     """
     findings = served.run_served("independent", topics=2000, hostile=0)
     print(*findings.lines(), sep="\n")
@@ -169,7 +172,7 @@ def test_no_request_holds_a_real_nameserver_for_long() -> None:
 
 @pytest.mark.slow
 def test_a_turn_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measurements of the process are compared with limits: with a smaller limit, requests exceed it."""
+    """With very small limits on CPU time and memory, a run must report that requests exceed the limits."""
     monkeypatch.setattr("tests.fuzz.served.HOLD_LARGE_S", 1e-5)
     monkeypatch.setattr("tests.fuzz.served.RESIDENT_MAX", 1 << 20)
     dear = [one for one in served.inputs() if one.code == 103 and one.name == "one MiB of number keys"]

@@ -5,10 +5,12 @@
 
 Starts an Apache nameserver and brokers of that release behind two recording TCP proxies, drives them with
 Apache's Java clients and ``mqadmin`` and with a few hand-made probes, and rewrites ``frames/RELEASE-*.jsonl``
-and ``mqadmin/RELEASE/``. Needs what the interop tests need. README.md beside this file describes the formats.
+and ``mqadmin/RELEASE/``. Needs the tools of the interop tests. README.md beside this file describes the
+formats.
 
-Every byte kept comes unaltered from the process that sent it. Only the broker's address is replaced on its
-way to the nameserver, after recording, so that clients come back through the proxy.
+Every recorded byte is exactly as its process sent it. Clients must reach the broker through the proxy.
+Therefore the proxy replaces the broker's address in requests to the nameserver, after it has recorded these
+requests. It changes nothing else.
 """
 
 from __future__ import annotations
@@ -46,7 +48,10 @@ from tests.interop.apache import (  # noqa: E402  (run as a script: the root is 
 )
 
 PORTS: Final = {"4.9.7": (9876, 10911), "5.3.3": (9877, 10921)}
-"""Proxy ports of nameserver and broker; their usual width keeps the tables of mqadmin as users know them."""
+"""Ports of the proxies of nameserver and broker, by release.
+
+Ports with another number of digits would change the layout of mqadmin's tables.
+"""
 
 NAMES: Final = {
     10: "SEND_MESSAGE",
@@ -91,13 +96,13 @@ NAMES: Final = {
 }
 
 PROBE_OPAQUE: Final = 20_000_001
-"""Tells hand-made requests from those of real programs, which count from 0."""
+"""Request number (``opaque``) of hand-made requests; real programs number their requests from 0."""
 
 KEPT_PER_KIND: Final = 1
-"""Exchanges kept of each kind, see kind_of."""
+"""Number of recorded exchanges (request and answer) of each kind in the files; see :func:`kind_of`."""
 
 FRAME_SIZE_KEPT: Final = 12_000
-"""Larger exchanges are left out; the whole set should stay small."""
+"""Maximum size in bytes of an exchange that is recorded; the limit keeps the files small."""
 
 
 @dataclass(slots=True)
@@ -119,7 +124,7 @@ class Frame:
         return cls(raw, "rocketmq", decode_binary(head), body)
 
     def rebuilt(self, fields: Mapping[str, str]) -> bytes:
-        """Return the frame with other extFields."""
+        """Return the bytes of the frame with its extFields replaced by ``fields``."""
         header = {**self.header, "extFields": dict(fields)}
         if self.codec == "json":
             head, kind = json.dumps(header, separators=(",", ":")).encode(), 0
@@ -130,7 +135,7 @@ class Frame:
 
 
 def encode_binary(header: Mapping[str, Any]) -> bytes:
-    """The reverse of :func:`decode_binary`."""
+    """Encode a header in RocketMQ's binary form, which :func:`decode_binary` reads."""
     fields = b"".join(
         struct.pack(">h", len(key.encode()))
         + key.encode()
@@ -157,7 +162,7 @@ def encode_binary(header: Mapping[str, Any]) -> bytes:
 
 @dataclass(slots=True)
 class Exchange:
-    """A request and, unless oneway or unanswered, its response."""
+    """A request and its response; a oneway or unanswered request has no response."""
 
     sender: str
     receiver: str
@@ -179,7 +184,8 @@ class Exchange:
             "response": base64.b64encode(self.response.raw).decode() if self.response else None,
             "response_codec": self.response.codec if self.response else None,
         }
-        # a JSON header speaks for itself; of a binary one a second reading is worth its bytes
+        # Add the decoded header if the frame is binary: people cannot read binary headers. They can read
+        # headers in JSON.
         if self.request.codec == "rocketmq":
             line["request_header"] = self.request.header
         if self.response and self.response.codec == "rocketmq":
@@ -189,7 +195,10 @@ class Exchange:
 
 @dataclass(slots=True)
 class Record:
-    """All exchanges in the order of their requests; what is going on is named by ``actor`` and ``note``."""
+    """All recorded exchanges, in the order of their requests.
+
+    ``actor`` names the program that the recording now uses, and ``note`` names its activity.
+    """
 
     exchanges: list[Exchange] = field(default_factory=list)
     actor: str = "client"
@@ -210,7 +219,7 @@ BROKER_TO_NAMESRV: Final = frozenset((103, 104, 322, 901, 904))
 
 @dataclass(slots=True)
 class Link:
-    """One proxied connection: what awaits its answer, by direction and opaque, and all it carried."""
+    """One proxied connection: all its exchanges, and unanswered requests by direction and ``opaque``."""
 
     pending: dict[tuple[bool, int], Exchange] = field(default_factory=dict)
     exchanges: list[Exchange] = field(default_factory=list)
@@ -218,10 +227,10 @@ class Link:
 
 
 class Proxy:
-    """Passes frames between clients and one server and records them.
+    """Proxy that passes frames between clients and one server, and records them.
 
     Args:
-        readdress: Real broker address -> address shown to others, in what brokers tell the nameserver.
+        readdress: Real broker address -> address that replaces it in requests to the nameserver.
     """
 
     def __init__(
@@ -237,7 +246,7 @@ class Proxy:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # close alone leaves it open while accept waits
+            self._listener.shutdown(socket.SHUT_RDWR)  # without this call accept() would wait forever
         self._listener.close()
 
     def _accept(self) -> None:
@@ -289,7 +298,8 @@ class Proxy:
             self._record.exchanges.append(exchange)
             link.exchanges.append(exchange)
             if upward and exchange.sender == "broker":
-                # a 5.3.3 broker may ask for 106 over its connection before it registers
+                # A 5.3.3 broker may send request 106 before its registration, so mark the connection as a
+                # broker's.
                 link.of_broker = True
             if link.of_broker:
                 for earlier in link.exchanges:
@@ -313,7 +323,7 @@ class Proxy:
 
 
 class Stage:
-    """One release with its nameserver, brokers and proxies, in one header codec."""
+    """The nameserver, brokers and proxies of one RocketMQ release; all of them use the same header codec."""
 
     def __init__(self, release: str, codec: str, folder: Path) -> None:
         self.release = release
@@ -326,7 +336,7 @@ class Stage:
         self.namesrv_port, self._broker_port = PORTS[release]
 
     def start(self) -> None:
-        """Start the nameserver and its proxy; after this :meth:`close` is due, also when this fails."""
+        """Start the nameserver and its proxy; the caller must call :meth:`close` even if this fails."""
         self.real_namesrv = self.apache.namesrv(
             properties=self.properties,
             settings={"kvConfigPath": str(self.folder / "kv.json"), "scanNotActiveBrokerInterval": "5000"},
@@ -347,11 +357,11 @@ class Stage:
         shown: bool = False,
         readable: bool = True,
     ) -> ApacheBroker:
-        """Start a broker that registers through the proxy, and wait until it has.
+        """Start a broker that registers through the proxy, and wait until it is registered.
 
         Args:
-            shown: Put it behind a proxy itself.
-            readable: False when the nameserver is known to refuse its registrations.
+            shown: If True, register the address of a second proxy, which records requests to the broker.
+            readable: False if the nameserver is known to refuse the broker's registrations.
         """
         self.record.doing("client", note)
         port = broker_port()
@@ -371,7 +381,7 @@ class Stage:
         return broker
 
     def wait_for_code(self, code: int, note: str | None = None) -> None:
-        """Return once an answer to a request with this code, or such a oneway request, has been seen."""
+        """Return once the proxies saw a request with this code and, unless it is oneway, its answer."""
 
         def seen() -> bool:
             with self.record.lock:
@@ -399,7 +409,7 @@ class Stage:
         body: bytes = b"",
         version: int = 479,
     ) -> None:
-        """Send a hand-made request straight through the recording proxy and wait for the answer."""
+        """Send a hand-made request through the recording proxy and wait for the answer."""
         self.record.doing("probe", note)
         header: dict[str, Any] = {
             "code": code,
@@ -418,13 +428,13 @@ class Stage:
         with socket.create_connection((host, int(port)), 5) as connection:
             connection.sendall(struct.pack(">II", 4 + len(head) + len(body), word) + head + body)
             connection.settimeout(2)
-            with contextlib.suppress(TimeoutError):  # 4.9's nameserver is silent on unknown codes
+            with contextlib.suppress(TimeoutError):  # 4.9's nameserver does not answer unknown codes
                 connection.recv(65536)
                 time.sleep(0.1)
 
 
 def probe_namesrv(stage: Stage) -> None:
-    """Questions whose answers real tools rarely provoke."""
+    """Send requests to the nameserver, to record answers that RocketMQ's own tools rarely get."""
     namesrv = stage.namesrv
     stage.probe(namesrv, 105, "unquoted dialect: version below 401", {"topic": "TopicTest"}, version=373)
     stage.probe(namesrv, 105, "quoted dialect: acceptStandardJsonOnly", {"topic": "TopicTest", "acceptStandardJsonOnly": "true"}, version=373)  # fmt: skip  # noqa: E501
@@ -617,7 +627,10 @@ topicStatus-c|topicStatus -t TopicC -c DefaultCluster
 
 
 def admin_commands(release: str, broker: str) -> list[tuple[str, list[str], bool]]:
-    """Return (name, arguments, whether -n is added) in an order in which each finds what it needs."""
+    """Return (name, arguments, True if ``-n`` is added) of each command, in the order of the runs.
+
+    A command may use topics and settings that earlier commands created.
+    """
 
     def table(text: str, with_namesrv: bool) -> list[tuple[str, list[str], bool]]:
         rows = (line.partition("|") for line in text.strip().splitlines())
@@ -635,7 +648,7 @@ def admin_commands(release: str, broker: str) -> list[tuple[str, list[str], bool
 
 
 def run_admin(stage: Stage, broker: str, out: Path) -> None:
-    """Write the output of each command, and what it asked of whom, to ``out``."""
+    """Run each command; write its output and a list of its requests to the folder ``out``."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     index = []
@@ -670,10 +683,14 @@ def run_admin(stage: Stage, broker: str, out: Path) -> None:
 
 
 def kind_of(exchange: Exchange) -> tuple[object, ...]:
-    """Return what makes an exchange worth keeping besides others."""
+    """Return the kind of an exchange: sender, receiver, codes of request and answer, and further details.
+
+    :func:`write_frames` keeps the first exchanges of each kind.
+    """
     code = exchange.request.header["code"]
     answer = exchange.response.header["code"] if exchange.response else None
-    # what was going on matters where it shapes the bytes: by hand, at registrations, when sending
+    # The note names the activity that caused the request. Use the note as a part of the kind only if the
+    # activity changes the bytes: for hand-made requests, registrations and sent messages.
     told = exchange.sender == "probe" or exchange.note.startswith("registration") or code in (310, 320)
     note = exchange.note if told and not exchange.note.startswith("mqadmin") else ""
     incremental = code == 103 and exchange.request.body.count(b'"topicName"') == 1
@@ -681,7 +698,7 @@ def kind_of(exchange: Exchange) -> tuple[object, ...]:
 
 
 def write_frames(path: Path, release: str, exchanges: Iterable[Exchange]) -> None:
-    """Keep the first examples of each kind, in the order in which they were seen."""
+    """Write the first :data:`KEPT_PER_KIND` exchanges of each kind, in the order of their requests."""
     kept: dict[tuple[object, ...], int] = {}
     lines = []
     for exchange in exchanges:
@@ -698,7 +715,7 @@ def write_frames(path: Path, release: str, exchanges: Iterable[Exchange]) -> Non
 
 
 def clients(stage: Stage) -> None:
-    """Java producers and push consumers, with auto-created topic, batch, compression and a retry."""
+    """Run Java producers and consumers: an auto-created topic, a batch, a compressed body, a redelivery."""
     namesrvs, properties = [stage.namesrv], stage.properties
     broker = f"127.0.0.1:{PORTS[stage.release][1]}"
     stage.record.doing("producer", "first send to an unknown topic")
@@ -708,7 +725,8 @@ def clients(stage: Stage) -> None:
     print(stage.apache.produce(namesrvs, "TopicTest", 6, batch=3, properties=properties), flush=True)
     stage.record.doing("producer", "compressed body")
     print(stage.apache.produce(namesrvs, "TopicTest", 1, body_bytes=5000, properties=properties), flush=True)
-    # ten seconds pass before a refused message returns, and before offsets are stored for the first time
+    # Consume for 30 s: the broker redelivers a refused message after 10 s, and the consumer stores its first
+    # offsets after 10 s.
     stage.record.doing("consumer", "push consumer")
     facts = stage.apache.consume(
         namesrvs, "TopicTest", "golden_group", 6, seconds=30, retry_every=5, properties=properties
@@ -728,7 +746,7 @@ def capture(release: str, codec: str, folder: Path) -> None:
             "broker-z",
             "registration, compressedRegister=true",
             {"compressedRegister": "true"},
-            readable=release.startswith("4"),  # 5.x compresses the body but says it did not
+            readable=release.startswith("4"),  # 5.x compresses the body, but the header says it is plain
         )
         compressed.stop()
         asking = stage.broker("broker-q", "registration, forceRegister=false", {"forceRegister": "false"})

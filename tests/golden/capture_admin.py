@@ -1,10 +1,10 @@
-"""Records what Apache's ``mqadmin`` prints of brokers, groups and messages, and of which answers.
+"""Records the output of Apache's ``mqadmin`` about brokers, groups and messages, and the servers' answers.
 
     python tests/golden/capture_admin.py 4.9.7
     python tests/golden/capture_admin.py 5.3.3
 
-Writes ``mqadmin/RELEASE-broker.json``; README.md beside this file describes it. Needs what ``capture.py``
-needs.
+Writes ``mqadmin/RELEASE-broker.json``; README.md beside this file describes it. Needs the same tools as
+``capture.py``.
 """
 
 from __future__ import annotations
@@ -178,16 +178,16 @@ PROBES: Final[tuple[tuple[str, int, dict[str, str]], ...]] = (
 
 
 def knows(help_text: str, args: list[str]) -> bool:
-    """Say whether a release's subcommand has all the options of a command line."""
+    """Return True if the help text of a subcommand names all options of the command line ``args``."""
     given = {arg for arg in args if re.fullmatch(r"-[a-z]|--[a-z]+", arg)}
     return given <= set(re.findall(r"(?<![\w-])(-[a-z]|--[A-Za-z]+)\b", help_text))
 
 
 def described(exchange: Exchange, folder: str) -> dict[str, Any]:
-    """Return one question and its answer; bodies are base64, header members text.
+    """Return one request and its answer as JSON members; bodies are in base64.
 
     Args:
-        folder: Of the recording; it is called ``/HOME`` in what is kept.
+        folder: Working folder during the recording; recorded bodies contain ``/HOME`` instead of its path.
     """
     request, response = exchange.request, exchange.response
     asked = {
@@ -258,13 +258,13 @@ def capture(release: str, folder: Path) -> None:
         consumer = stage.apache.consumer([stage.namesrv], "Golden", "golden_group", 10**6, seconds=500)
         consumer.wait_for("ready")
         wait_until(lambda: ask(broker, 203, {"consumerGroup": "golden_group"})[0] == 0, "online", 40)
-        time.sleep(12)  # offsets are stored 10 s after the start
+        time.sleep(12)  # a consumer stores its offsets for the first time 10 s after its start
         for line in RUNS.strip().splitlines():
             name, _, text = line.partition("|")
             for mark, value in (("BROKER", broker), ("OFFSETID", offset_id), ("MISSINGID", missing_id)):
                 text = text.replace(mark, value)
             text = text.replace("UNIQUE", unique)
-            if release.startswith("4."):  # which looks an id up at the broker that it names
+            if release.startswith("4."):  # 4.x has no -t here: the message id contains the broker's address
                 text = text.replace("queryMsgById -t Golden", "queryMsgById")
             if name == "OFFLINE":
                 for note, code, fields in PROBES:

@@ -1,10 +1,10 @@
-"""Records how Apache's programs are started: their options, and the settings that ``-p`` and ``-m`` print.
+"""Records how Apache's programs are started: their options, and the settings printed by ``-p`` and ``-m``.
 
     python tests/golden/capture_starts.py 4.9.7
     python tests/golden/capture_starts.py 5.3.3
 
 Writes ``starts/RELEASE.json`` and ``starts/RELEASE-PROGRAM-FLAG.properties``; README.md beside this file
-describes them. Needs what the interop tests need.
+describes them. Needs the tools of the interop tests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.interop.apache import BROKER_MAIN, NAMESRV_MAIN, RELEASES, Apache  # 
 
 OUT: Final = HERE / "starts"
 HOST: Final = "localhost.localdomain"
-"""Name of the machine in the kept settings."""
+"""Host name that replaces the recording machine's name in the recorded settings."""
 LIMIT_S: Final = 300.0
 
 
@@ -56,7 +56,7 @@ def options(apache: Apache, folder: Path) -> list[dict[str, object]]:
 
 
 def settings(apache: Apache, main: str, flag: str, folder: Path) -> str:
-    """Return the settings that a program prints for ``-p`` or ``-m``, one a line."""
+    """Return the settings that a program prints for the option ``-p`` or ``-m``, one setting per line."""
     command, environment = apache.command(main, [flag], folder, level="INFO")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     log = folder / "apache.log"
@@ -71,7 +71,7 @@ def settings(apache: Apache, main: str, flag: str, folder: Path) -> str:
 
 
 def neutral(text: str, folder: str) -> str:
-    """Return the settings with the names of the recording machine replaced."""
+    """Return the settings with the names that belong to the recording machine replaced by fixed names."""
     text = text.replace(folder, "/home/rocketmq").replace(socket.gethostname(), HOST)
     return re.sub(r"^(brokerIP[12])=.*$", r"\1=192.0.2.10", text, flags=re.MULTILINE)
 

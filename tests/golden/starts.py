@@ -1,4 +1,4 @@
-"""Reads the recordings of how Apache's programs are started; README.md beside this file describes them."""
+"""Reads the recorded options and settings of Apache's programs; README.md beside this file describes them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 HERE: Final = Path(__file__).resolve().parent / "starts"
 RELEASES: Final = ("4.9.7", "5.3.3")
 HOME: Final = "/home/rocketmq"
-"""Home of the recorded machine, in which all its paths lie."""
+"""Home directory in the recorded settings; all recorded paths lie below it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApacheOption:
-    """One option of a program; see README.md."""
+    """One option of a program; README.md beside this file describes the fields."""
 
     program: str
     alias: str
@@ -36,5 +36,5 @@ def recorded_settings(release: str, program: str, flag: str = "-p") -> str:
 
 
 def keys_of(text: str) -> set[str]:
-    """Return the names of the settings in such a text."""
+    """Return the names of the settings in the text of a settings file."""
     return {line.partition("=")[0] for line in text.splitlines()}

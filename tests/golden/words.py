@@ -1,12 +1,12 @@
-"""Comparison of 4.9's mqadmin with ours, which uses the words of 5.x."""
+"""Comparison of the words that 4.9's mqadmin and our mqadmin print; our wording is that of 5.x."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-#: Words of 4.9's tool, by run, that ours has no counterpart for; all others are there. A name stands for all
-#: that begin with it.
+#: By the beginning of a run's name: pattern of the words that 4.9's mqadmin prints in this run and our
+#: mqadmin does not. Our mqadmin must print all other words of 4.9's output.
 LOST: Final = {
     "deleteSubGroup-c": r"delete|topic|%(RETRY|DLQ)%Made|from|NameServer|cluster|DefaultCluster|success\.",
     "resetOffsetByTime": r"rollback|specified|consumerGroup|timestamp\(long\)|-1",
@@ -15,7 +15,7 @@ LOST: Final = {
 
 
 def lost(name: str, theirs: str, ours: str) -> list[str]:
-    """Return the words of theirs that ours lacks without a reason."""
+    """Return the words of ``theirs`` that ``ours`` lacks, except for words that :data:`LOST` permits."""
     reasons = [pattern for begin, pattern in LOST.items() if name.startswith(begin)]
     missing = sorted(_words(theirs) - _words(ours))
     return [word for word in missing if not any(re.fullmatch(reason, word) for reason in reasons)]

@@ -1,4 +1,4 @@
-"""Apache's ``mqadmin``, many subcommands in one JVM: a start of its own costs each of them a second."""
+"""Runs many subcommands of Apache's ``mqadmin`` in one JVM, because each start of a JVM takes a second."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ _ANSWER_S: Final = 120.0
 
 
 class AdminSession:
-    """Runs subcommands one after the other; leave with :meth:`close`.
+    """One JVM that runs subcommands one after the other; end it with :meth:`close`.
 
-    A wrong command line ends the JVM, as ``-h`` does: ``help SUBCOMMAND`` prints the same.
+    A wrong command line or the option ``-h`` ends the JVM. ``help SUBCOMMAND`` prints the same text as ``-h``
+    and does not end the JVM.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], home: Path) -> None:
-        """Take what starts ``AdminSession.java``, and its folder."""
+        """Start ``AdminSession.java`` by ``command`` with ``environment``, in the working folder ``home``."""
         self._asking = threading.Lock()
         self._errors = (home / "stderr.txt").open("wb")
         self._process = subprocess.Popen(
@@ -37,10 +38,10 @@ class AdminSession:
         guard(self._process.pid)
 
     def run(self, *args: str, namesrvs: Sequence[str]) -> AdminResult:
-        """Run one subcommand; the exit code of Apache's is always 0.
+        """Run one subcommand; as with Apache's tool, the exit code is 0 even if the subcommand fails.
 
         Raises:
-            ApacheFailure: If the JVM ended, or gives no answer in time.
+            ApacheFailure: If the JVM ended or did not answer in time.
         """
         given = args if args[0] == "help" else (*args, "-n", ";".join(namesrvs))
         sink, source = self._process.stdin, self._process.stdout

@@ -1,11 +1,11 @@
 """Runs Apache RocketMQ's own programs, unmodified, as local processes.
 
-The jars come by Maven (``pom.xml`` beside this file) into one cache folder per release, once; afterwards
-neither Maven nor a network is needed. Nothing here is a test: fixtures in ``conftest.py`` and the script
-that records golden bytes use it.
+Maven fetches the jars once (``pom.xml`` beside this file) into one cache folder per release. Afterwards
+neither Maven nor a network is needed. This module holds no tests: the fixtures in ``conftest.py`` and the
+script that records golden bytes use it.
 
-Each program gets a working folder of its own that serves as ROCKETMQ_HOME and as the JVM's home directory, so
-nothing is written outside it.
+Each program gets its own working folder, which is its ROCKETMQ_HOME and its JVM's home directory. Thus a
+program writes only into that folder.
 """
 
 from __future__ import annotations
@@ -40,26 +40,29 @@ from .watchdog import guard
 HERE: Final = Path(__file__).resolve().parent
 
 RELEASES: Final = ("4.9.7", "5.3.3")
-"""The youngest of each generation that has a nameserver and a broker artifact (4.9.8 has none)."""
+"""The newest release of generation 4 and of generation 5 with Maven artifacts of nameserver and broker.
+
+Release 4.9.8 has no such artifacts.
+"""
 
 NAMESRV_MAIN: Final = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER_MAIN: Final = "org.apache.rocketmq.broker.BrokerStartup"
 ADMIN_MAIN: Final = "org.apache.rocketmq.tools.command.MQAdminStartup"
 
 TRAFFIC_MAX_S: Final = 600.0
-"""After this time a consumer of :class:`Traffic` gives up by itself."""
+"""Seconds after which a consumer of :class:`Traffic` stops, even if nobody stops it."""
 
 BINARY: Final[Mapping[str, str]] = {"rocketmq.serialize.type": "ROCKETMQ"}
-"""JVM properties of a program that shall write binary headers instead of JSON."""
+"""JVM property that makes a program write binary headers instead of JSON."""
 
 JVM_FLAGS: Final = (
-    # short-lived processes on few cores: no optimising compiler, no parallel collector
+    # Short-lived processes on few cores need no optimising compiler and no parallel collector.
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",
     "-Xshare:auto",
     "-Djava.net.preferIPv4Stack=true",
-    # RocketMQ reaches into these; Java 9 and later close them by default
+    # RocketMQ uses these internal packages of Java; without these options Java 9 and later refuse the access.
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
@@ -75,23 +78,28 @@ BROKER_SETTINGS: Final[Mapping[str, str]] = {
     "brokerIP2": "127.0.0.1",
     "brokerRole": "ASYNC_MASTER",
     "flushDiskType": "ASYNC_FLUSH",
-    # the defaults map gigabytes; these keep a broker's folder small
+    # By default a broker creates files of gigabytes; these sizes keep the broker's folder small.
     "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
     "mappedFileSizeConsumeQueue": str(20 * 30_000),
     "maxHashSlotNum": "10000",
     "maxIndexNum": "40000",
-    # the timer wheel cannot be switched off: 5.3.3 then fails to delete topics
+    # Do not switch the timer wheel off: without it 5.3.3 fails to delete topics.
     "mappedFileSizeTimerLog": str(4 * 1024 * 1024),
     "timerFlushIntervalMs": "60000",
     "diskMaxUsedSpaceRatio": "95",
-    # how long a send may wait in a busy broker; 200 ms, the default, is little for so many JVMs
+    # Milliseconds that a send request may wait in a busy broker's queue. The default of 200 ms is too short,
+    # because the tests run many JVMs at once.
     "waitTimeMillsInSendQueue": "5000",
-    # with the first check 4.9.7 creates a topic, see await_broker; the default is a minute after the start
+    # 4.9.7 creates its last topic when it checks transactions for the first time (see await_broker). By
+    # default the first check comes one minute after the start.
     "transactionCheckInterval": "1000",
 }
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-"""The last topic a broker creates by itself: 5.3.3 at its start, 4.9.7 with its first transaction check."""
+"""Topic that a broker creates by itself, after all its other topics.
+
+Release 5.3.3 creates the topic when it starts, release 4.9.7 when it checks transactions for the first time.
+"""
 
 QUIET_LOGBACK: Final = """<configuration>
   <statusListener class="{prefix}ch.qos.logback.core.status.NopStatusListener"/>
@@ -112,13 +120,13 @@ LANGUAGES: Final = (
 
 
 class ToolMissing(Exception):
-    """A tool that only the machine can provide is absent; says which, in one line."""
+    """A tool that the machine must provide is absent; the text names the tool in one line."""
 
 
 def missing_tool() -> str | None:
-    """Return why Apache's programs cannot run here, or None when they can.
+    """Return the reason why Apache's programs cannot run here, or None if they can.
 
-    Maven is only needed while the cache lacks a release.
+    Maven is needed only while the cache lacks a release.
     """
     if shutil.which("java") is None or shutil.which("javac") is None:
         return "needs a Java development kit (java and javac on PATH)"
@@ -148,7 +156,7 @@ def _jars_dir(release: str) -> Path:
 
 
 def jars_ready(release: str) -> bool:
-    """Return whether the cache holds a release, so that neither Maven nor a network is needed."""
+    """Return True if the cache holds all files of a release: then neither Maven nor a network is needed."""
     return (_jars_dir(release) / "complete").exists()
 
 
@@ -168,7 +176,7 @@ def ask(
     *,
     timeout_s: float = 15.0,
 ) -> tuple[int, dict[str, Any], bytes]:
-    """As :func:`ask_over`, over a connection of its own."""
+    """Send one request as :func:`ask_over` does, over a new connection."""
     host, _, port = addr.rpartition(":")
     with socket.create_connection((host, int(port)), timeout_s) as connection:
         return ask_over(connection, code, fields, body)
@@ -179,10 +187,11 @@ def ask_over(
 ) -> tuple[int, dict[str, Any], bytes]:
     """Send one JSON-encoded request; return code, header and body of the answer.
 
-    Deliberately not our client: a test that compares us with Apache needs a second opinion on the wire.
+    This is deliberately not our client: a test that compares us with Apache needs an independent
+    implementation of the protocol.
 
     Raises:
-        OSError: If nobody listens or the connection ends early.
+        OSError: If no server listens or the connection ends early.
     """
     header = json.dumps(
         {
@@ -198,7 +207,7 @@ def ask_over(
     size, word = struct.unpack(">II", _receive(connection, 8))
     payload = _receive(connection, size - 4)
     length = word & 0xFFFFFF
-    # a 5.x server answers in its own default encoding, no matter what it was asked in
+    # A 5.x server answers in its own default encoding, even if the request had another one.
     answer = decode_binary(payload[:length]) if word >> 24 else json.loads(payload[:length])
     return int(answer["code"]), answer, payload[length:]
 
@@ -245,7 +254,7 @@ def _receive(connection: socket.socket, count: int) -> bytes:
 
 
 def listed(namesrv: str, broker: str) -> bool:
-    """Return whether the nameserver at ``namesrv`` lists the broker address ``broker``."""
+    """Return True if the nameserver at ``namesrv`` lists the broker address ``broker``."""
     try:
         code, _, body = ask(namesrv, 106)
     except OSError:
@@ -254,7 +263,7 @@ def listed(namesrv: str, broker: str) -> bool:
 
 
 def has_route(namesrv: str, topic: str, broker: str) -> bool:
-    """Return whether the nameserver at ``namesrv`` routes ``topic`` to the broker address ``broker``."""
+    """Return True if the nameserver at ``namesrv`` routes ``topic`` to the broker address ``broker``."""
     try:
         code, _, body = ask(namesrv, 105, {"topic": topic})
     except OSError:
@@ -263,10 +272,10 @@ def has_route(namesrv: str, topic: str, broker: str) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 90.0) -> float:
-    """Return the seconds it took until ``condition()`` held.
+    """Wait until ``condition()`` is true; return the seconds that this took.
 
     Raises:
-        ApacheFailure: If it does not hold within ``timeout_s``; the text is ``what``.
+        ApacheFailure: If the condition is still false after ``timeout_s``; the error names ``what``.
     """
     begin = time.monotonic()
     while not condition():
@@ -277,7 +286,10 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 90.0
 
 
 def broker_port() -> int:
-    """Return a port for a broker, which also binds the one two below (fast) and the next (replication)."""
+    """Return a port that a broker can use.
+
+    ``port - 2`` (fast port) and ``port + 1`` (replication) are free, too.
+    """
     return free_port_with(2, 3) + 2
 
 
@@ -299,7 +311,7 @@ class ApacheBroker(Program):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Apache's Java producer and push consumer at work; :meth:`end` them."""
+    """Apache's Java producer and push consumer while they run; :meth:`end` ends both."""
 
     producer: Job
     consumer: Job
@@ -307,16 +319,16 @@ class Traffic:
     count: Path
 
     def end(self) -> int:
-        """Return how many messages were sent; each of them has been consumed.
+        """Stop the producer; wait until the consumer has received all sent messages; return their number.
 
         Raises:
-            ApacheFailure: If one could not be sent, or does not arrive within :data:`START_S`.
+            ApacheFailure: If a message could not be sent, or does not arrive within :data:`START_S`.
         """
         self.stop.touch()
         sent = _facts(self._fine(self.producer))["sent"].split()[0]
         partial = self.count.with_suffix(".partial")
         partial.write_text(sent)
-        partial.rename(self.count)  # never seen half written
+        partial.rename(self.count)  # atomically, so that the consumer never reads a half-written file
         self._fine(self.consumer)
         return int(sent)
 
@@ -329,9 +341,9 @@ class Traffic:
 
 @dataclass(slots=True)
 class Apache:
-    """One release of Apache RocketMQ, and the processes of it that were started here.
+    """One release of Apache RocketMQ, and the processes that were started through this object.
 
-    Use :meth:`open`; leave with :meth:`close`, which ends exactly the processes that this object started.
+    Create the object with :meth:`open`. :meth:`close` ends only those processes.
     """
 
     release: str
@@ -347,13 +359,13 @@ class Apache:
 
     @classmethod
     def open(cls, release: str, folder: Path) -> Apache:
-        """Return the release with jars fetched and our Java programs compiled.
+        """Fetch the jars, compile our Java programs, and return the release.
 
         Args:
             folder: Existing folder for the working folders of all processes.
 
         Raises:
-            ToolMissing: If Java, or Maven with a cold cache, is absent.
+            ToolMissing: If Java is absent, or Maven is absent while the cache lacks the release.
             ApacheFailure: If Maven or the compiler failed.
         """
         reason = missing_tool()
@@ -370,7 +382,7 @@ class Apache:
         return cls(release=release, jars=jars, classes=classes, folder=folder)
 
     def close(self) -> None:
-        """End all processes that this object started; brokers first, so that they can unregister."""
+        """End all processes that this object started; brokers end first, so that they can unregister."""
         self._end_sessions()
         for process in reversed(self.processes):
             if process.popen.poll() is None:
@@ -380,7 +392,7 @@ class Apache:
         self.processes.clear()
 
     def kill(self) -> None:
-        """End them at once; a broker's orderly shutdown takes 10 s."""
+        """Kill all processes that this object started; a broker's orderly shutdown would take 10 s."""
         self._end_sessions()
         for process in reversed(self.processes):
             process.kill()
@@ -394,7 +406,7 @@ class Apache:
         self.end_clients()
 
     def end_clients(self) -> None:
-        """End the JVMs in which clients run, at once."""
+        """Kill the JVMs in which clients run."""
         with self._shared:
             for host in self._clients.values():
                 host.kill()
@@ -412,12 +424,12 @@ class Apache:
         properties: Mapping[str, str] | None = None,
         level: str = "WARN",
     ) -> tuple[list[str], dict[str, str]]:
-        """Return the command line and environment for a main class; writes what it demands into ``home``.
+        """Return the command line and environment for a main class; write its log settings into ``home``.
 
         Args:
             properties: JVM system properties, e.g. ``{"rocketmq.serialize.type": "ROCKETMQ"}`` for the binary
                 header codec.
-            level: Of the log file ``home/apache.log``.
+            level: Lowest level of the messages in the log file ``home/apache.log``.
         """
         config = home / "conf"
         config.mkdir(parents=True, exist_ok=True)
@@ -493,11 +505,11 @@ class Apache:
             properties: JVM system properties.
             port: Listen port; the ports around it (-2 fast, +1 replication) are used too.
             files: Texts by their path below the broker's folder.
-            wait: False returns at once, for starts that shall overlap; call :meth:`await_broker` later.
-            hasten: As of :meth:`await_broker`.
+            wait: If False, return at once, so that several starts overlap; call :meth:`await_broker` later.
+            hasten: Passed to :meth:`await_broker`.
 
-        A 5.3.3 broker skips nameservers that it has not yet reached, usually all of them at its start, and
-        then registers 10 s later; 4.9.7 registers before it reports to have booted.
+        A 5.3.3 broker skips nameservers that it has not yet reached, usually all of them at its start. It
+        registers with them 10 s later. A 4.9.7 broker registers before it reports that it has booted.
         """
         home = self._home(name)
         port = port or broker_port()
@@ -535,14 +547,15 @@ class Apache:
     def await_broker(self, broker: ApacheBroker, namesrvs: Sequence[str], *, hasten: bool = False) -> None:
         """Return once the broker has booted and every one of ``namesrvs`` lists it with all its own topics.
 
-        A topic that came later would change its registration under a test: that undoes ``wipeWritePerm``.
+        The broker registers whenever it creates a topic. If it created a topic during a test, the
+        registration would undo a ``wipeWritePerm`` of the test.
 
         Args:
-            hasten: Have the broker register at once, as it does when an administrator sets its permission
-                (to what it is), instead of with its first period 10 s after the start.
+            hasten: If True, make the broker register at once instead of 10 s after its start: set its
+                permission to the present value, as an administrator can do.
 
         Raises:
-            ApacheFailure: If that takes longer than :data:`START_S`.
+            ApacheFailure: If the wait takes longer than :data:`START_S`.
         """
         broker.wait_for("boot success")
         if hasten and not all(listed(namesrv, broker.addr) for namesrv in namesrvs):
@@ -563,14 +576,14 @@ class Apache:
         properties: Mapping[str, str] | None = None,
         timeout_s: float = 120.0,
     ) -> AdminResult:
-        """Run Apache's ``mqadmin SUBCOMMAND...`` to its end.
+        """Run Apache's ``mqadmin SUBCOMMAND...`` until it ends.
 
         Args:
-            namesrvs: Passed as ``-n``; none leaves the flag out.
-            timeout_s: A run longer than this is killed and an error.
+            namesrvs: Passed as ``-n``; without an address the flag is left out.
+            timeout_s: Seconds after which the run is killed.
 
         Raises:
-            ApacheFailure: If it did not end in time.
+            ApacheFailure: If the run did not end within ``timeout_s``.
         """
         home = self.folder / f"mqadmin-{self.release}"
         arguments = [*args, *(("-n", ";".join(namesrvs)) if namesrvs else ())]
@@ -597,7 +610,10 @@ class Apache:
         )
 
     def java(self, main: str, *args: str, properties: Mapping[str, str] | None = None) -> Program:
-        """Start one of our own Java programs, ``java/MAIN.java``; its comment lists the arguments."""
+        """Start one of our own Java programs, ``java/MAIN.java``.
+
+        A comment in that file lists the arguments.
+        """
         home = self._home(main.lower())
         popen, output = self._spawn(main, args, home, properties=properties)
         process = Program(popen, output, home)
@@ -605,7 +621,10 @@ class Apache:
         return process
 
     def client(self, main: str, *args: str, properties: Mapping[str, str] | None = None) -> Job:
-        """Start ``Producer`` or ``PushConsumer`` within the JVM that all with the same properties share."""
+        """Start ``Producer`` or ``PushConsumer`` in a JVM.
+
+        All clients with the same ``properties`` share one JVM.
+        """
         with self._shared:
             key = json.dumps(dict(properties or {}), sort_keys=True)
             host = self._clients.get(key)
@@ -629,13 +648,13 @@ class Apache:
         session: str = "all",
         properties: Mapping[str, str] | None = None,
     ) -> AdminResult:
-        """Run ``mqadmin SUBCOMMAND...`` in the JVM that all runs of a session share, one after the other.
+        """Run ``mqadmin SUBCOMMAND...`` in the session's JVM, which runs one command at a time.
 
         Args:
-            properties: JVM system properties of a session that begins.
+            properties: JVM system properties, used only when the session's JVM starts.
 
         Raises:
-            ApacheFailure: If it gave no answer; a wrong command line ends the JVM.
+            ApacheFailure: If the JVM did not answer in time, or ended because the command line was wrong.
         """
         with self._asking:
             admin = self._admins.get(session)
@@ -657,10 +676,11 @@ class Apache:
         properties: Mapping[str, str] | None = None,
         **named: Any,
     ) -> dict[str, str]:
-        """Send ``count`` messages by Apache's Java producer; return its output, first word -> rest of line.
+        """Send ``count`` messages by Apache's Java producer; return the printed lines as a mapping.
 
-        ``status NAME N`` lines have the key ``status NAME``; with ``batch`` > 1 they count batches. What
-        else is ``named`` is told in ``Producer.java``.
+        The first word of a line is the key, and the rest of the line is the value. A line ``status NAME N``
+        has the key ``status NAME``; N counts messages, or batches if ``batch`` > 1. The comment in
+        ``Producer.java`` lists the other arguments that ``named`` may hold.
         """
         process = self.client(
             "Producer",
@@ -672,9 +692,9 @@ class Apache:
         return _facts(process.text())
 
     def traffic(self, namesrvs: Sequence[str], topic: str, group: str) -> Traffic:
-        """Start a producer that sends 50 messages a second and a consumer of them; return once both go on.
+        """Start a producer (50 messages per second) and a consumer; return once both are running.
 
-        Both ask the nameservers for routes every second.
+        The producer and the consumer ask the nameservers for routes every second.
         """
         stop, count = self._home("traffic") / "stop", self._home("traffic") / "count"
         consumer = self.client(
@@ -697,7 +717,10 @@ class Apache:
         properties: Mapping[str, str] | None = None,
         **named: Any,
     ) -> dict[str, str]:
-        """Consume by Apache's Java push consumer until ``count`` distinct messages came; return its facts."""
+        """Consume by Apache's Java push consumer until ``count`` distinct messages have arrived.
+
+        Return the consumer's output: first word of a line -> rest of the line.
+        """
         process = self.consumer(
             *(namesrvs, topic, group, count),
             seconds=seconds,
@@ -722,8 +745,8 @@ class Apache:
     ) -> Job:
         """Start the push consumer and return at once; its output is complete when it has ended.
 
-        ``count`` may be ``@FILE``, which will hold the number. What else is ``named`` is told in
-        ``PushConsumer.java``.
+        ``count`` may be ``@FILE``; the consumer then runs until this file exists, and reads the number from
+        the file. The comment in ``PushConsumer.java`` lists the other arguments that ``named`` may hold.
         """
         return self.client(
             "PushConsumer",
@@ -777,7 +800,10 @@ _providing = threading.Lock()
 
 
 def _provide(path: Path, text: str) -> None:
-    """Write ``text``, but never under the eyes of a program that runs over the same folder."""
+    """Write ``text`` to ``path`` if the content differs.
+
+    If the content is equal, leave the file alone, because programs may be reading it.
+    """
     with _providing:
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
@@ -796,7 +822,7 @@ def _fetch(release: str, jars: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     shutil.rmtree(jars, ignore_errors=True)
     partial.mkdir(parents=True)
-    # Maven wants its folder of builds beside the pom; the copy keeps the source tree clean
+    # Maven writes its build folder beside pom.xml, so build from a copy: the source folder stays unchanged.
     shutil.copy(HERE / "pom.xml", partial / "pom.xml")
     _run_tool(
         [

@@ -1,10 +1,11 @@
 """Fixtures that run Apache RocketMQ's own programs next to ours.
 
-Without Java (or without Maven while the cache is cold) the tests are skipped with one line that says so;
-where the environment has ``CI=true`` a missing tool is a failure instead, so that CI never skips silently.
+Without Java (or without Maven while the cache lacks the jars) pytest skips the tests and gives the reason in
+one line. With ``CI=true`` in the environment a missing tool makes the tests fail, so that CI never skips them
+silently.
 
-All intervals are the shortest that Apache's programs accept. ``ROUTEKEEPER_INTEROP_FULL=1`` leaves them at
-their defaults and has routes watched for five minutes.
+All intervals are the shortest that Apache's programs accept. ``ROUTEKEEPER_INTEROP_FULL=1`` keeps the default
+intervals, and the tests then watch routes for five minutes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .ours import MODES, ApacheDeployment, Fleet, OurDeployment
 
 HERE = Path(__file__).parent
 COLD_S = 1200
-#: A busy machine with two cores has needed 125 s for one test and its JVMs.
+#: Time limit of one test, in seconds. One test with its JVMs took 125 s on a busy machine with two cores.
 WARM_S = 500
 FULL = os.environ.get("ROUTEKEEPER_INTEROP_FULL") == "1"
 
@@ -40,25 +41,28 @@ def _open(release: str, folder: Path) -> Iterator[Apache]:
 
 @pytest.fixture(scope="session")
 def apache_4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
-    """Apache RocketMQ 4.9.7; everything started by it ends with the session."""
+    """Yield Apache RocketMQ 4.9.7; its processes end with the test session."""
     yield from _open("4.9.7", tmp_path_factory.mktemp("apache-4"))
 
 
 @pytest.fixture(scope="session")
 def apache_5(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
-    """Apache RocketMQ 5.3.3; everything started by it ends with the session."""
+    """Yield Apache RocketMQ 5.3.3; its processes end with the test session."""
     yield from _open("5.3.3", tmp_path_factory.mktemp("apache-5"))
 
 
 @pytest.fixture(scope="session")
 def apaches(apache_4: Apache, apache_5: Apache) -> dict[str, Apache]:
-    """Both releases by version."""
+    """Return an object for each of the two releases, by version."""
     return {"4.9.7": apache_4, "5.3.3": apache_5}
 
 
 @pytest.fixture(scope="session")
 def fleet(apaches: dict[str, Apache], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """All deployments; each starts when a test first asks for it, or for another one of its kind."""
+    """Yield the object that owns all deployments; each deployment starts when a test first needs it.
+
+    There are two kinds of deployments: with our nameservers, and with Apache's nameserver.
+    """
     fleet = Fleet(apaches, tmp_path_factory.mktemp("fleet"), FULL)
     try:
         yield fleet
@@ -67,9 +71,10 @@ def fleet(apaches: dict[str, Apache], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def begin(fleet: Fleet, request: pytest.FixtureRequest, argument: str) -> None:
-    """Begin to start every deployment that the collected tests ask for by this argument.
+    """Begin to start every deployment that the collected tests name by the parameter ``argument``.
 
-    Another worker has the tests of the other kind.
+    The parameter belongs to one kind of deployments: with our nameservers, or with Apache's nameserver. Do
+    not start deployments of the other kind: another pytest worker runs the tests that need them.
     """
     for item in request.session.items:
         callspec = getattr(item, "callspec", None)
@@ -79,23 +84,24 @@ def begin(fleet: Fleet, request: pytest.FixtureRequest, argument: str) -> None:
 
 @pytest.fixture(params=MODES)
 def deployment(fleet: Fleet, request: pytest.FixtureRequest) -> OurDeployment:
-    """Our three nameservers in each mode, with brokers."""
+    """Return the deployment with three nameservers of ours in the requested mode, with brokers."""
     begin(fleet, request, "deployment")
     return fleet.ours(request.param)
 
 
 @pytest.fixture(params=RELEASES)
 def apache_deployment(fleet: Fleet, request: pytest.FixtureRequest) -> ApacheDeployment:
-    """Apache's nameserver and broker of each release, with our broker."""
+    """Return the deployment with Apache's nameserver and broker of the requested release, with our broker."""
     begin(fleet, request, "apache_deployment")
     return fleet.apache(request.param)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put these tests last, because Apache's programs go on using the machine until the session ends.
+    """Run these tests after all other tests, because Apache's programs use the CPU until the session ends.
 
-    Of them those that look back on a long time come at the end, so that the time passes with the others.
-    While the cache is cold, the first test includes Maven's downloads.
+    Tests with the fixture ``patience`` come last of all: they check that routes were kept for a long time,
+    and part of this time passes while other tests run. If jars must still be downloaded, each test has a
+    longer time limit, because the first one includes the downloads.
     """
     patience_s = WARM_S if all(map(jars_ready, RELEASES)) else COLD_S
     for item in items:
@@ -108,5 +114,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def patience() -> float:
-    """Seconds for which routes must have been kept: three registrations of each broker, or five minutes."""
+    """Return the seconds for which routes must stay: 35 s (three registrations), or 300 s in a full run."""
     return 300.0 if FULL else 35.0

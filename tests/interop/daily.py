@@ -1,4 +1,4 @@
-"""Daily work of operators, as a script of ``mqadmin`` runs, and the comparison of two tools' outputs."""
+"""The daily work of operators as a list of ``mqadmin`` runs, and the comparison of two tools' outputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ UNIQUE: Final = "7F000001000000000000000000000003"
 
 PRODUCERS: Final = "producer_group"
 
-#: Name and command line; the names and the cluster are those of tests/golden/capture_admin.py.
+#: One run of mqadmin per line: its name and its command line. Names of runs and the cluster's name are the
+#: same as in tests/golden/capture_admin.py.
 ONLINE: Final = """
 producerConnection|producerConnection -g producer_group -t Golden
 updateSubGroup-b|updateSubGroup -b BROKER -g Made
@@ -69,7 +70,7 @@ cleanExpiredCQ-b|cleanExpiredCQ -b BROKER
 cleanUnusedTopic-b|cleanUnusedTopic -b BROKER
 deleteExpiredCommitLog-b|deleteExpiredCommitLog -b BROKER
 """
-#: After all the others: Java's consumer does what it is told there only 10 s later.
+#: Run these commands after all others: Java's consumer resets its offsets only 10 s after the request.
 RESETTING: Final = """
 resetOffsetByTime-online|resetOffsetByTime -g golden_group -t Golden -s 0
 skipAccumulatedMessage-online|skipAccumulatedMessage -g golden_group -t Golden
@@ -81,24 +82,27 @@ resetOffsetByTime-offline|resetOffsetByTime -g golden_group -t Golden -s 0
 skipAccumulatedMessage-offline|skipAccumulatedMessage -g golden_group -t Golden
 consumerProgress-g-offline|consumerProgress -g golden_group
 """
-#: Tables of what a broker is and was told, of which only names are compared.
+#: Runs that print a table of a broker's state or settings; tests compare only the names in the table.
 TABLES: Final = ("brokerStatus-b", "getBrokerConfig")
-#: Lines that our tool prints in the words of 5.x to any broker; those of 4.9's are all there.
+#: Runs whose output from our tool has the wording of 5.x, even for 4.x brokers. Words of 4.9's output may be
+#: missing in our output only if tests/golden/words.py lists them.
 IN_WORDS_OF_5: Final = (
     *("updateSubGroup", "getConsumerConfig", "updateTopicPerm", "consumerProgress-", "resetOffsetByTime"),
 )
-#: A 4.x broker resets no group that lacks an offset in one queue of a topic. Ours does, as those of 5.x.
+#: Runs whose output differs between our broker and a 4.x broker: a 4.x broker does not reset a group that
+#: has no offset in one of a topic's queues. Our broker resets such a group, as 5.x brokers do.
 RESETS: Final = ("resetOffsetByTime", "skipAccumulatedMessage")
-#: Told of each broker of the cluster, of which Apache's deployment has one more.
+#: Runs that print the same lines for each broker. Compare each line once, because Apache's deployment has one
+#: broker more than ours.
 OF_A_CLUSTER: Final = ("updateSubGroup-c", "getConsumerConfig")
-#: Of these only rows about the group count: there are other groups, and other topics.
+#: Runs that list all groups and topics; tests compare only lines about the group of the tests.
 LISTINGS: Final = ("statsAll", "brokerConsumeStats", "consumerProgress")
-#: Runs a subcommand.
+#: Function that runs mqadmin with a subcommand and its options as arguments.
 Tool = Callable[..., AdminResult]
 
 
 def our_tool(namesrv: str) -> Tool:
-    """Return our mqadmin, led by this nameserver; it runs in this process."""
+    """Return a function that runs our mqadmin in this process, with ``namesrv`` as NAMESRV_ADDR."""
 
     def run(*args: str) -> AdminResult:
         out, err = io.StringIO(), io.StringIO()
@@ -109,13 +113,13 @@ def our_tool(namesrv: str) -> Tool:
 
 
 def apaches_tool(apache: Apache, namesrv: str) -> Tool:
-    """Return Apache's mqadmin, led by this nameserver; it runs in a JVM of its own."""
+    """Return a function that runs Apache's mqadmin with ``-n namesrv``; all runs share one JVM."""
     return lambda *args: apache.admin(*args, namesrvs=[namesrv], session=namesrv)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A broker with three messages in one queue of a topic, and a Java consumer that wants none of them."""
+    """A broker with three messages in one queue, and a Java consumer whose subscription matches none."""
 
     namesrv: str
     broker: str
@@ -123,12 +127,12 @@ class Stage:
     release: str
 
     def script(self, text: str) -> Iterator[tuple[str, list[str]]]:
-        """Yield name and arguments of each run."""
+        """Yield the name and the arguments of each run in ``text``, with this broker's address and ids."""
         for line in filter(None, text.splitlines()):
             name, _, words = line.partition("|")
             words = words.replace("BROKER", self.broker).replace("UNIQUE", UNIQUE)
             words = words.replace("OFFSETID", self.offset_id)
-            if self.release.startswith("4."):  # which finds a message by its id alone
+            if self.release.startswith("4."):  # 4.x has no -t here: the message id suffices
                 words = words.replace("queryMsgById -t Golden", "queryMsgById")
             yield name, shlex.split(words)
 
@@ -137,7 +141,7 @@ class Stage:
 def stage(
     apache: Apache, namesrv: str, broker: str, folder: Path
 ) -> Iterator[tuple[Stage, Callable[[], None]]]:
-    """Yield the stage and what ends its consumer."""
+    """Yield the prepared broker as a :class:`Stage`, and a function that ends its consumer."""
     create_topic(broker, TOPIC, queues=2)
     wait_until(lambda: has_route(namesrv, TOPIC, broker), "route")
     for number, (body, key, tag) in enumerate(
@@ -188,7 +192,7 @@ def stage(
 
 @contextmanager
 def producer_member(broker: str) -> Iterator[None]:
-    """Keep a member of a producer group at a broker, which hears of it every 20 s."""
+    """Keep a member of a producer group connected to a broker, with a heartbeat every 20 s."""
     header = json.dumps({"code": 34, "language": "JAVA", "version": 479, "opaque": 1, "flag": 0}).encode()
     member = {"clientID": "192.0.2.2@golden", "producerDataSet": [{"groupName": PRODUCERS}]}
     body = json.dumps(member | {"consumerDataSet": []}).encode()
@@ -222,25 +226,32 @@ _MASKS: Final = tuple(
         (r"\b[0-9A-F]{32}\b", "ID"),
         (r"\b1[67]\d{11}\b", "MS"),
         (r"(?<![\d.])\d+\.\d+(?![\d.])", "RATE"),
-        # a 5.x broker adds two properties to each message, so it is longer and the next one lies elsewhere
+        # A 5.x broker adds two properties to each message: message sizes and log offsets differ from 4.x.
         (r"(storeSize=|commitLogOffset=|CommitLog Offset: +|physicOffset=|physicSize=)\d+", r"\1PLACE"),
     )
 )
 _PROPERTIES: Final = re.compile(r"(Properties: +|properties=)\{([^{}]*)\}")
 _OF_5: Final = ("MSG_REGION=", "TRACE_ON=")
-#: Lines that tell of other groups of a broker, of other brokers, or where a copy of the body was written.
+#: Lines that tests do not compare, because they differ between the tools or brokers: lines about other
+#: groups, lines about other brokers, and lines about the file to which a tool writes a message body.
 _ELSEWHERE: Final = re.compile(
     rf"MessageTrack \[consumerGroup=(?!{GROUP},)|See https:|Message Body|(Consume )?Diff Total|%RETRY%"
     r"|=+DefaultCluster:"
 )
-#: In place of our number of a member's queues, Apache's names the file into which it wrote the answer.
+#: Line about one member of a consumer group. At the end of the line our tool prints a number of queues, but
+#: Apache's tool prints the name of the file to which it wrote the member's answer.
 _MEMBER: Final = re.compile(r"(#Index #ClientId #Version|\d+ CLIENT V\S+) .*")
 
 
 def comparable(name: str, text: str) -> list[str]:
-    """Return what must be equal of two outputs of the run ``name``: its lines without what varies.
+    """Return the lines of the output ``text`` that must be equal for both tools.
 
-    What varies from run to run: instants, rates, ports, ids, the order of properties, places in the log.
+    - Fixed words replace values that vary between runs, such as dates, rates, addresses, ids and log offsets.
+    - The properties of a message are sorted, without the two properties that only 5.x brokers add.
+    - Lines about other groups and brokers are left out.
+
+    Args:
+        name: Name of the run that printed ``text``; some runs need further changes of their lines.
     """
     for pattern, mark in _MASKS:
         text = pattern.sub(mark, text)
@@ -251,7 +262,7 @@ def comparable(name: str, text: str) -> list[str]:
         kept = [_MEMBER.sub(r"\1", line) for line in kept]
     if name in LISTINGS:
         kept = [line for line in kept if line.startswith("#") or f" {GROUP} " in f" {line} "]
-    if name == "statsAll":  # counters are sampled now and then
+    if name == "statsAll":  # keep no counters: brokers sample them at different instants
         kept = [" ".join(line.split()[:5]) for line in kept]
     return list(dict.fromkeys(kept)) if name in OF_A_CLUSTER else kept
 
@@ -262,5 +273,5 @@ def _sorted_properties(found: re.Match[str]) -> str:
 
 
 def names_in(text: str) -> set[str]:
-    """Return the names of an output that tells a value for each."""
+    """Return all names in an output whose lines are ``name: value`` or ``name=value``."""
     return {re.split(r"[:=]", line, maxsplit=1)[0].strip() for line in text.splitlines() if line.strip()}

@@ -1,6 +1,6 @@
-"""Runs RouteKeeper's programs as an operator would, and deployments that mix them with Apache's.
+"""Runs RouteKeeper's programs as an operator would, also in deployments together with Apache's programs.
 
-Everything goes through command lines and sockets; nothing here imports the packages under test.
+This module uses only command lines and sockets; it does not import the packages under test.
 """
 
 from __future__ import annotations
@@ -40,13 +40,19 @@ MEMBERS: Final = 3
 CLUSTER: Final = "DefaultCluster"
 
 SCAN_MS: Final = 2000
-"""Between scans for silent brokers; the default is 10 s."""
+"""Milliseconds between a nameserver's scans for silent brokers; the default is 10 s."""
 
 REGISTER_MS: Final = 10_000
-"""Between a broker's registrations; the default is 30 s, and brokers accept no less than this."""
+"""Milliseconds between a broker's registrations.
+
+The default is 30 s; brokers use 10 s for any smaller value.
+"""
 
 RETRY_LEVELS: Final = "1s 1s 1s 2s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m"
-"""``messageDelayLevel`` of brokers: the first retry comes on level 3, after 10 s by default."""
+"""``messageDelayLevel`` of brokers: the delay of each level.
+
+The first redelivery has level 3: 1 s (default 10 s).
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +60,7 @@ class OurNamesrv(Program):
     """One ``mqnamesrv``; addresses are ``host:port``.
 
     Attributes:
-        flags: It was started with, but for the addresses it listens on.
+        flags: Command line, without the addresses on which it listens.
     """
 
     flags: Sequence[str] = ()
@@ -63,23 +69,23 @@ class OurNamesrv(Program):
 
     @property
     def role(self) -> str:
-        """``leader``, ``follower``..., ``independent``; empty without an answer."""
+        """Role in the group (``leader``, ``follower``...), or ``independent``; empty without an answer."""
         status, text = self.get("/v1/status")
         return str(json.loads(text)["role"]) if status == 200 else ""
 
     def get(self, path: str) -> tuple[int, str]:
-        """Return status and text of an HTTP GET; status 0 without an answer."""
+        """Return status and text of the answer to an HTTP GET; status 0 if there is no answer."""
         try:
             with urllib.request.urlopen(f"http://{self.http}{path}", timeout=3) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read().decode()
-        except (OSError, http.client.HTTPException):  # it may be killed while it answers
+        except (OSError, http.client.HTTPException):  # a test may kill this nameserver during the answer
             return 0, ""
 
     def requests(self, code: int) -> int:
-        """Return how many requests with ``code`` have arrived, from the metrics."""
+        """Return the number of requests with ``code`` that have arrived, read from the metrics."""
         _, text = self.get("/metrics")
         for line in text.splitlines():
             if line.startswith(f'mqnamesrv_requests_total{{code="{code}"}}'):
@@ -108,7 +114,7 @@ def _spawn(module: str, args: Sequence[str], home: Path) -> tuple[subprocess.Pop
 
 
 def _ready(program: Program) -> dict[str, str]:
-    """Wait for the ready line; return its ``key=value`` parts."""
+    """Wait for the line that a program prints when it is ready; return its ``key=value`` parts."""
     program.wait_for("\n")
     line = program.text().splitlines()[0]
     if " ready " not in line:
@@ -117,10 +123,10 @@ def _ready(program: Program) -> dict[str, str]:
 
 
 def start_namesrvs(mode: str, folder: Path, settings: Mapping[str, str]) -> list[OurNamesrv]:
-    """Start three nameservers of one mode; return them once each serves reads and writes.
+    """Start three nameservers of one mode; return them once each of them serves reads and writes.
 
     Args:
-        settings: RocketMQ's keys, written to the ``-c`` file.
+        settings: RocketMQ's keys and values, written to the file that the option ``-c`` names.
     """
     raft, listen, http = (free_addresses(MEMBERS) for _ in range(3))
     namesrvs = []
@@ -131,7 +137,7 @@ def start_namesrvs(mode: str, folder: Path, settings: Mapping[str, str]) -> list
         flags = ["--mode", mode, "-c", str(file), "--data", str(home / "data")]
         if mode == "raft":
             flags += ["--raft", raft[index], "--peers", ",".join(raft)]
-            # Elections are no business of these tests, however busy the machine is.
+            # These tests are not about elections: a long timeout avoids elections on a busy machine.
             flags += ["--election-timeout-ms", "2000"]
         namesrvs.append(_launch_namesrv(flags, home, listen[index], http[index]))
     try:
@@ -150,7 +156,7 @@ def _launch_namesrv(flags: Sequence[str], home: Path, listen: str, http: str) ->
 
 
 def start_namesrv(flags: Sequence[str], home: Path, listen: str) -> OurNamesrv:
-    """Start one nameserver at a given address; return it once its ports are bound."""
+    """Start one nameserver at a given address; return it once it listens on its ports."""
     namesrv = _launch_namesrv(flags, home, listen, "127.0.0.1:0")
     facts = _ready(namesrv)
     namesrv.addr, namesrv.http = facts["listen"], facts["http"]
@@ -158,14 +164,14 @@ def start_namesrv(flags: Sequence[str], home: Path, listen: str) -> OurNamesrv:
 
 
 def await_namesrv(namesrv: OurNamesrv) -> None:
-    """Return once the nameserver serves reads and writes; then its addresses are known."""
+    """Wait until the nameserver serves reads and writes; set the addresses in ``namesrv``."""
     facts = _ready(namesrv)
     namesrv.addr, namesrv.http = facts["listen"], facts["http"]
     wait_until(lambda: namesrv.get("/readyz")[0] == 200, f"{namesrv.home.name} ready", START_S)
 
 
 def start_again(namesrv: OurNamesrv) -> OurNamesrv:
-    """Return a nameserver that has ended as it was: same addresses, same data."""
+    """Restart a nameserver that has ended, with the same addresses and data; return the new process."""
     again = _launch_namesrv(namesrv.flags, namesrv.home, namesrv.addr, namesrv.http)
     await_namesrv(again)
     return again
@@ -174,13 +180,13 @@ def start_again(namesrv: OurNamesrv) -> OurNamesrv:
 def launch_broker(
     namesrvs: Sequence[str], folder: Path, *, name: str, settings: Mapping[str, str] | None = None
 ) -> OurBroker:
-    """Start ``mqbroker`` and return at once; :func:`await_broker` completes it."""
+    """Start ``mqbroker`` and return at once; :func:`await_broker` waits until it serves."""
     home = folder / f"mqbroker-{name}"
     file = folder / f"mqbroker-{name}.properties"
     merged = {
         "messageDelayLevel": RETRY_LEVELS,
         "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
-        "cleanFileForciblyEnable": "false",  # however full this machine's disk is
+        "cleanFileForciblyEnable": "false",  # keep messages even if this machine's disk is full
     }
     file.write_text("".join(f"{key}={value}\n" for key, value in (merged | dict(settings or {})).items()))
     args = ["-n", ";".join(namesrvs), "--listen", "127.0.0.1:0", "--name", name, "-c", str(file)]
@@ -189,7 +195,7 @@ def launch_broker(
 
 
 def await_broker(broker: OurBroker, namesrvs: Sequence[str]) -> OurBroker:
-    """Return the broker once it serves and each of ``namesrvs`` routes its own topic to it."""
+    """Return the broker once it serves and each of ``namesrvs`` routes the broker's own topic to it."""
     broker.addr = _ready(broker)["listen"]
     for namesrv in namesrvs:
         wait_until(
@@ -203,7 +209,7 @@ def await_broker(broker: OurBroker, namesrvs: Sequence[str]) -> OurBroker:
 def our_mqadmin(
     *args: str, namesrvs: Sequence[str] = (), folder: Path, timeout_s: float = 120.0
 ) -> AdminResult:
-    """Run our ``mqadmin SUBCOMMAND...`` to its end."""
+    """Run our ``mqadmin SUBCOMMAND...`` until it ends."""
     arguments = [*args, *(("-n", ";".join(namesrvs)) if namesrvs else ())]
     done = subprocess.run(
         [sys.executable, "-m", "routekeeper.client.mqadmin", *arguments],
@@ -234,10 +240,10 @@ def create_topic(broker_addr: str, topic: str, *, queues: int = 4) -> None:
 
 
 def route(namesrv: str, topic: str) -> dict[str, Any] | None:
-    """Return a topic's route as a nameserver answers it, None for code 17.
+    """Return a topic's route from a nameserver's answer, or None if the answer is code 17 (no such topic).
 
     Raises:
-        ApacheFailure: For any other code.
+        ApacheFailure: If the answer has any other error code.
     """
     code, answer, body = ask(namesrv, 105, {"topic": topic, "acceptStandardJsonOnly": "true"})
     if code == 17:
@@ -249,10 +255,10 @@ def route(namesrv: str, topic: str) -> dict[str, Any] | None:
 
 
 class RouteWatch:
-    """Asks each nameserver for each topic's route twice a second, and remembers when one was missing.
+    """Watch that asks each nameserver for each topic's route twice a second, and records missing routes.
 
     Args:
-        topics: Topic -> address of the broker that has it.
+        topics: Topic -> address of the broker that has the topic.
     """
 
     PERIOD_S: Final = 0.5
@@ -270,7 +276,7 @@ class RouteWatch:
 
     @property
     def seconds(self) -> float:
-        """Return for how long it has been watching."""
+        """Seconds since the watch began."""
         return time.monotonic() - self._begin
 
     def _run(self) -> None:
@@ -299,10 +305,12 @@ class RouteWatch:
 
 
 def retried_by_java(apache: Apache, namesrvs: Sequence[str], broker_addr: str, group: str) -> dict[str, str]:
-    """Have Java's push consumer refuse every tenth of 100 messages at first; return what it says in the end.
+    """Have Java's push consumer refuse every tenth of 100 messages once; return its output.
 
-    The first member of a group brings the retry topic about and learns its route only 30 s later, so another
-    one has been there before; on another topic, as its last messages may come again.
+    When the first member of a group joins, the broker creates the group's retry topic. This member learns the
+    topic's route only 30 s later. Therefore run two members one after the other: the first member refuses
+    nothing. The first member consumes another topic, because the second member may receive the first member's
+    last messages again.
     """
     for topic, count, retry_every in ((f"{group}_before", 20, 0), (group, 100, 10)):
         create_topic(broker_addr, topic)
@@ -316,13 +324,14 @@ def retried_by_java(apache: Apache, namesrvs: Sequence[str], broker_addr: str, g
 
 @dataclass(slots=True, kw_only=True)
 class OurDeployment:
-    """Three nameservers of ours with a broker of each Apache release and one of ours.
+    """Three nameservers of ours with a broker of each Apache release and one broker of ours.
 
-    The Apache brokers create no topics by themselves, so that a producer's unknown topic comes to ours.
+    The Apache brokers do not auto-create topics, so a producer's unknown topic is created at our broker only.
 
     Attributes:
-        apache: By release.
-        kept: Topic of each Apache broker, by release; under ``watch`` from the start.
+        apache: Apache's brokers by release.
+        kept: Topic of each Apache broker, by release; from the start, ``watch`` asks for the routes of these
+            topics.
     """
 
     mode: str
@@ -337,7 +346,7 @@ class OurDeployment:
         return [namesrv.addr for namesrv in self.namesrvs]
 
     def everywhere(self, condition: Callable[[str], bool], what: str, timeout_s: float = 60.0) -> float:
-        """Return the seconds until ``condition(addr)`` holds for each nameserver."""
+        """Wait until ``condition(addr)`` is true for each nameserver; return the seconds that this took."""
         begin = time.monotonic()
         for addr in self.addrs:
             left = timeout_s - (time.monotonic() - begin)
@@ -347,7 +356,7 @@ class OurDeployment:
 
 @dataclass(slots=True, kw_only=True)
 class ApacheDeployment:
-    """Apache's nameserver and broker of one release, with our broker (which creates no topics) beside it."""
+    """Apache's nameserver and broker of one release, and our broker, which does not auto-create topics."""
 
     release: str
     namesrv: ApacheNamesrv
@@ -361,10 +370,10 @@ class ApacheDeployment:
 
 @dataclass(slots=True)
 class Fleet:
-    """All deployments of a session, started in the background before they are asked for.
+    """All deployments of a test session; each one starts in the background before a test needs it.
 
     Args:
-        full: Brokers and nameservers keep their default intervals.
+        full: If True, brokers and nameservers keep their default intervals.
     """
 
     apaches: Mapping[str, Apache]
@@ -376,7 +385,7 @@ class Fleet:
     _watches: list[RouteWatch] = field(default_factory=list)
 
     def begin(self, name: str) -> None:
-        """Begin to start the deployment ``name``: a mode of ours, or a release of Apache's."""
+        """Begin to start the deployment ``name``: a mode of our nameservers, or a release of Apache's."""
         if name not in self._futures:
             start = self._start_ours if name in MODES else self._start_apache
             self._futures[name] = self._pool.submit(start, name)
@@ -388,13 +397,13 @@ class Fleet:
         return deployment
 
     def apache(self, release: str) -> ApacheDeployment:
-        """Return the deployment with Apache's nameserver."""
+        """Return the deployment with Apache's nameserver of this release."""
         self.begin(release)
         deployment: ApacheDeployment = self._futures[release].result(3 * START_S)
         return deployment
 
     def broker_settings(self) -> dict[str, str]:
-        """Return what every broker of the session is told about time."""
+        """Return the interval settings of every broker in the session."""
         return {} if self.full else {"registerNameServerPeriod": str(REGISTER_MS)}
 
     def _start_ours(self, mode: str) -> OurDeployment:
@@ -447,10 +456,10 @@ class Fleet:
         return ApacheDeployment(release=release, namesrv=namesrv, broker=broker, ours=ours)
 
     def close(self) -> None:
-        """End everything of ours, brokers first; Apache's programs end with their :class:`Apache`.
+        """End our programs, brokers first; the :class:`Apache` objects end Apache's programs.
 
         Raises:
-            AssertionError: If one of ours had died, did not stop cleanly, or has logged a traceback.
+            AssertionError: If one of our programs had died, did not stop cleanly, or has logged a traceback.
         """
         self._pool.shutdown(wait=True, cancel_futures=True)
         for watch in self._watches:
@@ -462,9 +471,7 @@ class Fleet:
                 if program.popen.poll() is None:
                     program.popen.terminate()
             for program in kind:
-                program.wait(
-                    40.0
-                )  # nameservers give requests in flight 30 s; a second signal would cut them off
+                program.wait(40.0)  # requests in flight may take 30 s; a second signal would abort them
         unclean = [
             f"{program.home.name} exit {program.popen.returncode}\n{program.log()[-3000:]}"
             for program in self._programs
@@ -474,10 +481,10 @@ class Fleet:
 
 
 def in_parallel(*steps: Callable[[], object]) -> None:
-    """Run all steps in threads of their own and wait for all.
+    """Run all steps, each in its own thread, and wait for all of them.
 
     Raises:
-        ExceptionGroup: With what the failed ones raised.
+        ExceptionGroup: If steps failed; the group holds their exceptions.
     """
     with ThreadPoolExecutor(len(steps), "step") as pool:
         errors = [future.exception() for future in [pool.submit(step) for step in steps]]

@@ -1,6 +1,8 @@
-"""Our client as patient as Java's producer is here (``Producer.java``): a busy machine is not what is judged.
+"""Settings that give our client the long timeouts of Java's producer in these tests (``Producer.java``).
 
-A call that is given up and made again may do twice what a test counts once.
+The tests must also pass on a busy, slow machine. With a short timeout the client would repeat a call whose
+first attempt may still succeed. The effect of the call, for example a stored message, could then happen
+twice, but the tests expect it once.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ PATIENCE_S: Final = 20.0
 
 
 def patient(namesrvs: Sequence[str], **values: Any) -> ClientConfig:
-    """Return the settings of a client; ``values`` are what else is set."""
+    """Return the settings of a client with long timeouts; ``values`` are further settings."""
     return ClientConfig(
         nameservers=tuple(namesrvs), call_timeout_s=PATIENCE_S, connect_timeout_s=PATIENCE_S, **values
     )
 
 
 def sender(group: str) -> ProducerConfig:
-    """Return the settings of a producer."""
+    """Return the settings of a producer with long timeouts in the group ``group``."""
     return ProducerConfig(group=group, send_timeout_s=PATIENCE_S, try_timeout_s=PATIENCE_S)

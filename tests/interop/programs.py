@@ -1,4 +1,4 @@
-"""Programs that a test has started, and runs inside one of them."""
+"""Programs that a test has started, and runs of a program inside a shared JVM."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 START_S: Final = 180.0
-"""Longest accepted start of a JVM; a busy machine with two cores has needed 80 s."""
+"""Maximum seconds for the start of a JVM; on a busy machine with two cores, a start took 80 s."""
 
 
 class ApacheFailure(AssertionError):
-    """An Apache program did not do what was awaited; the text holds the end of its output."""
+    """An Apache program did not do what a test waited for; the text holds the end of the program's output."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Program:
         return self.output.read_text(errors="replace")
 
     def log(self) -> str:
-        """Return what the program logged so far (Apache's: at WARN and above)."""
+        """Return everything that the program logged so far (Apache's programs: at WARN and above)."""
         path = self.home / self.log_name
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -43,7 +43,7 @@ class Program:
         """Return when ``needle`` has been printed.
 
         Raises:
-            ApacheFailure: If the process ended or the time is up first.
+            ApacheFailure: If the process ends, or ``timeout_s`` passes, before ``needle`` is printed.
         """
         deadline = time.monotonic() + timeout_s
         while needle not in self.text():
@@ -57,7 +57,7 @@ class Program:
         """Return the exit code.
 
         Raises:
-            ApacheFailure: If it still runs after ``timeout_s``; it is killed then.
+            ApacheFailure: If the process still runs after ``timeout_s``; the process is then killed.
         """
         try:
             return self.popen.wait(timeout_s)
@@ -66,7 +66,7 @@ class Program:
             raise ApacheFailure(f"still running after {timeout_s:g} s:\n{self._tail()}") from None
 
     def stop(self, timeout_s: float = 40.0) -> None:
-        """End it as an operator would (SIGTERM, so a broker unregisters), by force if that does not help."""
+        """End the process by SIGTERM as an operator would (a broker unregisters), or kill it on timeout."""
         if self.popen.poll() is None:
             self.popen.terminate()
             try:
@@ -75,7 +75,7 @@ class Program:
                 self.kill()
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
+        """End the process with SIGKILL."""
         if self.popen.poll() is None:
             self.popen.send_signal(signal.SIGKILL)
             self.popen.wait()
@@ -99,7 +99,7 @@ class Job:
         """Return when ``needle`` has been printed.
 
         Raises:
-            ApacheFailure: If the run ended or the time is up first.
+            ApacheFailure: If the run ends, or ``timeout_s`` passes, before ``needle`` is printed.
         """
         deadline = time.monotonic() + timeout_s
         while needle not in self.text():
@@ -111,7 +111,7 @@ class Job:
         """Return the exit code.
 
         Raises:
-            ApacheFailure: If it still runs after ``timeout_s``.
+            ApacheFailure: If the run has not ended after ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         while (code := self._code()) is None:
@@ -135,9 +135,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class AdminResult:
-    """Output of one run of Apache's ``mqadmin``.
+    """Output of one run of ``mqadmin``.
 
-    ``stdout`` and ``stderr`` are as printed; a failed command prints a stack trace and still exits 0.
+    ``stdout`` and ``stderr`` are the unchanged texts. If a command of Apache's mqadmin fails, the tool prints
+    a stack trace to ``stderr``, but its exit code is 0.
     """
 
     args: tuple[str, ...]

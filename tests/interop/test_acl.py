@@ -1,4 +1,4 @@
-"""Apache's clients, mqadmin and broker with keys, at our nameserver and broker that check them."""
+"""Apache's clients, mqadmin and broker sign requests; our nameserver and broker check the signatures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ KEYS = "accessKey: admin-of-all\nsecretKey: secret-of-admin\n"
 
 @dataclass
 class Guarded:
-    """Our nameserver with ``--acl all``, and our broker with ``aclEnable=true``, which signs there.
+    """Our nameserver with ``--acl all``, and our broker with ``aclEnable=true``.
+
+    The broker signs its requests to the nameserver.
 
     Attributes:
         accounts: The broker's access file.
@@ -148,7 +150,7 @@ def test_java_with_keys_does_what_its_account_may(
         if release == "4.9.7":
             accounts_are_administered(run, guarded, addr)
 
-        # single messages and batches, then both read
+        # Send single messages and batches, then consume both.
         for batch in (1, 10):
             sent = apache.produce(namesrvs, "Orders", COUNT, batch=batch, **CLIENT)
             assert sent["status SEND_OK"] == str(COUNT // batch), sent
@@ -157,7 +159,8 @@ def test_java_with_keys_does_what_its_account_may(
 
         sent = apache.produce(namesrvs, "Others", 1, **CLIENT)
         assert "AclException: No default permission for topic:Others" in sent["error"], sent
-        # the nameserver refuses the route already, and the client does not say why
+        # The nameserver refuses the route query because of the wrong signature. Java's client reports only
+        # that there is no route.
         strangers: list[tuple[dict[str, Any], str]] = [
             ({"accessKey": "clients", "secretKey": "wrong"}, "Check signature failed for accessKey=clients"),
             ({"accessKey": "nobody", "secretKey": "wrong"}, "No acl config for nobody"),
@@ -173,7 +176,7 @@ def test_java_with_keys_does_what_its_account_may(
 
 
 def accounts_are_administered(run: Callable[..., str], guarded: Guarded, addr: str) -> None:
-    """Use the five commands about accounts that 4.9.7 has and 5.3.3 has not."""
+    """Use the five subcommands about accounts, which exist in 4.9.7 and not in 5.3.3."""
     account = (
         "-a",
         "newcomers",
@@ -204,7 +207,8 @@ def test_apaches_5_broker_signs_what_it_sends_to_a_nameserver(apache_5: Apache, 
         [guarded.namesrv.addr],
         settings={
             "innerClientAuthenticationCredentials": credentials,
-            # it must know the accounts, though it asks nobody for one
+            # 5.3.3 needs this setting to read accounts, although this broker does not demand signatures from
+            # clients.
             "authenticationMetadataProvider": (
                 "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
             ),

@@ -1,4 +1,4 @@
-"""Apache's programs among themselves: shows that the equipment works before ours is judged by it."""
+"""Apache's programs without ours: checks that the test environment works before it is used to judge ours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def go_through(apache: Apache) -> None:
     assert taken["distinct"] == "500"
 
     broker.stop()
-    # 5.x answers the goodbye before it removes anything.
+    # A 5.x nameserver answers the broker's unregistration before it removes the routes, so wait for the
+    # removal.
     wait_until(lambda: ask(namesrv.addr, 105, {"topic": "Alone"})[0] == 17, "the topic gone")
     namesrv.stop()
 

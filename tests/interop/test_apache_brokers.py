@@ -1,4 +1,4 @@
-"""Apache's brokers at our nameservers: they register, keep their routes, and are gone once killed."""
+"""Apache's brokers at our nameservers: they register and keep their routes; a killed broker disappears."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_killed_broker_is_gone_everywhere(
 ) -> None:
     name, topic = f"victim-{release[0]}", f"Victim{release[0]}"
     settings = fleet.broker_settings() | {"autoCreateTopicEnable": "false"}
-    # Apache's own nameserver cannot read those of 5.3.3: the header denies that the body is compressed
+    # Apache's own nameserver cannot read compressed registrations of 5.3.3, whose header denies compression.
     settings |= {"compressedRegister": "true"}
     victim = apaches[release].broker(
         deployment.addrs, name=name, settings=settings, properties=BINARY, hasten=True
@@ -66,7 +66,8 @@ def test_a_broker_lives_by_its_heartbeats_and_a_frozen_one_leaves_with_its_lease
 ) -> None:
     deployments = [fleet.ours(mode) for mode in MODES]
     addrs = [addr for deployment in deployments for addr in deployment.addrs]
-    # asks for a lease of 6 s and renews it by request 904 every second; it registers anew only every 10 s
+    # The broker asks for a lease of 6 s and renews it every second by request 904. It registers again only
+    # every 10 s, so only the heartbeats can keep the lease.
     settings = {
         "enableSlaveActingMaster": "true",
         "brokerNotActiveTimeoutMillis": "6000",
@@ -83,7 +84,8 @@ def test_a_broker_lives_by_its_heartbeats_and_a_frozen_one_leaves_with_its_lease
         broker.popen.send_signal(signal.SIGSTOP)
         for addr in addrs:
             wait_until(lambda a=addr: not listed(a, broker.addr), f"{addr} to drop it", 30)  # type: ignore[misc]
-        # the lease is counted from the last heartbeat, which is at most a second old
+        # The lease runs from the last heartbeat, which came at most one second before SIGSTOP stopped the
+        # broker.
         assert not any(route(addr, broker.name) for addr in addrs)
         broker.popen.send_signal(signal.SIGCONT)
         apaches["5.3.3"].await_broker(broker, addrs)

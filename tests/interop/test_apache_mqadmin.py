@@ -1,4 +1,4 @@
-"""Apache's ``mqadmin`` at our nameservers: what it prints, and what it has changed on each of them."""
+"""Apache's ``mqadmin`` at our nameservers: its output, and its effect on each of our nameservers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def tool(apaches: dict[str, Apache], deployment: OurDeployment, request: pytest.
 class Tool:
     """Apache's mqadmin of one release against one deployment.
 
-    Two brokers are told apart, because the next changed registration of a broker undoes ``wipeWritePerm``.
+    Tests wipe the write permission at the broker ``wiped``, and create topics at the broker ``grown``. These
+    must be different brokers: a broker that gets a new topic registers again and thereby undoes
+    ``wipeWritePerm``.
     """
 
     def __init__(self, apache: Apache, deployment: OurDeployment) -> None:
@@ -32,14 +34,17 @@ class Tool:
         self.grown = deployment.apache[other]
 
     def run(self, *args: str, stderr: str | None = "") -> AdminResult:
-        """Run a subcommand; a failed one prints to stderr."""
+        """Run a subcommand.
+
+        Check that its error output is ``stderr`` (a subcommand that fails prints to stderr).
+        """
         result = self._apache.admin(*args, namesrvs=self.deployment.addrs)
         if stderr is not None:
             assert result.stderr == stderr
         return result
 
     def perms(self, topic: str) -> list[int]:
-        """Return the topic's permission at the wiped broker, at each nameserver."""
+        """Return the topic's permission at the broker ``wiped``, one value for each nameserver."""
         found = []
         for addr in self.deployment.addrs:
             data = route(addr, topic)
@@ -49,7 +54,7 @@ class Tool:
 
 
 def table(text: str) -> list[list[str]]:
-    """Return the cells of a printed table."""
+    """Return the rows of a printed table, each as a list of its cells."""
     return [line.split() for line in text.splitlines()]
 
 
@@ -62,7 +67,8 @@ def test_apache_mqadmin(tool: Tool) -> None:
 
 
 def clusters_are_listed(tool: Tool) -> None:
-    # 4.9.7 itself trips over a figure that 5.x brokers no longer give; it says so and lists them all the same
+    # 5.x brokers no longer send one member of the answer that 4.9.7's mqadmin expects. 4.9.7's mqadmin prints
+    # an error about the missing member, but it lists all brokers.
     def listed() -> dict[str, list[str]]:
         return {row[1]: row for row in table(tool.run("clusterList", stderr=None).stdout) if len(row) > 4}
 
@@ -99,7 +105,7 @@ def topics_come_and_go(tool: Tool) -> None:
         assert found["queueDatas"] == [queues]
 
     printed = tool.run("topicRoute", "-t", topic).stdout
-    # Apache prints integer keys bare, which is not JSON
+    # Apache prints integer keys without quotes, which is not JSON.
     shown = json.loads(printed.replace("{0:", '{"0":'))
     assert shown["brokerDatas"][0]["brokerAddrs"] == {"0": broker.addr}
     assert shown["queueDatas"] == [queues]
@@ -140,14 +146,18 @@ def write_permission_goes_and_comes(tool: Tool) -> None:
         assert_each_named(tool, "wipe", tool.run("wipeWritePerm", "-b", name).stdout)
         return tool.perms(topic)
 
-    # The broker may report in between that a topic was deleted above, and with that, once, all permissions.
+    # A topic was deleted above, so the broker registers once more, perhaps after the wipe. This registration
+    # restores all permissions. It comes only once, so a second wipe must succeed.
     assert any(wiped() == [4, 4, 4] for _ in range(2))
     assert_each_named(tool, "add", tool.run("addWritePerm", "-b", name).stdout)
     assert tool.perms(topic) == [6, 6, 6]
 
 
 def assert_each_named(tool: Tool, verb: str, printed: str) -> None:
-    """Each nameserver has its line; the replicated table has been changed by the first of them."""
+    """Check that the output has a line for each nameserver.
+
+    In raft mode the request to the first nameserver already changes the table that all nameservers share.
+    """
     lines = printed.splitlines()
     assert len(lines) == len(tool.deployment.addrs)
     for addr in tool.deployment.addrs:
@@ -179,13 +189,13 @@ def settings_are_read_and_changed(tool: Tool) -> None:
 
 
 def ask_setting(addr: str, key: str) -> str:
-    """Return a setting as one nameserver itself gives it."""
+    """Return a setting as the nameserver at ``addr`` itself reports it."""
     (line,) = (line for line in ask(addr, 319)[2].decode().splitlines() if line.startswith(f"{key}="))
     return line.partition("=")[2]
 
 
 def settings_by_namesrv(printed: str) -> dict[str, dict[str, str]]:
-    """Read what ``getNamesrvConfig`` printed."""
+    """Return the settings of each nameserver from the output of ``getNamesrvConfig``."""
     found: dict[str, dict[str, str]] = {}
     current: dict[str, str] = {}
     for line in printed.splitlines():

@@ -1,6 +1,7 @@
-"""Everything that can be asked of a push consumer, and order in full number.
+"""All features of a push consumer, and the order of many messages, with Java's clients and ours.
 
-``ROUTEKEEPER_INTEROP_COUNT=100000`` gives the ordered runs that many messages; the default is made for CI.
+``ROUTEKEEPER_INTEROP_COUNT=100000`` makes the tests of order send that many messages. The default of 2000
+suits CI.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 COUNT: Final = int(os.environ.get("ROUTEKEEPER_INTEROP_COUNT", "2000"))
 QUEUES: Final = 4
-#: Each of our modes with each generation of Java clients.
+#: Decorator that runs a test with each mode of our nameservers and each release of Java clients.
 EACH: Final = pytest.mark.parametrize(
     ("deployment", "release"),
     [(mode, release) for mode in MODES for release in RELEASES],
@@ -42,7 +43,7 @@ EACH: Final = pytest.mark.parametrize(
 
 
 def routed(addrs: Sequence[str], broker: str, topic: str) -> str:
-    """Create a topic at a broker; return it once every nameserver knows it."""
+    """Create a topic at a broker; return the topic's name once every nameserver has its route."""
     create_topic(broker, topic, queues=QUEUES)
     for addr in addrs:
         wait_until(lambda a=addr: route(a, topic) is not None, f"{topic} at {addr}")  # type: ignore[misc]
@@ -62,7 +63,8 @@ def test_java_clients_lose_nothing_and_keep_order_at_our_broker(
     sent = apache.produce(addrs, topic, COUNT, ordered=QUEUES, timeout_s=600)
     sent_s = time.monotonic() - begin
     assert sent["status SEND_OK"] == str(COUNT), sent
-    # a message that is refused at first holds up its queue, and nothing overtakes it
+    # The consumer refuses some messages at first. Such a message must block its queue: a later message must
+    # not arrive before it.
     facts = apache.consume(
         addrs, topic, f"ordered_{release[0]}", COUNT, seconds=600, retry_every=COUNT // 4, ordered=1
     )
@@ -92,7 +94,8 @@ def test_java_consumers_get_what_they_ask_for_at_our_broker(
     def dead_letters() -> None:
         topic, group = routed(addrs, broker, f"Dead{mark}"), f"dead_{mark}"
         apache.produce(addrs, topic, 100)
-        # the group's first member brings its retry topic about, and learns of it 30 s later
+        # Create the retry topic now: otherwise the group's first member would learn its route only 30 s
+        # later.
         create_topic(broker, f"%RETRY%{group}", queues=1)
         for addr in addrs:
             wait_until(lambda a=addr: route(a, f"%RETRY%{group}") is not None, f"retry topic at {addr}")  # type: ignore[misc]
@@ -113,14 +116,14 @@ def test_java_consumers_get_what_they_ask_for_at_our_broker(
     def delayed() -> None:
         topic = routed(addrs, broker, f"Delayed{mark}")
         begin = time.monotonic()
-        sent = apache.produce(addrs, topic, 1, delay=4)  # 2 s
+        sent = apache.produce(addrs, topic, 1, delay=4)  # delay level 4 of RETRY_LEVELS is 2 s
         assert sent["status SEND_OK"] == "1"
         assert apache.consume(addrs, topic, f"delayed_{mark}", 1)["distinct"] == "1"
         assert time.monotonic() - begin >= 2
 
     def large() -> None:
         topic = routed(addrs, broker, f"Large{mark}")
-        apache.produce(addrs, topic, 20, body_bytes=20_000)  # compressed by the producer
+        apache.produce(addrs, topic, 20, body_bytes=20_000)  # the producer compresses bodies of this size
         assert apache.consume(addrs, topic, f"large_{mark}", 20)["distinct"] == "20"
 
     in_parallel(tags, broadcast, dead_letters, delayed, large)
@@ -143,7 +146,7 @@ def test_our_client_loses_nothing_and_keeps_order_at_our_broker(deployment: OurD
 
 
 def carry(addrs: Sequence[str], topic: str, broker: str) -> None:
-    """Send COUNT messages, each queue's in order, and have each of them come once and in order."""
+    """Send COUNT messages, in order within each queue; check that each arrives exactly once and in order."""
     came: dict[MessageQueue, list[int]] = {}
     refused: set[int] = set()
 
@@ -189,7 +192,7 @@ def carry(addrs: Sequence[str], topic: str, broker: str) -> None:
 
 
 async def send_to(producer: AsyncProducer, topic: str, queue: MessageQueue, numbers: Sequence[int]) -> None:
-    """Send to one queue, in order: a tenth singly, the others in batches."""
+    """Send to one queue in order: the first tenth of the messages one by one, the others in batches."""
     messages = [Message(topic=topic, body=b"%d" % number) for number in numbers]
     singly = len(messages) // 10
     for message in messages[:singly]:

@@ -1,4 +1,7 @@
-"""Test environments and their production (``clusterTest``), with Apache's nameserver on either side."""
+"""Nameservers of a test environment that ask production nameservers for routes (``clusterTest``).
+
+The nameservers are ours and Apache's.
+"""
 
 from __future__ import annotations
 

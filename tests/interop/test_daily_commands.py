@@ -1,7 +1,7 @@
-"""The other daily subcommands of ``mqadmin``: both tools at Apache's servers, and both at ours.
+"""Further daily subcommands of ``mqadmin``: both tools at Apache's servers, and both tools at our servers.
 
-A subcommand is run by Apache's tool and by ours against the same cluster. Both must print the same, but for
-values that vary. Java clients write the message traces.
+Apache's tool and our tool run each subcommand against the same cluster. Both tools must print the same,
+except for values that differ from run to run. Java clients write the message traces that the tools read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 TOPIC: Final = "Traced"
 GROUP: Final = "traced_group"
 COUNT: Final = 3
-#: Name and command line; FILE is a list that each tool has of its own, FOLDER likewise.
+#: One run per line: its name and its command line. FOLDER, TOPICS and GROUPS stand for paths; each tool has
+#: its own files there.
 RUNS: Final = """
 printMsgByQueue|printMsgByQueue -t Traced -a BROKER_NAME -i 0 -p true -d true -f true
 printMsgByQueue-s|printMsgByQueue -t Traced -a BROKER_NAME -i 0 -p true -s B
@@ -64,7 +65,7 @@ updateSubGroupList-b|updateSubGroupList -b BROKER -f GROUPS
 updateSubGroupList-c|updateSubGroupList -c DefaultCluster -f GROUPS
 haStatus-b|haStatus -b BROKER
 """
-#: In both, these are documents.
+#: Runs whose result is a JSON document, from Apache's tool and from ours.
 DOCUMENTS: Final = ("exportConfigs", "exportMetrics", "exportMetadata", "allocateMQ")
 EXPORTED: Final = {
     "exportConfigs": "configs.json",
@@ -98,7 +99,7 @@ class Both:
     """Output of both tools at one cluster, by run.
 
     Attributes:
-        documents: What they exported, or printed as JSON: Apache's and ours.
+        documents: Pairs of exported or printed JSON documents: Apache's document and ours.
     """
 
     theirs: Mapping[str, AdminResult]
@@ -109,7 +110,10 @@ class Both:
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """Both tools at each cluster, one after the other, when a test first asks for it."""
+    """Output of Apache's tool and our tool at each cluster.
+
+    The tools run when a test first asks for a cluster.
+    """
 
     fleet: Fleet
     apaches: Mapping[str, Apache]
@@ -117,7 +121,7 @@ class Clusters:
     found: dict[tuple[str, str], Both | BaseException] = field(default_factory=dict)
 
     def printed(self, release: str, servers: str) -> Both:
-        """Return what both print of a cluster of "apache" or "ours" servers."""
+        """Return the output of both tools at a cluster of a release; ``servers`` is "apache" or "ours"."""
         if (release, servers) not in self.found:
             run = self._at_apaches if servers == "apache" else self._at_ours
             try:
@@ -127,7 +131,7 @@ class Clusters:
                 raise
         both = self.found[release, servers]
         if isinstance(both, BaseException):
-            raise both  # not once more for each test
+            raise both  # if the first test failed here, the next tests fail at once with its error
         return both
 
     def _at_apaches(self, release: str) -> Both:
@@ -142,7 +146,8 @@ class Clusters:
 
     def _at_ours(self, release: str) -> Both:
         apache, home = self.apaches[release], self.folder / f"ours-{release}"
-        # one release with each mode: what the tools ask of nameservers is the same
+        # Run the tools of each release against our nameservers in one mode only: the tools send the same
+        # requests in both modes.
         with our_servers(home, "raft" if release.startswith("4.") else "independent") as place:
             if release.startswith("4."):
                 return run_all(apache, home / "runs", place)
@@ -151,7 +156,7 @@ class Clusters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A cluster: addresses of a nameserver and of a broker, the broker's name, and where traces go."""
+    """Addresses of a cluster's nameserver and broker, the broker's name, and the topic of message traces."""
 
     namesrv: str
     broker: str
@@ -166,7 +171,7 @@ def clusters(fleet: Fleet, apaches: dict[str, Apache], tmp_path_factory: pytest.
 
 @contextmanager
 def our_servers(home: Path, mode: str) -> Iterator[Place]:
-    """Yield a nameserver of ours and its broker."""
+    """Start a nameserver and a broker of ours, and yield their addresses."""
     flags = ["--mode", mode, "--data", str(home / "data")]
     if mode == "raft":
         (raft,) = free_addresses(1)
@@ -192,10 +197,10 @@ def run_all(
     place: Place,
     beside: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Both:
-    """Run all of both tools at a cluster, while a group of Java's is online.
+    """Run all subcommands of both tools at a cluster, while a consumer group of Java's is online.
 
     Args:
-        beside: Goes on meanwhile.
+        beside: Context manager that is active while the subcommands run.
     """
     folder.mkdir(parents=True)
     namesrv, broker, traces = place.namesrv, place.broker, place.trace_topic
@@ -250,12 +255,12 @@ def run_all(
 
 
 def apaches(apache: Apache, namesrv: str) -> Tool:
-    """Return Apache's tool, which runs in one JVM for all clusters of a release."""
+    """Return a function that runs Apache's tool; the runs at all clusters of a release share one JVM."""
     return lambda *args: apache.admin(*args, namesrvs=[namesrv], session="daily commands")
 
 
 def write_lists(folder: Path) -> None:
-    """Write lists of topics and groups; each tool has names of its own."""
+    """Write files that list topics and groups for the subcommands; the two tools use different names."""
     folder.mkdir(exist_ok=True)
     topics = [{"topicName": f"Listed-{folder.name}-{n}", "readQueueNums": 2, "perm": 6} for n in range(5)]
     groups = [{"groupName": f"listed-{folder.name}-{n}", "retryMaxTimes": 3} for n in range(5)]
@@ -280,17 +285,17 @@ def traced(tool: Tool, unique: str, topic: str) -> bool:
 _MASKS: Final = (
     (re.compile(r"rt=\d+ms"), "rt=MS"),
     (re.compile(r"queue(Id|Offset)=\d+"), r"queue\1=N"),
-    (re.compile(r", recallHandle=null"), ""),  # 4.9 has no such member
+    (re.compile(r", recallHandle=null"), ""),  # 4.9 has no such field in a send result
     (re.compile(r"\b\d+ms\b"), "MS"),
     (re.compile(r"interop_producer_\w+"), "PRODUCER"),
     (re.compile(r"(#MasterCommitLogMaxOffset\s+)\d+"), r"\1N"),
 )
-#: Printed by Apache's tool behind what it did for a cluster: its description of the subcommand.
+#: Usage text of a subcommand. Apache's tool prints it after the result of a command for a whole cluster.
 _USAGE: Final = re.compile(r"usage: mqadmin.*", re.DOTALL)
 
 
 def lines_of(run: str, text: str) -> list[str]:
-    """Return what must be equal of two outputs of a run."""
+    """Return the lines of a run's output that must be equal for both tools."""
     for pattern, mark in _MASKS:
         text = pattern.sub(mark, text)
     lines = comparable(run, _USAGE.sub("", text))
@@ -300,7 +305,7 @@ def lines_of(run: str, text: str) -> list[str]:
 
 
 def shape(value: Any) -> Any:
-    """Return a document with the kinds of its values in their place."""
+    """Return a JSON document with each value replaced by the name of its type."""
     if isinstance(value, dict):
         return {name: shape(member) for name, member in sorted(value.items())}
     return type(value).__name__
@@ -354,7 +359,8 @@ def test_both_tools_export_the_same_of_one_cluster(release: str, servers: str, c
                     key: theirs[table][name][key] for key in common
                 }
     theirs, ours = documents["allocateMQ"]
-    # a hash table's order there: the same queues, and as many for each
+    # Apache's tool distributes the queues in the order of a hash table, so members get other queues than in
+    # our output. Compare only the number of queues of each member, and the set of all queues.
     assert {name: len(share) for name, share in ours["result"].items()} == {
         name: len(share) for name, share in theirs["result"].items()
     }
@@ -379,7 +385,7 @@ def test_lists_are_there_at_each_broker(clusters: Clusters, fleet: Fleet) -> Non
             assert {groups[f"listed-{whose}-{n}"]["retryMaxTimes"] for n in range(5)} == {3}
 
 
-#: Words that differ on purpose: exports are printed where Apache's go to /tmp.
+#: Words that differ on purpose: our tool prints an export, whereas Apache's tool writes it to a file in /tmp.
 _REWORDED: Final = re.compile(r"json path \| default.*")
 
 
@@ -405,7 +411,7 @@ UNDONE: Final = re.compile(rf"reportUndoneMsgs: UndoneMsgs \[consumerGroup={GROU
 
 @contextmanager
 def endless(apache: Apache, home: Path, namesrv: str) -> Iterator[None]:
-    """Run both tools' clusterRT and startMonitoring meanwhile, and keep what they print."""
+    """Run clusterRT and startMonitoring of both tools during the context, and keep their output."""
     started = {
         **{f"theirs {name}": theirs(apache, home / name, namesrv, *words) for name, words in ENDLESS.items()},
         **{f"ours {name}": ours(home / f"ours-{name}", namesrv, *words) for name, words in ENDLESS.items()},
@@ -435,7 +441,7 @@ ENDLESS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Endless:
-    """A subcommand that runs; it prints, or logs, to a file."""
+    """A running subcommand and the file to which it prints or logs."""
 
     popen: subprocess.Popen[bytes]
     output: Path
@@ -546,7 +552,7 @@ def compare_accounts(apache: Apache, namesrv: str, broker: str, file: str) -> No
             found.setdefault(run, []).append(acl_lines(result.stdout))
     for run, (theirs, ours) in found.items():
         assert ours == theirs, run
-    # without a path, which 4.9.7 refuses when Apache's tool sends it
+    # Give no path of an accounts file: 4.9.7's broker then refuses Apache's tool, but it accepts our request.
     result = tools["2"]("updateGlobalWhiteAddr", "-b", broker, "-g", "127.0.0.1,10.0.0.7")
     assert (result.returncode, result.stderr) == (0, "")
     wait_until(lambda: "10.0.0.7" in tools["2"]("getAclConfig", "-b", broker).stdout, "the new addresses")
@@ -556,7 +562,7 @@ def compare_accounts(apache: Apache, namesrv: str, broker: str, file: str) -> No
 
 
 def settled(tool: Tool, broker: str) -> None:
-    """Wait until the broker has read its file again after the last change: it looks every half second."""
+    """Wait until the broker has read its changed accounts file; it looks for changes every 0.5 s."""
     text, since = "", time.monotonic()
 
     def unchanged() -> bool:
@@ -570,7 +576,7 @@ def settled(tool: Tool, broker: str) -> None:
 
 
 def acl_lines(text: str) -> list[str]:
-    """Return what must be equal of two tools' outputs about accounts, each with one of its own."""
+    """Return the lines about accounts that must be equal; the account names of the two tools are replaced."""
     text = re.sub(r"org\.apache\.rocketmq\.common\.PlainAccessConfig@\w+", "", text)
     text = re.sub(r"account[12]", "ACCOUNT", text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "DATE", text)

@@ -1,4 +1,4 @@
-"""Apache's Java producer and push consumer, led to brokers by our nameservers, and served by our broker."""
+"""Apache's Java producer and push consumer with our nameservers, at Apache's brokers and at our broker."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.interop
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Work of one pair of clients.
+    """Messages that one Java producer sends and one Java push consumer receives.
 
     Attributes:
-        client: Release.
+        client: Release of both clients.
         batch: Messages per request.
-        properties: Of the clients' JVMs.
+        properties: JVM properties of both clients.
     """
 
     client: str
@@ -29,7 +29,7 @@ class Load:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def send(self, deployment: OurDeployment, apache: Apache, topic: str) -> None:
-        """Send the messages, numbered."""
+        """Send the messages; their bodies are numbers."""
         sent = apache.produce(
             deployment.addrs, topic, self.count, batch=self.batch, properties=self.properties
         )
@@ -62,7 +62,7 @@ COMBINATIONS = pytest.mark.parametrize(
 def test_messages_go_through_an_apache_broker(
     deployment: OurDeployment, apaches: dict[str, Apache], load: Load
 ) -> None:
-    # an old client at the young broker and the other way round, as they meet during an upgrade
+    # Let each client use the broker of the other release, as may happen during an upgrade.
     (broker,) = (broker for release, broker in deployment.apache.items() if release != load.client)
     topic = f"Through{broker.name}"
     create_topic(broker.addr, topic)
@@ -86,7 +86,8 @@ def test_our_broker_creates_a_topic_for_a_producer_and_carries_its_messages(
         assert found is not None
         assert [data["brokerAddrs"] for data in found["brokerDatas"]] == [{"0": deployment.ours.addr}]
         (queues,) = found["queueDatas"]
-        # the producer asks for 4, TBW102 offers 8: the smaller one counts
+        # The producer asks for 4 queues and topic TBW102 has 8; the broker creates the smaller number of
+        # queues.
         assert (queues["writeQueueNums"], queues["readQueueNums"], queues["perm"]) == (4, 4, 6)
     load.receive(deployment, apaches[load.client], topic)
 

@@ -1,4 +1,4 @@
-"""Apache's broker and clients while one of our nameservers is killed and comes back."""
+"""Apache's broker and clients while one of our nameservers is killed and restarted."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def lose_one(mode: str, apache: Apache, folder: Path) -> None:
         if mode == "raft":
             wait_until(lambda: "leader" in [n.role for n in namesrvs if n is not lost], "a new leader")
         with closing(RouteWatch(left, {topic: broker.addr})) as watch:
-            # a Java client that starts now and is also told of the dead one would fail its first call in one
-            # of three cases: it tries one address per call
+            # Leave out the killed nameserver's address. A new Java client tries only one of three addresses
+            # in a call, so its first call would fail in one of three cases.
             assert apache.produce(left, topic, 200)["status SEND_OK"] == "200"
             assert consumer.wait(START_S) == 0, consumer.text()
             assert "distinct 200\n" in consumer.text()
@@ -54,7 +54,8 @@ def lose_one(mode: str, apache: Apache, folder: Path) -> None:
 
             namesrvs.append(start_again(lost))
             if mode == "raft":
-                # it reads the log; nobody has to tell it anew
+                # A restarted raft member reads its own log, so it lists the broker before the broker
+                # registers again.
                 assert listed(lost.addr, broker.addr)
             wait_until(
                 lambda: has_route(lost.addr, "BornWithout", broker.addr),

@@ -1,5 +1,8 @@
-"""An Apache master that waits for a slave, under our nameservers: each mode leads a slave to the master and,
-when that is gone, consumers to the slave."""
+"""An Apache master with synchronous replication and its slaves, registered at our nameservers.
+
+In each mode, our nameservers give a slave its master's address. After the master is gone, they give consumers
+the slave's address.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,14 @@ COUNT = 50
 def test_slaves_find_their_master_copy_it_and_serve_when_it_is_gone(
     fleet: Fleet, apaches: dict[str, Apache]
 ) -> None:
-    apache = apaches["4.9.7"]  # a slave of 5.3.3 asks its master for topics a minute after its start
+    apache = apaches["4.9.7"]  # a 5.3.3 slave asks its master for topics only one minute after its start
     java = apaches["5.3.3"]
     deployments = [fleet.ours(mode) for mode in MODES]
     everywhere = [addr for deployment in deployments for addr in deployment.addrs]
     settings = fleet.broker_settings() | {
         "autoCreateTopicEnable": "false",
         "brokerName": NAME,
-        "slaveReadEnable": "true",  # else a slave sends every pull on to the master
+        "slaveReadEnable": "true",  # without it a slave sends every consumer to the master
     }
     master = apache.broker(everywhere, name=NAME, settings=settings | {"brokerRole": "SYNC_MASTER"})
     started: list[ApacheBroker] = [master]
@@ -44,7 +47,7 @@ def test_slaves_find_their_master_copy_it_and_serve_when_it_is_gone(
         alone = java.produce(deployments[0].addrs, ALONE, 1)
         assert alone.get("status SLAVE_NOT_AVAILABLE") == "1", alone
         for number, deployment in enumerate(deployments, 1):
-            # it is told where its master is by the nameservers of one mode only
+            # The slave knows only the nameservers of one mode, and these give it the master's address.
             role = {"brokerRole": "SLAVE", "brokerId": str(number)}
             slave = apache.broker(
                 deployment.addrs, name=f"slave-{number}", settings=settings | role, wait=False
@@ -59,7 +62,7 @@ def test_slaves_find_their_master_copy_it_and_serve_when_it_is_gone(
                 lambda addr: addrs_of(addr) == both, f"{both} in mode {deployment.mode}", START_S
             )
             wait_until(lambda: copied(slave, ALONE) == 1, f"the first copy of {deployment.mode}", START_S)
-            # unlike messages, topics come by a question to the master every 10 s
+            # A slave copies messages at once, but asks its master for the topics only every 10 s.
             wait_until(lambda: knows(slave), f"the topics of {deployment.mode}", START_S)
 
         in_parallel(*(partial(joined, *each) for each in slaves))
@@ -97,7 +100,7 @@ def knows(slave: ApacheBroker) -> bool:
 
 
 async def read(addrs: Sequence[str], group_name: str) -> set[int]:
-    """Read the topic by our own push consumer; return the numbers that came."""
+    """Read the topic with our own push consumer; return the received numbers."""
     seen: set[int] = set()
     done = asyncio.Event()
 

@@ -1,4 +1,7 @@
-"""A namespace of our client is that of Java's at Apache's broker: names, retries, nothing from outside."""
+"""Tests that namespaces work alike in our client and in Java's client, at Apache's broker.
+
+The tests cover names, retries, and the isolation of one namespace from another.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ COUNT = 50
 
 
 def test_ours_and_javas_clients_meet_in_a_namespace(fleet: Fleet, apaches: dict[str, Apache]) -> None:
-    """At both brokers at a time: Java's consumers need up to half a minute to know a retry topic."""
+    """Run with both releases in parallel, because Java's consumers take up to 30 s to find a retry topic."""
     in_parallel(*(partial(meet, fleet.apache(release), apaches[release]) for release in RELEASES))
 
 

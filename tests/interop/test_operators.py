@@ -1,4 +1,4 @@
-"""Operators' daily work: Apache's ``mqadmin`` at our broker, ours at Apache's."""
+"""Operators' daily commands: Apache's ``mqadmin`` at our broker, and our ``mqadmin`` at Apache's broker."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 Results = Mapping[str, AdminResult]
 
-#: Names of :data:`TABLES` that a broker of ours tells as well; of the rest it has no part, or no setting.
+#: Names that our broker, too, prints in the runs of :data:`TABLES`. The other names in Apache's output belong
+#: to parts or settings that our broker does not have.
 TOLD: Final = {
     "brokerStatus-b": {
         *("bootTimestamp", "brokerVersion", "brokerVersionDesc", "commitLogMaxOffset", "commitLogMinOffset"),
@@ -57,12 +58,12 @@ TOLD: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Printed:
-    """Output of both tools beside one release of Apache's programs.
+    """Output of both tools for one release of Apache's programs.
 
     Attributes:
-        theirs: By Apache's tool of Apache's broker.
-        by_ours: By our tool of Apache's broker.
-        of_ours: By Apache's tool of our broker.
+        theirs: Output of Apache's tool at Apache's broker.
+        by_ours: Output of our tool at Apache's broker.
+        of_ours: Output of Apache's tool at our broker.
     """
 
     theirs: Results
@@ -74,7 +75,10 @@ class Printed:
 def printed(
     fleet: Fleet, apaches: dict[str, Apache], tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, Printed]:
-    """By release; both and both brokers at a time, since Apache's tool often waits for 3 s before it ends."""
+    """Return the outputs by release.
+
+    Run both releases and both brokers in parallel, because Apache's tool often waits for 3 s before it ends.
+    """
     found = {}
 
     def ask(release: str) -> None:
@@ -115,7 +119,7 @@ def ask_all(deployment: ApacheDeployment, apache: Apache, folder: Path) -> Print
 
 @contextmanager
 def our_servers(folder: Path) -> Iterator[tuple[str, OurBroker]]:
-    """Yield the address of a nameserver of ours, and its broker."""
+    """Yield the address of a nameserver of ours, and a broker of ours that is registered there."""
     namesrv = start_namesrv(["--data", str(folder / "data")], folder / "namesrv", "127.0.0.1:0")
     broker = None
     try:
@@ -134,7 +138,10 @@ def run_all(scene: Stage, tool: Tool, text: str) -> dict[str, AdminResult]:
 
 
 def check(printed: Results, wanted: Results, *, but: tuple[str, ...] = ()) -> None:
-    """Fail with all that differs."""
+    """Fail with all differences between two sets of outputs.
+
+    Skip runs whose names begin with one of the texts in ``but``, and the runs of :data:`TABLES`.
+    """
     found = []
     for name, result in printed.items():
         if name in TABLES or name.startswith(but):
@@ -171,6 +178,7 @@ def test_our_mqadmin_prints_of_apaches_broker_what_apaches_does(
             assert lost(name, theirs, ours) == [], name
     for name in TABLES:
         assert names_in(found.by_ours[name].stdout) == names_in(found.theirs[name].stdout)
-    # Apache's tool prints why it failed, and ends with 0
+    # Apache's tool exits with 0 even if it fails, but it then prints an error. Our tool must exit with
+    # another code than 0 in the same cases.
     failed = {name: result.returncode != 0 for name, result in found.by_ours.items()}
     assert failed == {name: bool(result.stderr) for name, result in found.theirs.items()}

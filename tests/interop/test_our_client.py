@@ -27,7 +27,7 @@ pytestmark = pytest.mark.interop
 
 @pytest.fixture
 def servers(apache_deployment: ApacheDeployment) -> tuple[str, str]:
-    """Addresses of Apache's nameserver and of its broker, registered there."""
+    """Return the addresses of Apache's nameserver and of the broker that is registered there."""
     return apache_deployment.namesrv.addr, apache_deployment.broker.addr
 
 
@@ -81,7 +81,7 @@ def test_the_blocking_client_sends_and_pulls(servers: tuple[str, str]) -> None:
         def listed() -> int:
             return started.run(consumer.reader.max_offset(sent[0].queue)) - sent[0].queue_offset
 
-        # Apache's broker acknowledges a message before it lists it in the queue.
+        # Apache's broker acknowledges a message before consumers can read it from its queue.
         wait_until(lambda: listed() >= 8, "all that was sent is listed")
         assert listed() == 8
         result = started.run(consumer.pull(sent[0].queue, sent[0].queue_offset))
@@ -149,7 +149,8 @@ def test_blocking_members_share_the_queues_as_soon_as_the_broker_says_so(servers
 
         wait_until(lambda: count(first) == 4, "all queues at the only member")
         second = two.consume(group, {"Members": "*"}, listen)
-        # well below the 20 s after which members look by themselves
+        # A member of the group looks for new members only every 20 s. Both members must share the queues
+        # within 10 s: this shows that the broker notified the first member.
         wait_until(lambda: count(first) == 2 == count(second), "two queues each", 10.0)
         for number in range(200):
             producer.send(Message(topic="Members", body=b"%d" % number))
@@ -159,7 +160,8 @@ def test_blocking_members_share_the_queues_as_soon_as_the_broker_says_so(servers
 
 
 def test_apaches_nameserver_is_asked_over_tls(apache_deployment: ApacheDeployment) -> None:
-    # in its default mode it has a certificate of its own making, which proves nothing
+    # By default Apache's nameserver generates its own certificate, which no authority has signed: do not
+    # check it.
     tls = TlsConfig(check="nothing")
     config = patient(apache_deployment.addrs, tls=tls)
     with Client(config=config) as client:

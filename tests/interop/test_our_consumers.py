@@ -1,5 +1,8 @@
-"""Our push consumer at Apache's brokers and at ours: broadcast, dead letters, order with bounded retries, a
-message that nobody can read, bodies that Java compressed in three ways."""
+"""Our push consumer at Apache's brokers and at ours.
+
+The tests cover broadcast, dead letters, order with bounded retries, an unreadable message, and bodies that
+Java compressed in three ways.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ from .patient import patient, sender
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
-#: Java's compressions, and their numbers in a message's system flag.
+#: Compression types of Java's client, with the number of each type in the system flag of a message.
 COMPRESSED = {"LZ4": 1, "ZSTD": 2, "ZLIB": 3}
 _COMPRESSED_FLAG = "1"
 _names = itertools.count(1)
 
 
 class Stage:
-    """One broker, and topics of which every nameserver knows."""
+    """One broker and its topics; every nameserver has routes for the topics."""
 
     def __init__(self, addrs: Sequence[str], broker: str) -> None:
         self.addrs = addrs
@@ -48,7 +51,7 @@ class Stage:
         return topic
 
     def dead(self, group: str) -> int:
-        """Return how many messages are among a group's dead letters."""
+        """Return the number of dead-letter messages of a group."""
         code, header, _ = ask(self.broker, 30, {"topic": f"%DLQ%{group}", "queueId": "0"})
         return int(header["extFields"]["offset"]) if code == 0 else 0
 
@@ -56,14 +59,14 @@ class Stage:
         await asyncio.to_thread(wait_until, lambda: self.dead(group) >= count, "the dead letters", 100)
 
     def compression(self, message_id: str) -> int:
-        """Return how a stored body is compressed, by the number of it."""
+        """Return the compression type of a stored message, as the number in its system flag."""
         code, header, record = ask(self.broker, 33, {"offset": str(int(message_id[-16:], 16))})
         assert code == 0, header
         (sys_flag,) = struct.unpack_from(">i", record, 36)
         return int(sys_flag) >> 8 & 7
 
     def unreadable(self, topic: str) -> None:
-        """Store a message that says its body is compressed, which it is not."""
+        """Store a message whose system flag says that the body is compressed, although it is not."""
         fields = dict.fromkeys("ehj", "0") | {"a": "PG", "b": topic, "c": "TBW102", "d": "4"}
         fields |= {"f": _COMPRESSED_FLAG, "g": "1700000000000", "i": "", "k": "false", "m": "false"}
         code, header, _ = ask(self.broker, 310, fields, b"this is no compressed body")
@@ -71,7 +74,11 @@ class Stage:
 
 
 class Seen:
-    """A listener that keeps what came, and apart from it what it has not refused."""
+    """A listener that records the bodies of messages.
+
+    ``came`` has the bodies of all received messages. ``bodies`` has only the bodies of messages that the
+    listener did not refuse.
+    """
 
     def __init__(
         self, wanted: int, *, refuses: Callable[[ReceivedMessage], bool] = lambda message: False
@@ -123,7 +130,10 @@ async def broadcast(client: AsyncClient, other: AsyncClient, stage: Stage) -> No
 
 
 async def dead_letters(client: AsyncClient, stage: Stage) -> None:
-    """A message that is always refused is redelivered once, then dead-lettered; the others arrive."""
+    """A message that the listener always refuses is redelivered once and then dead-lettered.
+
+    The other messages arrive.
+    """
     topic, group = await asyncio.to_thread(stage.topic, "Dead"), stage.group("dead")
     bodies = [b"%d" % number for number in range(20)]
     await fill(client, topic, bodies)
@@ -136,7 +146,10 @@ async def dead_letters(client: AsyncClient, stage: Stage) -> None:
 
 
 async def orderly(client: AsyncClient, stage: Stage) -> None:
-    """A bad message is tried again where it is, as often as allowed, then it is dead; its queue goes on."""
+    """An ordered queue retries a refused message up to the limit, dead-letters it, and then goes on.
+
+    Later messages of the queue wait until then.
+    """
     topic, group = await asyncio.to_thread(stage.topic, "Orderly"), stage.group("orderly")
     bodies = [b"%d" % number for number in range(20)]
     await fill(client, topic, bodies)
@@ -149,7 +162,10 @@ async def orderly(client: AsyncClient, stage: Stage) -> None:
 
 
 async def unreadable(client: AsyncClient, stage: Stage) -> None:
-    """Unreadable messages go to the retry topic and in the end among the dead; their queue goes on."""
+    """An unreadable message goes to the retry topic and finally to the dead letters.
+
+    The messages behind it in the queue arrive.
+    """
     topic, group = await asyncio.to_thread(stage.topic, "Unreadable", queues=1), stage.group("unreadable")
     await fill(client, topic, [b"before"])
     await asyncio.to_thread(stage.unreadable, topic)

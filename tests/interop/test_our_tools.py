@@ -31,7 +31,7 @@ pytestmark = pytest.mark.interop
 
 
 class Tool:
-    """Our mqadmin against one deployment of Apache's."""
+    """Our mqadmin against one of the deployments with Apache's nameserver."""
 
     def __init__(self, deployment: ApacheDeployment, folder: Path) -> None:
         self.deployment = deployment
@@ -44,7 +44,7 @@ class Tool:
         return result.stdout
 
     def refused(self, *args: str) -> str:
-        """Run a subcommand that must fail; return what it said."""
+        """Run a subcommand that must fail; return its error text."""
         result = our_mqadmin(*args, namesrvs=self.deployment.addrs, folder=self._folder)
         assert result.returncode == 1, result
         assert result.stderr.startswith(f"mqadmin {args[0]}: ")
@@ -122,11 +122,11 @@ def test_our_mqadmin_changes_settings_keys_and_permissions(tool: Tool) -> None:
     tool("updateNamesrvConfig", "-k", "productEnvName", "-v", "ours")
     after = json.loads(tool("getNamesrvConfig", "-o", "json"))[namesrv]
     assert after == before | {"productEnvName": "ours"}
-    # 4.9.7 and 5.3.3 guard this key since CVE-2023-37582
+    # 4.9.7 and 5.3.3 refuse changes of this key since CVE-2023-37582.
     tool.refused("updateNamesrvConfig", "-k", "configStorePath", "-v", "/nowhere")
 
 
-@pytest.mark.parametrize("apache_deployment", ["5.3.3"], indirect=True)  # whose layout ours has
+@pytest.mark.parametrize("apache_deployment", ["5.3.3"], indirect=True)  # our output has the layout of 5.x
 def test_our_mqadmin_prints_what_apaches_prints(tool: Tool, apaches: dict[str, Apache]) -> None:
     apache, topic = apaches["5.3.3"], "SameText"
     for broker in (tool.deployment.broker, tool.deployment.ours):
@@ -138,7 +138,8 @@ def test_our_mqadmin_prints_what_apaches_prints(tool: Tool, apaches: dict[str, A
         theirs = apache.admin(*args, namesrvs=tool.deployment.addrs).stdout
         assert sorted(blur(tool(*args)).splitlines()) == sorted(blur(theirs).splitlines())
 
-    # Apache's leaves the retry topic of its group behind, which would come between the lists
+    # Run consumeMessage first: Apache's tool then creates a retry topic and never deletes it. If this topic
+    # were created between our topicList and Apache's topicList, the two outputs would differ.
     same("consumeMessage", "-t", topic)
     same("topicRoute", "-t", topic, "-l")
     same("topicList")
@@ -148,14 +149,18 @@ def test_our_mqadmin_prints_what_apaches_prints(tool: Tool, apaches: dict[str, A
 
 
 def without_rates(text: str) -> str:
-    """Blank out fractions, which change from one moment to the next, and the padding, which follows them."""
+    """Replace fractions by "#", because they change all the time, and runs of spaces by one space.
+
+    The number of spaces depends on the width of the fractions.
+    """
     return re.sub(r" +", " ", re.sub(r"(?<![\d.])\d+\.\d+(?![\d.])", "#", text))
 
 
 def without_load(text: str) -> str:
-    """Blank out of clusterList's lines what a broker's work changes between two questions, too.
+    """Replace the parts of clusterList's lines that the broker's work changes between two runs.
 
-    That is: its queues of requests and their wait, how far its timer is behind, the page cache's lock.
+    These are fractions, the lengths and waiting times of request queues, the delay of the timer, and the time
+    for which the page cache has been locked.
     """
     text = re.sub(r"\b\d+,\d+ms\b", "#,#ms", without_rates(text))
     text = re.sub(r"\b\d+-\d+(?=\(#w)", "#-#", text)
@@ -168,12 +173,12 @@ COUNT = 300
 
 
 def quick(deployment: ApacheDeployment, codec: HeaderCodec = HeaderCodec.JSON) -> ClientConfig:
-    """Routes are fetched anew every 3 s, so that a young retry topic is found soon."""
+    """Return settings that make a client fetch routes every 3 s, so that it soon finds a new retry topic."""
     return divide_periods(patient(deployment.addrs, codec=codec), 10)
 
 
 class Inbox:
-    """Counts what a listener was given; sends every tenth number back the first time."""
+    """Record of the messages that a listener received; the listener refuses every tenth number once."""
 
     def __init__(self) -> None:
         self.bodies: Counter[str] = Counter()
@@ -200,7 +205,10 @@ class Inbox:
         return len(self.bodies) >= COUNT
 
     def wait(self) -> None:
-        """Return once all messages were received; fail with those that were not."""
+        """Return once all messages have been received.
+
+        On timeout fail with the numbers of the missing messages.
+        """
         try:
             wait_until(self.full, "all messages", START_S)
         except ApacheFailure as failure:
@@ -215,7 +223,7 @@ class Inbox:
 
 
 def numbered(topic: str) -> list[Message]:
-    """Return COUNT messages to be received, and 20 that the subscription leaves out."""
+    """Return COUNT messages that match the consumer's subscription, and 20 messages that do not match."""
     return [
         Message(
             topic=topic,
@@ -242,7 +250,7 @@ def test_our_asyncio_client_works_with_apache(apache_deployment: ApacheDeploymen
         async with aio.Client(quick(apache_deployment)) as client:
             producer = client.producer(sender("our_aio_producer"))
             messages = numbered(topic)
-            # singly at first: the topic is unknown, the broker creates it
+            # Send the first messages one at a time: the topic does not exist, so the broker must create it.
             results = [await producer.send(message) for message in messages[:20]]
             results += await asyncio.gather(*(producer.send(message) for message in messages[20:200]))
             assert {result.status for result in results} == {SendStatus.SEND_OK}
@@ -282,7 +290,7 @@ def test_our_blocking_client_works_with_apache_in_binary(apache_deployment: Apac
 def test_large_bodies_survive_both_ways(
     apache_deployment: ApacheDeployment, apaches: dict[str, Apache]
 ) -> None:
-    """Ours compresses what Java's consumer inflates: bodies above 4 KiB travel as zlib streams."""
+    """Java's consumer decompresses bodies that our producer compressed (zlib, for bodies above 4 KiB)."""
     topic = "OurLarge"
     create_topic(apache_deployment.broker.addr, topic)
     wait_until(lambda: route(apache_deployment.namesrv.addr, topic) is not None, "the topic's route")

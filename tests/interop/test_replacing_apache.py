@@ -1,4 +1,7 @@
-"""docs/operations.md, "Replacing Apache's nameservers one by one", under a broker and clients of Apache's."""
+"""Our nameservers replace Apache's one by one, while an Apache broker and Apache's clients run.
+
+The test follows docs/operations.md, "Replacing Apache's nameservers one by one".
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 NAMESRVS = 3
 
-# the broker looks for nameservers that came back each time this has passed; the default is 3 s
+# The broker retries unreachable nameservers every connectTimeoutMillis (here 1000 ms, by default 3000 ms).
 BROKER = {"autoCreateTopicEnable": "false", "connectTimeoutMillis": "1000"}
 
 
@@ -96,7 +99,10 @@ def await_route(addr: str, topic: str, broker: ApacheBroker) -> None:
 
 
 def register_at(broker: ApacheBroker, addr: str) -> None:
-    """Have the broker register until the nameserver lists it: it leaves out whom it has not yet reached."""
+    """Make the broker register repeatedly until the nameserver lists it.
+
+    One registration is not enough: a broker does not register at a nameserver that it has not yet reached.
+    """
 
     hastened = -math.inf
 
@@ -105,7 +111,7 @@ def register_at(broker: ApacheBroker, addr: str) -> None:
         if has_route(addr, "Moving", broker.addr):
             return True
         if time.monotonic() > hastened + 0.5:
-            # its permission is set to what it is, whereupon it registers
+            # Set the permission to its present value: the broker then registers at once.
             assert ask(broker.addr, 25, body=b"brokerPermission=6")[0] == 0
             hastened = time.monotonic()
         return False

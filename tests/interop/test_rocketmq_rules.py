@@ -1,4 +1,7 @@
-"""Apache's nameserver 5.3.3 follows the rules by which tests/model compares our route table with it."""
+"""Apache's nameserver 5.3.3 follows the rules of tests/model.
+
+Other tests compare our route table with these rules.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,13 @@ pytestmark = pytest.mark.interop
 
 
 class Apaches:
-    """Apache's nameserver, asked over one connection in a sequence: closing it would remove a broker.
+    """Apache's nameserver; all requests of one sequence of steps use the same connection.
+
+    The nameserver removes a broker when the broker's connection closes, so the connection stays open during
+    the sequence.
 
     Args:
-        suffix: Of all names, so that sequences do not meet.
+        suffix: Appended to all names, so that two sequences never use the same name.
     """
 
     def __init__(self, connection: socket.socket, suffix: str) -> None:
@@ -53,7 +59,8 @@ def test_apaches_nameserver_follows_the_rules_of_the_model(apache_5: Apache) -> 
     @settings(max_examples=100, phases=[Phase.generate])
     @given(sequences())
     def run(steps: list[Step]) -> None:
-        # One each: the nameserver closes the connection of a broker that was silent for two minutes.
+        # Open a new connection for each sequence: the nameserver closes the connection of a broker that was
+        # silent for two minutes.
         with socket.create_connection((host, int(port)), 15.0) as connection:
             apaches, rules = Apaches(connection, f"-{next(numbers)}"), RocketMQ()
             for number, step in enumerate(steps):

@@ -58,7 +58,8 @@ accounts:
 """
 
 
-#: By which brokers ask for signatures; 5.3.3 has a module of its own, which reads the accounts once.
+#: Settings that make a broker demand signatures. The broker of 5.3.3 uses a separate module for this, which
+#: reads the accounts only once.
 SIGNED = {
     "4.9.7": {"aclEnable": "true"},
     "5.3.3": {
@@ -77,7 +78,7 @@ SIGNED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secured:
-    """A nameserver of ours, and at it an Apache broker that accepts nothing plain and nothing unsigned.
+    """A nameserver of ours and an Apache broker that accepts only TLS connections and signed requests.
 
     Attributes:
         ca_file: The broker's self-signed certificate.
@@ -89,7 +90,8 @@ class Secured:
     ca_file: str
 
     def settings(self, tls: TlsConfig | None = None) -> ClientConfig:
-        # ours speaks no TLS; the handshake of a JVM that has made none yet takes a while
+        # Our nameserver speaks no TLS here. Use long timeouts, because the first TLS handshake of a JVM is
+        # slow.
         tls = tls or TlsConfig(ca_file=self.ca_file, nameservers=False)
         return divide_periods(patient([self.namesrv.addr], tls=tls), 10.0)
 
@@ -137,7 +139,7 @@ def all_secured(
                 },
                 properties={
                     "tls.server.mode": "enforcing",
-                    "tls.enable": "false",  # towards nameservers; enforcing would switch it on
+                    "tls.enable": "false",  # no TLS to nameservers; enforcing mode would use it
                     "tls.test.mode.enable": "false",
                     "tls.server.keyPath": str(key),
                     "tls.server.certPath": str(certificate),
@@ -171,7 +173,7 @@ def listener(seen: dict[str, int]) -> Callable[[Sequence[ReceivedMessage]], Cons
     def listen(messages: Sequence[ReceivedMessage]) -> ConsumeResult:
         for message in messages:
             if message.body == b"7" and message.reconsume_times == 0:
-                return ConsumeResult.RECONSUME_LATER  # sent back under a signature, too
+                return ConsumeResult.RECONSUME_LATER  # the request for redelivery must be signed, too
             seen[message.body.decode()] = seen.get(message.body.decode(), 0) + 1
         return ConsumeResult.SUCCESS
 
@@ -236,7 +238,8 @@ def test_an_administrators_keys_administer(secured: Secured) -> None:
 def test_a_plain_client_and_one_that_does_not_know_the_authority_are_told_so(secured: Secured) -> None:
     plain = ClientConfig(nameservers=(secured.namesrv.addr,), call_timeout_s=5.0)
     message = Message(topic="Orders", body=b"x")
-    # the broker hangs up on bytes that are no TLS, and the client only knows that they were sent
+    # The broker closes a connection on bytes that are not TLS. The client knows only that it has sent the
+    # request.
     hung_up = pytest.raises(SendOutcomeUnknown, match=f"{secured.broker.addr} was lost: the peer closed it")
     with Client(config=plain, credentials=keys(WRITER)) as client, hung_up:
         client.producer("writers").send(message)

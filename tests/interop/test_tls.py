@@ -1,4 +1,4 @@
-"""TLS between Apache's programs and ours, mutual and in every mode of a server."""
+"""TLS between Apache's programs and ours: with client certificates, and in every TLS mode of a server."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ TLS = TlsConfig(ca_file=AUTHORITY, cert_file=pem("member"), key_file=key("member
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theirs:
-    """Apache's nameserver and broker, which take nothing plain and ask for certificates, and our broker.
+    """Apache's nameserver and broker, which accept only TLS with client certificates, and our broker.
 
-    Their broker also demands signatures.
+    Apache's broker also demands signatures.
     """
 
     release: str
@@ -53,11 +53,11 @@ class Theirs:
 
     @property
     def tools(self) -> str:
-        """The administrator's keys as mqadmin reads them."""
+        """Path of the file from which mqadmin reads the administrator's keys."""
         return str(self.folder / "tools.yml")
 
     def mqadmin(self, *args: str, secured: bool = True) -> AdminResult:
-        """Run our mqadmin at their nameserver; ``secured``: with certificate and keys."""
+        """Run our mqadmin at Apache's nameserver, with a certificate and keys if ``secured`` is True."""
         options = (*MQADMIN, "--acl-file", self.tools) if secured else ()
         return our_mqadmin(*args, *options, namesrvs=[self.namesrv.addr], folder=self.folder)
 
@@ -82,7 +82,7 @@ def start_theirs(apache: Apache, folder: Path, stack: ExitStack) -> Theirs:
     ours.addr = ours.text().partition("listen=")[2].split()[0]
     theirs = Theirs(release=apache.release, folder=folder, namesrv=namesrv, broker=broker, ours=ours)
     broker.wait_for("boot success")
-    # 5.3.3 registers 10 s after its start, or when its permission is set
+    # 5.3.3 registers 10 s after its start, or at once when an administrator sets its permission: set it.
     done = theirs.mqadmin("updateBrokerConfig", "-b", broker.addr, "-k", "brokerPermission", "-v", "6")
     assert done.returncode == 0, done
     wait_until(lambda: routed(namesrv.addr, HALF_TOPIC, broker.addr), "their broker's route", START_S)
@@ -108,7 +108,7 @@ def theirs(all_theirs: dict[str, Theirs], request: pytest.FixtureRequest) -> The
 
 def test_our_broker_registers_at_apaches_enforcing_nameserver(theirs: Theirs) -> None:
     wait_until(lambda: routed(theirs.namesrv.addr, "ours", theirs.ours.addr), "our broker's route", START_S)
-    assert "certificate" not in theirs.ours.log()  # neither refused nor unchecked
+    assert "certificate" not in theirs.ours.log()  # no warning about a certificate
 
 
 def test_our_mqadmin_administers_apaches_secured_cluster(theirs: Theirs) -> None:
@@ -190,12 +190,13 @@ TLS_MODES = ("enforcing", "permissive", "disabled")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ours:
-    """Our nameservers by mode and TLS mode, and our broker, which takes nothing plain.
+    """Our nameservers by mode and TLS mode, and our broker, which accepts only TLS.
 
     Attributes:
-        plain: One more broker of ours, at the nameservers where TLS is off, as it is there.
-        elsewhere: One more nameserver, whose certificate is for another host.
-        brokers: Apache's, by release; they are registered wherever TLS is spoken, and try to elsewhere.
+        plain: A second broker of ours, without TLS, registered at the nameservers without TLS.
+        elsewhere: A further nameserver, whose certificate is for another host.
+        brokers: Apache's brokers by release. They use TLS to all nameservers, so their registrations succeed
+            only at the nameservers that speak TLS.
     """
 
     folder: Path
@@ -228,7 +229,7 @@ def start_ours(apaches: dict[str, Apache], folder: Path, stack: ExitStack) -> Ou
         await_namesrv(namesrv)
     secured = [namesrv.addr for (_, tls_mode), namesrv in namesrvs.items() if tls_mode != "disabled"]
     port = {"tlsMode": "enforcing", "tlsCert": pem("member"), "tlsKey": key("member")}
-    # TLS towards nameservers is not switched on: it follows the mode
+    # Leave out tls.enable: a broker in enforcing mode must use TLS to nameservers even without this setting.
     own = {name: value for name, value in TO_NAMESRV.items() if name != "tls.enable"}
     settings = port | own | {"tlsCa": AUTHORITY, "tlsClientAuth": "require"}
     broker = launch_broker(secured, folder, name="ours", settings=settings)
@@ -325,7 +326,7 @@ def test_java_brokers_register_over_tls_and_are_administered(
 
 @contextmanager
 def one_line_more(server: OurNamesrv | OurBroker, said: str) -> Iterator[None]:
-    """Expect that a server's log says it of a connection once more, and of none twice."""
+    """Expect new lines with the text ``said`` in the server's log, at most one line for each connection."""
 
     def lines() -> list[str]:
         return [line for line in server.log().splitlines() if said in line]
@@ -333,7 +334,8 @@ def one_line_more(server: OurNamesrv | OurBroker, said: str) -> Iterator[None]:
     before = len(lines())
     yield
     wait_until(lambda: len(lines()) > before, said)
-    # A program that tries again may come from a port that it had before; its connection has a new number.
+    # Count connections by their numbers: a program that connects again may use the same port, but not the
+    # number.
     of = [re.search(r"(?:connection|peer)=\S+", line) for line in lines()[before:]]
     assert all(of), lines()
     assert len({each[0] for each in of if each}) == len(of), lines()

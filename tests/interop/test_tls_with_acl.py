@@ -1,4 +1,4 @@
-"""Apache's mqadmin and Java's clients where our servers demand certificates and signatures together."""
+"""Apache's mqadmin and Java's clients at our servers, which demand a certificate and signed requests."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def test_java_with_certificate_and_keys_is_served_where_both_are_demanded(
         assert sent["status SEND_OK"] == str(COUNT), sent
         facts = apache.consume(addrs, "Orders", "readers", COUNT, properties=java_client(), **CLIENT)
         assert facts["distinct"] == str(COUNT), facts
-        # neither a certificate nor a key is enough alone
+        # Our servers refuse a client with a certificate but no access key, and a client with a key but no
+        # certificate.
         sent = apache.produce(addrs, "Orders", 1, properties=java_client())
         assert "No route info of this topic" in sent["error"], sent
         wait_until(lambda: 'accessKey="" reason="No accessKey is configured"' in namesrv.log(), "the line")

@@ -1,4 +1,4 @@
-"""A test session that is killed leaves no program behind."""
+"""A killed test session leaves no program running."""
 
 from __future__ import annotations
 

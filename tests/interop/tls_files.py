@@ -1,6 +1,7 @@
-"""Certificates for both sides, as RocketMQ's JVM properties and as our options name them.
+"""TLS certificates of the tests, as RocketMQ's JVM properties and as options of our programs.
 
-They are those of the members' TLS tests: one authority, ``member`` for 127.0.0.1, and others that do not fit.
+The certificates come from ``tests.tls``: the certificate of the authority, the certificate ``member`` for
+127.0.0.1, and some wrong certificates.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from tests.tls import client_context, key, pem
 from .apache import ask_over
 
 AUTHORITY: Final = str(AUTHORITY_FILE)
-#: No file: the default one of a machine, if there is one, would count.
+#: Name a settings file that does not exist. Otherwise a program would read the default file of this machine.
 _NO_FILE: Final = {"tls.config.file": "/nonexistent/tls.properties", "tls.test.mode.enable": "false"}
 
 
 def java_client(name: str = "member") -> dict[str, str]:
-    """Return JVM properties of a client, or of a broker's own connections, that shows a certificate."""
+    """Return JVM properties of a client that shows a certificate.
+
+    A broker needs the same properties for its own outgoing connections.
+    """
     return {
         **_NO_FILE,
         "tls.enable": "true",
@@ -33,7 +37,7 @@ def java_client(name: str = "member") -> dict[str, str]:
 
 
 def java_server(name: str = "member") -> dict[str, str]:
-    """Return JVM properties of a server that takes nothing plain and nobody without a certificate."""
+    """Return JVM properties of a server that accepts only TLS connections with a client certificate."""
     return {
         **_NO_FILE,
         "tls.server.mode": "enforcing",
@@ -46,15 +50,15 @@ def java_server(name: str = "member") -> dict[str, str]:
 
 
 _SHOWN: Final = ("--tls-cert", pem("member"), "--tls-key", key("member"))
-#: Flags of our servers by their mode; where it is enforcing, clients must show a certificate, too.
+#: Options of our servers by TLS mode; in enforcing mode clients must also show a certificate.
 MODE_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "enforcing": (*_SHOWN, "--tls-mode", "enforcing", "--tls-ca", AUTHORITY, "--tls-client-auth", "require"),
     "permissive": _SHOWN,
     "disabled": (),
 }
-#: Options of our ``mqadmin``.
+#: TLS options of our ``mqadmin``.
 MQADMIN: Final = (*("--tls-ca", AUTHORITY, "--tls-cert", pem("member"), "--tls-key", key("member")),)
-#: Settings of our broker's connections to nameservers.
+#: TLS settings of our broker's connections to nameservers.
 TO_NAMESRV: Final[Mapping[str, str]] = {
     "tls.enable": "true",
     "tls.client.trustCertPath": AUTHORITY,
@@ -64,7 +68,7 @@ TO_NAMESRV: Final[Mapping[str, str]] = {
 
 
 def routed(namesrv: str, topic: str, broker: str) -> bool:
-    """Return whether a nameserver, asked over TLS, routes a topic to the address ``broker``."""
+    """Return True if a nameserver, asked over TLS, routes a topic to the address ``broker``."""
     context = client_context("member")
     host, _, port = namesrv.rpartition(":")
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 15.0) as plain:

@@ -1,8 +1,9 @@
-"""Ends the programs of a test session whose own process was killed, so that no JVM outlives it.
+"""Kills the programs of a test session when the session ends, even if the session was killed.
 
-A process of its own reads "PID CREATED" lines from a pipe whose other end only the test session holds. When
-the session ends, in any way, the pipe closes and what still runs gets SIGKILL. The kernel's own service
-(PR_SET_PDEATHSIG) does not do: it watches the thread that started the child, and ours start from pools.
+A separate process reads "PID CREATED" lines from a pipe; only the test session can write to it. When the
+session ends, the system closes the pipe. The separate process then sends SIGKILL to programs that still run.
+The kernel's PR_SET_PDEATHSIG is no alternative: it kills a child when the thread that started the child ends,
+and the tests start programs in thread pools.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _process: subprocess.Popen[str] | None = None
 
 
 def guard(pid: int) -> None:
-    """Have the running child ``pid`` killed when this process is gone."""
+    """Register the running child ``pid``, which is to be killed when this process has ended."""
     global _process
     try:
         created = psutil.Process(pid).create_time()
@@ -28,7 +29,8 @@ def guard(pid: int) -> None:
         return
     with _lock:
         if _process is None:
-            # its own session: Ctrl-C is for the tests, whose orderly end it must outlive
+            # Start a new session: Ctrl-C in the terminal must not end the watchdog before the tests have
+            # ended.
             _process = subprocess.Popen(
                 [sys.executable, __file__], stdin=subprocess.PIPE, text=True, start_new_session=True
             )
@@ -45,7 +47,10 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def main() -> None:
-    """Collect until the pipe closes, then kill what is still the process that it was."""
+    """Collect lines until the pipe closes, then kill the listed processes that still run.
+
+    Kill a process only if its creation time is the listed one: the system may have reused the PID.
+    """
     guarded = [line.split() for line in sys.stdin]
     for pid, created in guarded:
         with contextlib.suppress(psutil.NoSuchProcess):

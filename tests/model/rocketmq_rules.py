@@ -1,8 +1,8 @@
-"""RocketMQ 5.3.3's rules for route changes as a naive model, and sequences of requests for comparisons.
+"""A simple model of RocketMQ 5.3.3's rules for route changes, and random sequences of requests.
 
-Source of the rules: RouteInfoManager and DefaultRequestProcessor of 5.3.3. A test of the same name in
-``tests/interop`` replays such sequences at Apache's own nameserver. Brokers here do not leave, and none is an
-acting master.
+Source of the rules: RouteInfoManager and DefaultRequestProcessor of 5.3.3. ``test_rocketmq_rules.py`` in
+``tests/interop`` sends such sequences to Apache's own nameserver. In this model brokers never leave, and no
+broker is an acting master.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ DIFFERENCES: Final = frozenset(
         "late-registration",
     }
 )
-"""Rules of ours that :class:`RocketMQ` can follow instead, by the id of their row in the documents."""
+"""Ids of the documented differences between RocketMQ's rules and ours.
+
+For each id the model can follow our rule instead of RocketMQ's.
+"""
 
 TOPICS: Final = ("t1", "t2", "t3")
 CLUSTERS: Final = ("c1", "c2")
-VERSION: Final = 479  # of the requests: RocketMQ 5.3.3
+VERSION: Final = 479  # version number in requests: RocketMQ 5.3.3
 
 
 class Broker(NamedTuple):
@@ -51,7 +54,7 @@ BROKERS: Final = (
     Broker("b", 0, "c2", "10.0.0.3:10911"),
 )
 UNKNOWN: Final = "x"
-"""A broker name that never registers."""
+"""Broker name under which no broker registers."""
 
 
 class Queues(NamedTuple):
@@ -63,7 +66,7 @@ class Queues(NamedTuple):
 
 
 class Register(NamedTuple):
-    """Request 103; with one topic it is an increment."""
+    """Request 103 (register broker); a registration with one topic only is incremental."""
 
     broker: Broker
     version: DataVersion
@@ -71,21 +74,21 @@ class Register(NamedTuple):
 
 
 class SetPerm(NamedTuple):
-    """Request 205 or 327."""
+    """Request 205 (wipe write permission) or 327 (add write permission)."""
 
     code: int
     name: str
 
 
 class PutTopic(NamedTuple):
-    """Request 217."""
+    """Request 217 (register topic): sets the queues of a topic at broker names."""
 
     topic: str
     queues: dict[str, Queues]
 
 
 class DeleteTopic(NamedTuple):
-    """Request 216."""
+    """Request 216 (delete topic)."""
 
     topic: str
     cluster: str | None
@@ -95,11 +98,12 @@ Step: TypeAlias = Register | SetPerm | PutTopic | DeleteTopic
 
 
 class Seen(NamedTuple):
-    """A client's view after a step.
+    """Results that a client sees after a step.
 
     Attributes:
-        topic_count: Number in the answer to 205 and 327.
-        routes: Routes of :data:`TOPICS`: broker names with queues, and with addresses; None is code 17.
+        topic_count: Number of topics in the answer to request 205 or 327.
+        routes: Routes of :data:`TOPICS`: broker names with queues, and broker names with addresses. None
+            stands for code 17 (no such topic).
     """
 
     code: int
@@ -114,7 +118,7 @@ class RocketMQ:
     """The tables of RouteInfoManager 5.3.3, and its rules.
 
     Args:
-        differences: Ids of :data:`DIFFERENCES` in which it follows our rules.
+        differences: Ids of :data:`DIFFERENCES`; for these the model follows our rules.
     """
 
     def __init__(self, differences: Collection[str] = ()) -> None:
@@ -123,12 +127,13 @@ class RocketMQ:
         self.addrs: dict[str, dict[int, str]] = {}
         self.clusters: dict[str, set[str]] = {}
         self.versions: dict[Broker, DataVersion] = {}
-        # Ours only: brokers whose last registration was an increment, names whose permissions were set.
+        # Only our rules need these sets: brokers whose last registration was incremental, and broker names
+        # whose permissions an operator has set.
         self.incomplete: set[Broker] = set()
         self.perms_set: set[str] = set()
 
     def take(self, step: Step) -> Seen:
-        """Follow the rules for one request."""
+        """Apply one request by the rules; return what a client sees afterwards."""
         code, count = int(ResponseCode.SUCCESS), None
         match step:
             case Register():
@@ -277,7 +282,7 @@ def request_of(step: Step, suffix: str = "") -> Request:
 def seen(
     code: int, fields: dict[str, str], routes: Iterable[TopicRouteData | None], suffix: str = ""
 ) -> Seen:
-    """Return a client's view from an answer and the routes after it, without the names' suffix."""
+    """Convert an answer and the routes after it to :class:`Seen`; remove the suffix from all names."""
     count = fields.get("wipeTopicCount", fields.get("addTopicCount"))
     return Seen(
         code,
@@ -299,12 +304,12 @@ def _shown(route: TopicRouteData, suffix: str) -> Route:
 
 
 class Draft(NamedTuple):
-    """A registration whose version depends on those before it.
+    """A registration whose data version is computed from the broker's earlier registrations.
 
     Attributes:
-        version: "same" as the broker's newest; "newer"; "anew", newer with a counter of 1; or "late", an
-            older one.
-        back: How many versions before the newest, if it is late.
+        version: One of "same" (as the broker's newest version), "newer", "anew" (newer, with counter 1) and
+            "late" (older).
+        back: Number of versions before the newest version, if ``version`` is "late"; otherwise 0.
     """
 
     broker: Broker
@@ -321,7 +326,7 @@ _BODIES: Final = [
     for queues in product(_QUEUES, repeat=len(topics))
 ]
 _VERSIONS: Final = (("same", 0), ("newer", 0), ("newer", 0), ("anew", 0), ("late", 1), ("late", 2))
-_SENDERS: Final = (BROKERS[0], *BROKERS)  # most steps are about one of them
+_SENDERS: Final = (BROKERS[0], *BROKERS)  # list the first broker twice: it sends more steps
 
 
 def _drafts(bodies: Iterable[dict[str, Queues]], versions: Iterable[tuple[str, int]]) -> list[Draft]:
@@ -344,12 +349,13 @@ _DELETES: Final = [DeleteTopic(topic, cluster) for topic, cluster in product(TOP
 
 
 def sequences() -> st.SearchStrategy[list[Step]]:
-    """Return requests in the form of brokers and operators, including registrations of older versions."""
+    """Return sequences of requests of brokers and operators, including registrations with older versions."""
     full, increment, perm = st.sampled_from(_FULL), st.sampled_from(_INCREMENTS), st.sampled_from(_PERMS)
     put, delete = st.sampled_from(_PUTS), st.sampled_from(_DELETES)
     everybody: st.SearchStrategy[_Drawn]
     everybody = st.one_of(full, full, full, increment, increment, increment, perm, perm, put, delete)
-    # Use one broker with few topics, so that a defect that needs five certain steps is found, too.
+    # Some defects need five certain steps in a row. With all brokers and topics, random sequences rarely
+    # contain them, so draw a part of the sequences from one broker with few topics.
     few = [step for step in (*_FULL, *_INCREMENTS) if _is_small(step)]
     alone: st.SearchStrategy[_Drawn] = st.one_of(
         *(st.sampled_from(few),) * 3, st.sampled_from([step for step in _PERMS if step.name == "a"])

@@ -1,4 +1,4 @@
-"""The route table against the rules of RocketMQ 5.3.3: each difference is a row of the documents."""
+"""Our route table against the rules of RocketMQ 5.3.3: each difference must have a line in the documents."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ORIGIN: Final = ConnectionId(1)
 
 
 def ids_of_rows() -> list[str]:
-    """Return the ids in the fourth column of the nameserver's table of differences."""
+    """Return the ids of the documented differences: column 4 of the table in the nameserver's page."""
     section = PAGE.read_text().partition(SECTION)[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     cells = [row[3].strip() for row in rows[2:] if len(row) > 3]
@@ -48,13 +48,14 @@ class Ours:
     """A nameserver with one table.
 
     Args:
-        whole: Apply whole registrations, as raft members of the first format do, and no differences.
+        whole: If True, apply each registration as a whole, as raft members of the first format do. If False,
+            apply only the difference from the table.
     """
 
     def __init__(self, *, whole: bool) -> None:
         self.whole = whole
         self.table = RouteTable()
-        self.liveness = Liveness()  # its clock does not move, because no broker's store is restored here
+        self.liveness = Liveness()  # its clock stands still, so it takes no broker for a restored one
 
     def take(self, step: Step) -> Seen:
         answer = self._answer(request_of(step))
@@ -84,7 +85,10 @@ class Ours:
 
 
 def first_difference(steps: list[Step], rules: RocketMQ) -> str | None:
-    """Return the first step whose view differs from the rules', and the difference; None if there is none."""
+    """Return the first step after which our results differ from ``rules``, with both results.
+
+    Return None if all results are equal.
+    """
     short, whole = Ours(whole=False), Ours(whole=True)
     for number, step in enumerate(steps):
         expected, found = rules.take(step), short.take(step)

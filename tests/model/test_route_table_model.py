@@ -1,4 +1,7 @@
-"""RouteTable against a naive model: the documented tables as sets of tuples, rewritten on every command."""
+"""RouteTable against a simple model that holds the documented tables as sets of tuples.
+
+Each command replaces the model's tables.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ from routekeeper.remoting.steps import finish
 from tests.tables import check_table
 
 CLUSTERS = ("c1", "c2")
-#: Limits with room for everything: the table counts hosts' content, and refuses nothing.
+#: Limits so large that no test reaches them: the table counts the content of each host, but refuses nothing.
 LIMITS = (None, *(TableLimits(10**6, 10**6, 10**6, 10**9, host) for host in ("", "10.0.0.1", "10.0.0.2")))
 NAMES = ("a", "b", "c")
 ADDRS = ("h:1", "h:2", "h:3")
@@ -50,7 +53,7 @@ ORDER = "ORDER_TOPIC_CONFIG"
 
 @dataclass
 class Model:
-    """The documented tables, naively.
+    """The documented tables in the simplest form: sets and dicts of tuples.
 
     Attributes:
         listed: (name, broker id, cluster, address).
@@ -159,7 +162,7 @@ class Model:
         return len(self.topics_of(name))
 
     def things(self) -> dict[tuple[str, Any], Any]:
-        """Facts that are bases of commands, each with a value that changes together with the fact."""
+        """Return each fact that a command may depend on, as key -> value; compare values to see changes."""
         found: dict[tuple[str, Any], Any] = {}
         for key, record in self.records.items():
             found["record", key] = record
@@ -181,7 +184,7 @@ class Model:
 
 
 def shape(table: RouteTable) -> Model:
-    """The table's content in the model's words."""
+    """Return the content of a table as a :class:`Model`."""
     view = table.view
     model = Model()
     for name, entry in view.names():
@@ -248,7 +251,10 @@ class RouteTableMachine(RuleBasedStateMachine):
     # -- how a command runs
 
     def run(self, command: Command) -> Applied | NoChange:
-        """Apply a command computed from the present table and check what must hold for any."""
+        """Apply a command that was computed from the present table.
+
+        Check conditions that hold for every command.
+        """
         self.old.append((command, self.table.revision, {}))
         before = self.model.things()
         before_model = copy.deepcopy(self.model)
@@ -379,7 +385,7 @@ class RouteTableMachine(RuleBasedStateMachine):
             limits=LIMITS[(len(body) + broker_id) % len(LIMITS)],
         )
         self.run(command)
-        # Repeating a registration changes nothing.
+        # A repeated registration must change nothing.
         again = RegisterBroker(
             **{f: getattr(command, f) for f in command.__struct_fields__}
             | {
@@ -407,7 +413,7 @@ class RouteTableMachine(RuleBasedStateMachine):
         filters: tuple[str, ...] | None,
         delete_absent: bool,
     ) -> None:
-        """The most frequent command of all: a broker that is listed registers from the same place."""
+        """Register a listed broker again from the same address, as brokers do most of the time."""
         key = self.some_key(data)
         record = self.table.view.record(key)
         assert record is not None
@@ -526,7 +532,10 @@ class RouteTableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.old)
     @rule(data=st.data())
     def late_command(self, data: st.DataObject) -> None:
-        """Apply a command that was decided long ago: it applies only if its bases have not changed."""
+        """Apply a command that was computed earlier to a copy of the table.
+
+        If a fact that the command depends on has changed since, the result must be ``Moved``.
+        """
         command, decided_on, _ = data.draw(st.sampled_from(self.old))
         changed = any(
             self.changed_at.get((base.kind, base.key), 0) > base.revision for base in bases(command)
@@ -546,7 +555,7 @@ class RouteTableMachine(RuleBasedStateMachine):
         check_table(self.table)
 
     def teardown(self) -> None:
-        """Replay the log: equal commands in equal order give equal tables and digests."""
+        """Replay the log: equal commands in the same order must give equal tables and equal digests."""
         again = RouteTable(tombstones_max=8)
         for data in self.log:
             again.apply(decode_command(data))
@@ -555,9 +564,9 @@ class RouteTableMachine(RuleBasedStateMachine):
 
 
 def thing_moved(kind: str, before: Any, after: Any) -> bool:
-    """Return whether a command computed from ``before`` must be decided again."""
+    """Return True if a command that depends on this fact must be computed again after the change."""
     if kind == "name" and before is not None and after is not None:
-        # A permission of a removed topic does not count: a later command cannot undo it by mistake.
+        # A removed topic is no reason: the command cannot overwrite the permission of a topic that is gone.
         return bool(before[0] != after[0] or after[1] - before[1])
     return bool(before != after)
 

@@ -1,4 +1,4 @@
-"""Registrations as differences, compared with whole registrations: the results are equal."""
+"""A registration applied as a difference must have the same result as one applied as a whole."""
 
 from __future__ import annotations
 
@@ -66,7 +66,11 @@ versions = st.builds(DataVersion, state_version=st.sampled_from((0, 0, 0, 1)), c
 
 
 class Pending(NamedTuple):
-    """A registration that was decided and is under way, in both forms, and the state of its decision."""
+    """The two commands that were computed for one registration; the tables have not applied them yet.
+
+    ``whole`` replaces the broker's complete record; ``short`` contains only the differences. ``revision`` and
+    the result of :func:`shown` are those of the table from which ``short`` was computed.
+    """
 
     whole: RegisterBroker
     short: Update
@@ -75,7 +79,7 @@ class Pending(NamedTuple):
 
 
 def shown(table: RouteTable, name: BrokerName) -> Any:
-    """Return the parts of a name that may change, or be lost, without a new revision."""
+    """Return the parts of a broker name's entry that can change or disappear without a new revision."""
     entry = table.view.name(name)
     if entry is None:
         return None
@@ -83,7 +87,7 @@ def shown(table: RouteTable, name: BrokerName) -> Any:
 
 
 class UpdateMachine(RuleBasedStateMachine):
-    """Two tables with one history: ``whole`` gets whole registrations, ``short`` gets differences."""
+    """Two tables with the same history: ``whole`` gets whole registrations, ``short`` only differences."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,11 +112,11 @@ class UpdateMachine(RuleBasedStateMachine):
             **said,
         )
 
-    # -- who is there
+    # -- brokers join
 
     @initialize(body=bodies, acting=st.sampled_from((True, True, False)))
     def begin(self, body: list[TopicQueues], acting: bool) -> None:
-        """A master and a slave of one name."""
+        """Register a master and a slave of one broker name."""
         for broker_id, addr in ((0, ADDRS[0]), (1, ADDRS[1])):
             self.join(CLUSTER, NAMES[0], addr, broker_id, DataVersion(counter=9), body, acting, None)
 
@@ -154,7 +158,7 @@ class UpdateMachine(RuleBasedStateMachine):
     def some_key(self, data: st.DataObject) -> BrokerKey:
         return data.draw(st.sampled_from(sorted(record.broker for record in self.short.view.records())))
 
-    # -- what goes two ways
+    # -- registrations in both forms
 
     @precondition(lambda self: self.short.view.records())
     @rule(
@@ -180,7 +184,10 @@ class UpdateMachine(RuleBasedStateMachine):
         delete_absent: bool,
         between: list[str],
     ) -> None:
-        """A listed broker registers again, mostly with known content, and another change comes between."""
+        """Register a listed broker again, mostly with known content.
+
+        Apply other changes before this registration.
+        """
         key = self.some_key(data)
         record = self.short.view.record(key)
         assert record is not None
@@ -200,7 +207,8 @@ class UpdateMachine(RuleBasedStateMachine):
             delete_absent=delete_absent,
             filter_servers=filters,
         )
-        # This is decided on the present table: an equal version keeps permissions that an operator set.
+        # Compute from the present table: in a registration with an equal version, permissions set by an
+        # operator stay.
         said = finish(self.short.view.with_set_perms(as_it_came(command)))
         command = replace(command, topics=finish(said.topics()))
         short = self.short.shortened(as_it_came(command), delete_absent=delete_absent)
@@ -236,7 +244,7 @@ class UpdateMachine(RuleBasedStateMachine):
         return found
 
     def come_between(self, kind: str, command: RegisterBroker, data: st.DataObject) -> None:
-        """Change a thing near the bases of a registration."""
+        """Change a fact that a computed registration depends on, or a fact that is similar to it."""
         name = command.broker_name
         view = self.short.view
         topics = [queues.topic for queues in command.topics] or list(TOPICS)
@@ -290,7 +298,7 @@ class UpdateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pending)
     @rule(data=st.data())
     def arrive_late(self, data: st.DataObject) -> None:
-        """An older decision reaches its place in the log, perhaps for the second time."""
+        """Apply a registration that was computed earlier, perhaps for the second time."""
         self.arrives(data.draw(st.sampled_from(self.pending)))
 
     def arrives(self, pending: Pending) -> None:
@@ -309,7 +317,7 @@ class UpdateMachine(RuleBasedStateMachine):
         assert not known_before
         assert verdict == self.whole.apply(pending.whole)
 
-    # -- what may come between
+    # -- changes between a decision and its arrival
 
     @precondition(lambda self: self.short.view.records())
     @rule(data=st.data(), reason=st.sampled_from((LeaveReason.LEASE_EXPIRED, LeaveReason.CONNECTION_CLOSED)))
@@ -392,7 +400,7 @@ class UpdateMachine(RuleBasedStateMachine):
         base = self.short.view.base("key", ("ORDER_TOPIC_CONFIG", topic))
         self.run(PutKv(namespace="ORDER_TOPIC_CONFIG", key=topic, value=value, key_revision=base))
 
-    # -- what holds
+    # -- invariants
 
     @invariant()
     def both_are_equal(self) -> None:

@@ -1,4 +1,4 @@
-"""Invariants of the contacts that a process keeps."""
+"""Invariants of a nameserver's data about its contacts with brokers (class Liveness)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from routekeeper.nameserver.liveness import Liveness
 
 
 def check(liveness: Liveness) -> None:
-    """Raise AssertionError if an invariant of :class:`Liveness` is broken."""
+    """Raise AssertionError if ``liveness`` breaks an invariant."""
     contacts, last = liveness._contacts, 0
     unconnected = [broker for broker, contact in contacts.items() if not contact.connected]
     assert list(liveness._unconnected) == unconnected, "unconnected ones are not those"

@@ -1,4 +1,7 @@
-"""Changes by people leave a line; floods of them a bounded number, and what was left out is counted."""
+"""Tests of the audit log: each change that a person makes leaves a line.
+
+In a flood of changes the number of lines is bounded, and the log states how many lines were suppressed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ def deletion(topic: str = "T") -> Request:
 
 @pytest.fixture
 def line_of(caplog: pytest.LogCaptureFixture) -> Callable[[Request, Answer], str]:
-    """Return the line about a request and its answer."""
+    """Return a function that logs a request and its answer as an audit line, and returns this line."""
 
     def line_of(request: Request, answer: Answer) -> str:
         async def main() -> None:

@@ -1,4 +1,4 @@
-"""Log form of commands: round trips, limits, and bytes that must not change."""
+"""Tests of commands as the log holds them: round trips, limits, and bytes that must not change."""
 
 from __future__ import annotations
 
@@ -146,7 +146,8 @@ def test_log_form_is_what_older_logs_hold(command: Command, golden: str) -> None
 
 
 def test_data_version_and_topics_keep_their_place_in_the_log_form() -> None:
-    # Names of another package's attributes stand in the log; a rename there must be noticed here.
+    # The log contains names of attributes of routekeeper.remoting. If a name changed, members could not read
+    # older logs.
     data = encode_command(registration(topics=1))
     for word in (b"state_version\x01", b"timestamp\x02", b"counter\x03", b"\x95\xa2t0\x04\x04\x06\x00"):
         assert word in data
@@ -199,7 +200,7 @@ def test_command_with_many_topics_is_written_and_read_in_steps(
 
 
 def long_form(*fields: object) -> bytes:
-    """Return the log form of an update of many topics with other values of its last fields."""
+    """Return a long update command in the log's form; `fields` replace the values of its last fields."""
     array = msgspec.msgpack.decode(msgspec.msgpack.encode(update(20_000)))
     return bytes((UPDATE_FORMAT, 0)) + msgspec.msgpack.encode([*array[: len(array) - len(fields)], *fields])
 
@@ -348,7 +349,7 @@ ANY_COMMANDS = st.one_of(
 
 @given(command=ANY_COMMANDS)
 def test_what_is_written_is_read_by_every_member_at_any_size(command: Command) -> None:
-    """Both bounds are small here, so that sizes lie on both sides of each."""
+    """Lower both limits, so that some tested commands are below and some are above each limit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commands, "COMMAND_BYTES_MAX", 600)
         patch.setattr(commands, "INFLATED_BYTES_MAX", 2500)

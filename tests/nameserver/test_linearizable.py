@@ -1,7 +1,8 @@
-"""Linearizable reads of three real nameservers, on the wire by a setting and over HTTP by a parameter.
+"""Tests of linearizable reads of three real nameservers.
 
-A route is a register here: request 217 writes its number of read queues, request 105 reads it, by the way
-that every client's route query takes.
+The tests use a topic's route as a register: request 217 writes the topic's number of read queues. Request
+105, which is every client's route query, reads this number. A setting makes requests over RocketMQ's protocol
+linearizable; over HTTP a parameter of the request does so.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(180)
 CONDITION_S = 60.0
 MEMBERS = 3
 ROUNDS = 300
-#: A request is answered within 2.5 s, no matter what happens; the rest is for a busy machine.
+#: Maximum seconds until a read is refused: 2.5 s by contract, and more for a busy machine.
 REFUSED_WITHIN_S = 4.0
 NAME, BROKER_ADDR = "broker-a", "10.0.0.1:10911"
 
 
 @dataclass(kw_only=True)
 class Member:
-    """One nameserver process; the same addresses and data through all its lives."""
+    """One nameserver process; after a restart it has the same addresses and data."""
 
     root: Path
     number: int
@@ -83,7 +84,7 @@ class Member:
                     ),
                     *("--listen", self.listen, "--http", self.http, "-c", str(settings)),
                     *("--data", str(self.root / f"data{self.number}")),
-                    # The leader stays the same during a test, however busy the machine is.
+                    # A long election timeout keeps the leader during a test, even on a busy machine.
                     *("--election-timeout-ms", "1000"),
                 ],
                 stdout=subprocess.PIPE,
@@ -120,7 +121,7 @@ class Member:
             self.signal(signal.SIGCONT)
 
     def get(self, path: str) -> tuple[int, Any]:
-        """Ask over HTTP; status 0 if nobody answers."""
+        """Send a GET request over HTTP; return status and content, or status 0 without an answer."""
         try:
             with urllib.request.urlopen(f"http://{self.http}{path}", timeout=CONDITION_S) as response:
                 text = response.read()
@@ -129,7 +130,7 @@ class Member:
             with error:
                 text = error.read()
                 return error.code, json.loads(text) if text[:1] == b"{" else text
-        except (OSError, http.client.HTTPException):  # it may end in the middle of its answer
+        except (OSError, http.client.HTTPException):  # a test may kill the process during the answer
             return 0, None
 
     def leads(self) -> bool:
@@ -138,7 +139,7 @@ class Member:
 
 
 class Cluster:
-    """Three members, and one broker that is registered at all of them over connections that stay."""
+    """Three members, and one broker that is registered with all members over lasting connections."""
 
     def __init__(self, root: Path) -> None:
         ports = free_addresses(3 * MEMBERS)
@@ -205,7 +206,7 @@ def read_request(topic: str) -> RemotingCommand:
 
 
 def value_of(answer: RemotingCommand) -> int | None:
-    """Return the value of a successful read."""
+    """Return the value that a successful read returned."""
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
         return None
     (queues,) = decode_route(answer.body).queue_datas
@@ -223,27 +224,30 @@ def refused(answer: RemotingCommand) -> bool:
 
 
 def write(client: BlockingClient, member: Member, topic: str, value: int) -> None:
-    """Write until it is acknowledged: an election may come in between."""
+    """Repeat a write until the member acknowledges it, because it refuses writes during an election."""
 
     def acknowledged() -> bool:
         try:
             answer = client.invoke(member.listen, write_request(topic, value), timeout_s=CONDITION_S)
         except RemotingError:
-            return False  # sent over a connection that a refusal had closed
+            return False  # an earlier refusal closed the connection
         return answer.code == ResponseCode.SUCCESS
 
     wait_until(acknowledged, f"{value} is acknowledged at {member.number}")
 
 
 def read(client: BlockingClient, member: Member, topic: str) -> int | None:
-    """Read until it is granted: an election may come in between. What is granted must never be old."""
+    """Repeat a read until the member answers it, because it refuses reads during an election.
+
+    An answered read must never return an old value.
+    """
     answers: list[RemotingCommand] = []
 
     def granted() -> bool:
         try:
             answers.append(client.invoke(member.listen, read_request(topic), timeout_s=CONDITION_S))
         except RemotingError:
-            return False  # sent over a connection that a refusal had closed
+            return False  # an earlier refusal closed the connection
         return not refused(answers[-1])
 
     wait_until(granted, f"a read is granted at {member.number}")
@@ -258,7 +262,7 @@ def test_a_read_at_any_member_sees_what_was_acknowledged_at_another(cluster: Clu
             for reader in (*readers, writer):
                 assert read(client, reader, "T") == value, reader.number
             code, route = readers[0].get("/v1/topics/T/route?consistency=linearizable")
-            while code == 503:  # an election came in between
+            while code == 503:  # during an election
                 code, route = readers[0].get("/v1/topics/T/route?consistency=linearizable")
             assert code == 200
             assert [queues["readQueueNums"] for queues in route["route"]["queueDatas"]] == [value]
@@ -278,7 +282,7 @@ def test_requests_of_one_segment_are_answered_in_order_behind_one_barrier(cluste
         answers = list(answers_of(connection, len(sent)))
     assert [answer.opaque for answer in answers] == [command.opaque for command in sent]
     assert [value_of(answer) for answer in answers] == [7, 8, 7, 7, 8] * 20
-    # One for each segment that TCP made of them.
+    # TCP may split the requests into several segments, and each segment needs its own barrier.
     assert 1 <= figure(reader, "barriers") - before <= 5
 
 
@@ -297,7 +301,7 @@ def test_a_stopped_leader_delays_reads_but_never_makes_them_stale(cluster: Clust
     survivors = [member for member in cluster.members if member is not leader]
     with BlockingClient() as client, BlockingClient() as late:
         write(client, leader, "T", 1)
-        assert read(late, leader, "T") == 1  # the connection is established
+        assert read(late, leader, "T") == 1  # also opens the connection for the later read
         answers: list[RemotingCommand] = []
         with leader.paused():
             begun = time.monotonic()
@@ -308,12 +312,12 @@ def test_a_stopped_leader_delays_reads_but_never_makes_them_stale(cluster: Clust
             write(client, survivors[0], "T", 2)
             for member in survivors:
                 assert read(client, member, "T") == 2
-            # A query that the stopped leader finds when it wakes, beside what its followers sent before.
+            # When the stopped leader resumes, it finds this query beside old messages from its followers.
             reader = threading.Thread(
                 target=lambda: answers.append(late.invoke(leader.listen, read_request("T"), timeout_s=20.0))
             )
             reader.start()
-            time.sleep(0.05)  # it is in the socket's buffer; nothing shows that from outside
+            time.sleep(0.05)  # the query must arrive before the leader resumes; nothing reports this
         reader.join(CONDITION_S)
     (answer,) = answers
     assert refused(answer) or value_of(answer) == 2
@@ -350,7 +354,7 @@ def test_every_read_of_the_table_follows_the_freshness_and_nothing_else_does(clu
     host, _, port = alone.listen.rpartition(":")
     fields = {"topic": "T", "namespace": "n", "key": "k", "cluster": "C"}
     fields |= {"clusterName": "C", "brokerName": NAME}
-    # The route query is the last: the connection is closed after its refusal.
+    # Send the route query last, because the nameserver refuses it and then closes the connection.
     reads = sorted(READS, key=lambda code: code == RequestCode.GET_ROUTEINFO_BY_TOPIC)
     sent = [
         RemotingCommand.request(code, fields).with_opaque(opaque)
@@ -365,7 +369,8 @@ def test_every_read_of_the_table_follows_the_freshness_and_nothing_else_does(clu
         begun = time.monotonic()
         over_http = pool.map(lambda path: alone.get(path)[0], [*linearizable, *local])
         with socket.create_connection((host, int(port)), timeout=CONDITION_S) as connection:
-            # The last one would wait behind the route query: it has a connection of its own.
+            # Send the configuration query over another connection: here it would come after the refused route
+            # query.
             connection.sendall(b"".join(command.encode() for command in sent[:-1]))
             refusals = list(answers_of(connection, len(reads)))
         with socket.create_connection((host, int(port)), timeout=CONDITION_S) as connection:
@@ -378,7 +383,7 @@ def test_every_read_of_the_table_follows_the_freshness_and_nothing_else_does(clu
 
 
 class Recorder:
-    """Callers, each in a thread of its own, and the history of their calls."""
+    """Runs callers in separate threads, and records the history of their calls."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -437,7 +442,7 @@ def test_a_concurrent_history_with_killed_leaders_is_linearizable(cluster: Clust
                 caller=f"write at {member.number}",
             )
         )
-        time.sleep(random.uniform(0, 0.01))  # so that histories stay small enough to be decided
+        time.sleep(random.uniform(0, 0.01))  # fewer calls, so that the checker ends soon
 
     def read(client: BlockingClient, to: Recorder) -> None:
         topic, member = random.choice(topics), random.choice(cluster.members)

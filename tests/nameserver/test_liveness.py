@@ -1,4 +1,4 @@
-"""Connections, leases and the clock of one process."""
+"""Tests of Liveness: connections of brokers, leases and the clock of one process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def at_revision(revision: int | None):  # type: ignore[no-untyped-def]
 
 
 def run(liveness: Liveness, seconds: float, *, start: float = 1000.0) -> float:
-    """Let the timer run for so many seconds; returns its last reading."""
+    """Advance the clock by `seconds` in steps of 0.25 s; return the last reading of the timer."""
     now = start
     liveness.advance(now)
     while now < start + seconds:
@@ -148,7 +148,7 @@ def test_record_that_a_former_process_left_goes_with_its_older_connection(*, end
     liveness.registering(A, ONE)
     liveness.registering(A, TWO)
     liveness.closed(TWO, by_us=False, revision_of=at_revision(7))
-    liveness.registering(A, ONE)  # sent before the former process was killed, and late
+    liveness.registering(A, ONE)  # delayed; the former process sent it
     if ends_first:
         assert liveness.closed(ONE, by_us=False, revision_of=at_revision(None)) == ()
         liveness.registered(A, ONE, revision=9)
@@ -325,7 +325,7 @@ def test_forgotten_broker_starts_anew_over_any_open_connection() -> None:
 
 
 def known(liveness: Liveness) -> list[BrokerKey]:
-    """Return the brokers that Liveness remembers, the one whose last change is oldest first."""
+    """Return the brokers that Liveness knows, in the order of their latest change, oldest first."""
     return [broker for broker, _ in reversed(liveness.changes_since(0))]
 
 
@@ -339,7 +339,7 @@ def test_what_is_remembered_of_brokers_that_went_is_bounded(monkeypatch: pytest.
     liveness.closed(TWO, by_us=False, revision_of=at_revision(7))
     check(liveness)
     assert known(liveness) == [A, *keys[2:]]
-    liveness.heard(B, THREE)  # without a connection, too
+    liveness.heard(B, THREE)  # a broker without a connection also counts
     check(liveness)
     assert known(liveness) == [A, *keys[3:], B]
     liveness.forget(B)
@@ -350,7 +350,7 @@ def test_what_is_remembered_of_brokers_that_went_is_bounded(monkeypatch: pytest.
 
 
 class LivenessMachine(RuleBasedStateMachine):
-    """Any order of events keeps the invariants, and the owner agrees with a naive model."""
+    """Events in any order: invariants must hold, and each broker's connection is that of a simple model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -418,7 +418,8 @@ LivenessMachine.TestCase.settings = settings(max_examples=60, stateful_step_coun
 TestLivenessMachine = pytest.mark.slow(LivenessMachine.TestCase)
 
 
-# -- late copies of registrations: (seconds since the last one, connection, version) and whether it is late
+# Late copies. Each case has a list of registrations: (seconds since the previous registration, connection,
+# version). It also has True if the last registration of the list is a late copy.
 
 
 @pytest.mark.parametrize(
@@ -451,15 +452,15 @@ def test_a_registration_is_a_late_copy_if_its_version_is_contained_in_the_listed
         ([(0, ONE, OLD), (5, ONE, OLD)], False),
         ([(0, ONE, OLD), (4.75, ONE, OLD)], True),
         ([(0, ONE, OLD), (2, ONE, OLD), (2, ONE, OLD), (2, ONE, OLD)], False),
-        ([(0, ONE, OLD), (30, TWO, OLD)], False),  # each over the youngest connection of its time
+        ([(0, ONE, OLD), (30, TWO, OLD)], False),  # each one comes over the connection that was newest then
         ([(0, ONE, OLD), (10, TWO, LISTED), (30, ONE, OLD)], True),
         ([(0, ONE, OLD), (10, ONE, LISTED), (30, ONE, OLD)], True),
         ([(0, ONE, OLD), (10, ONE, LISTED), (30, ONE, OLD), (30, ONE, OLD)], False),
         ([(0, TWO, OLD), (30, ONE, OLD)], True),
         ([(0, TWO, OLD), (30, ONE, OLD), (1, TWO, OLD)], False),
         ([(0, TWO, LISTED), (0, ONE, OLD), (30, TWO, OLD)], True),
-        ([(0, ONE, OLD), (10, ONE, DataVersion(counter=1)), (10, ONE, OLD)], True),  # another one in between
-        ([(0, ONE, OLD), (10, ONE, DataVersion(counter=9)), (10, ONE, OLD)], True),  # a newer one
+        ([(0, ONE, OLD), (10, ONE, DataVersion(counter=1)), (10, ONE, OLD)], True),  # another version between
+        ([(0, ONE, OLD), (10, ONE, DataVersion(counter=9)), (10, ONE, OLD)], True),  # a newer version between
     ],
 )
 def test_a_broker_that_repeats_an_older_version_has_gone_back(

@@ -1,4 +1,7 @@
-"""Files of a nameserver that are none, or far too large: it ends with one line that names them."""
+"""Tests of files that are not regular or far too large: the nameserver names the file and ends.
+
+It prints only one line.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def limit_memory() -> None:
 
 
 def one_line_of(*arguments: str) -> str:
-    """Return the line with which a nameserver ends, with exit code 2."""
+    """Return the one line that a nameserver prints before it ends with exit code 2."""
     listen = () if "-c" in arguments else ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
     command = [sys.executable, "-m", "routekeeper.nameserver", *listen, *arguments]
     ended = subprocess.run(
@@ -55,7 +58,7 @@ def test_a_fifo_in_a_data_directory_is_refused(tmp_path: Path, name: str) -> Non
 
 @pytest.fixture(scope="module")
 def raft_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """The data directory of a member that has been up, and its address."""
+    """Return the address and the data directory of a member that has run before."""
     (address,) = free_addresses(1)
     data = tmp_path_factory.mktemp("raft") / "data"
     command = [

@@ -1,4 +1,7 @@
-"""Permissions that requests 205 and 327 set, under a broker that goes on registering; in both modes."""
+"""Tests of permissions that an operator set by requests 205 and 327 while the broker goes on registering.
+
+They run in both modes.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ DEADLINE_S: Final = 30.0
 
 
 class Nameserver:
-    """One nameserver as a process, and the connection of a broker and an operator to it."""
+    """One nameserver process, and one connection to it for the broker and the operator."""
 
     def __init__(self, folder: Path, mode: str) -> None:
         peers = free_addresses(1)
@@ -68,7 +71,7 @@ class Nameserver:
         return answer
 
     def register(self, broker: str, counter: int, **topics: int) -> None:
-        """Register topics with these permissions; one topic alone is an increment."""
+        """Register topics, each with its permission; a registration with a single topic is an increment."""
         configs = tuple(
             TopicConfig(topic_name=f"{broker}-{name}", perm=perm) for name, perm in topics.items()
         )
@@ -76,7 +79,7 @@ class Nameserver:
         assert self.client.invoke(self.addr, request).code == 0
 
     def perms(self, broker: str, *topics: str) -> list[int]:
-        """Return the permissions that clients see."""
+        """Return the permissions that clients see for these topics."""
         found = []
         for topic in topics:
             route = decode_route(
@@ -98,7 +101,7 @@ def ready(http: str) -> bool:
 def nameserver(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Nameserver]:
-    """One nameserver for all tests, each of which has a broker of its own."""
+    """Yield one nameserver of each mode for all tests; each test uses its own broker."""
     running = Nameserver(tmp_path_factory.mktemp(request.param), request.param)
     try:
         yield running
@@ -122,7 +125,8 @@ def test_permission_that_an_operator_set_survives_an_increment_and_the_report_af
     assert nameserver.perms(broker, "T1", "T2") == [set_to, set_to]
     nameserver.register(broker, 2, T3=said)
     nameserver.register(broker, 2, T1=said, T2=said, T3=said)
-    # RocketMQ 5.3.3 shows the same after these requests: T3 came after the change.
+    # RocketMQ 5.3.3 shows the same: T3 was registered after the operator's change, so T3 has the broker's
+    # value.
     assert nameserver.perms(broker, "T1", "T2", "T3") == [set_to, set_to, said]
 
 

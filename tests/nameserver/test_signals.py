@@ -1,4 +1,4 @@
-"""Signals that end a nameserver: the first one in order, a repeat of it within a second, a later one."""
+"""Tests of signals that end a nameserver: the first signal, a repeat within a second, and a later signal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ATTEMPTS = 5
 
 
 class Busy:
-    """A nameserver with a request in flight for 2.5 s: a change that waits for a leader."""
+    """A nameserver that is busy for 2.5 s, because it works on one change, which waits for a leader."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self.process = process
@@ -73,7 +73,7 @@ def busy(tmp_path: Path) -> Iterator[Busy]:
         try:
             with socket.create_connection((host, int(port)), timeout=CONDITION_S) as client:
                 client.sendall(change.encode() + question.encode())
-                assert client.recv(1)  # the question is answered, so the change has arrived and waits
+                assert client.recv(1)  # answers the second request: the change before it has arrived
                 yield Busy(process, log)
         finally:
             process.kill()
@@ -86,7 +86,7 @@ def busy(tmp_path: Path) -> Iterator[Busy]:
 def test_a_repeat_of_the_signal_within_a_second_changes_nothing(
     tmp_path: Path, second: signal.Signals
 ) -> None:
-    """Supervisors signal the process and its group."""
+    """Supervisors signal a process and also its process group, so the same signal can arrive twice."""
     for attempt in range(ATTEMPTS):
         folder = tmp_path / str(attempt)
         folder.mkdir()
@@ -97,7 +97,7 @@ def test_a_repeat_of_the_signal_within_a_second_changes_nothing(
             server.process.send_signal(second)
             code = server.process.wait(CONDITION_S)
             if code == 0 or time.monotonic() - begun < 1.0:
-                break  # else the machine held one of us up, and the second may have come a second later
+                break  # else the machine was slow, and 1 s may have passed: try again
     assert code == 0
     assert "exiting at once" not in server.log.read_text()
 
@@ -107,9 +107,9 @@ def test_a_second_signal_after_more_than_a_second_ends_it_at_once(tmp_path: Path
     with busy(tmp_path) as server:
         server.process.send_signal(signal.SIGTERM)
         server.wait_for_log("stopping signal=SIGTERM")
-        # So that it has not ended by then, however slow this machine is.
+        # Stop the process, so that it cannot end before the second signal, even on a slow machine.
         server.process.send_signal(signal.SIGSTOP)
-        time.sleep(1.1)  # the length is what is tested
+        time.sleep(1.1)  # the second signal must come more than 1 s after the first
         server.process.send_signal(signal.SIGINT)
         server.process.send_signal(signal.SIGCONT)
         assert server.process.wait(CONDITION_S) == 128 + signal.SIGINT

@@ -1,4 +1,4 @@
-"""Brokers that registered and that no table lists: a process remembers a bounded number of them."""
+"""Tests of brokers that registered but are in no table: a process remembers a bounded number of them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_forgotten_name_that_registers_again_is_known_again(monkeypatch: pytes
     first, second = names(2)
     liveness.registering(first, ONE)
     liveness.registering(second, ONE)
-    liveness.registered(first, ONE, revision=4)  # the earlier proposal is applied nevertheless
+    liveness.registered(first, ONE, revision=4)  # the earlier proposal is applied later
     liveness.registering(first, ONE)
     check(liveness)
     assert connected(liveness) == {first, second}
@@ -57,7 +57,7 @@ def test_a_forgotten_name_that_registers_again_is_known_again(monkeypatch: pytes
 def test_names_whose_records_are_gone_count_as_names_without_a_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A stranger registers names and takes them away again, one after the other."""
+    """A stranger registers and unregisters many names, one after the other."""
     monkeypatch.setattr(liveness_module, "SPARE_MAX", 3)
     liveness = Liveness()
     keys = names(6)
@@ -83,14 +83,14 @@ def test_names_of_many_connections_are_bounded_together(monkeypatch: pytest.Monk
 def test_older_connections_of_brokers_with_a_record_are_bounded_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A stranger registers what is listed over each of its connections."""
+    """A stranger registers a broker of the table over each of many connections."""
     monkeypatch.setattr(liveness_module, "SPARE_MAX", 3)
     liveness = Liveness()
     for number in range(1, 10):
         liveness.registering(A, ConnectionId(number))
         liveness.registered(A, ConnectionId(number), revision=number)
         check(liveness)
-    for number in range(1, 4):  # over an older one, too
+    for number in range(1, 4):  # again over the oldest connections
         liveness.registering(A, ConnectionId(number))
         liveness.registered(A, ConnectionId(number), revision=number + 9)
         check(liveness)

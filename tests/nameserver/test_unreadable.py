@@ -1,6 +1,7 @@
-"""Bytes that are no text, or nested without end, are refused by anyone who reads them, in its own words.
+"""Tests of bytes that are no valid text or are nested too deeply: each decoder must raise its own error.
 
-msgspec raises neither as an error of its own; a stranger's first frame can hold both.
+For such bytes, msgspec raises other exceptions than its own error class. A stranger can send such bytes in
+its first frame.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ def _hello(frame: bytes) -> object:
 
 
 def _longer(value: bytes) -> bytes:
-    """Return a short array with one element more, which a reader skips: a later version may add it."""
+    """Return a short array with one more element, which is nested too deeply.
+
+    Readers skip unknown elements, because a later version may add some.
+    """
     return bytes((value[0] + 1,)) + value[1:] + _DEEP
 
 

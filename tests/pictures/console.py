@@ -1,6 +1,7 @@
-"""Pictures of the console for README and docs: ``python -m tests.pictures.console``, by ``make pictures``.
+"""Pictures of the console for README and docs: ``python -m tests.pictures.console`` (``make pictures``).
 
-Real nameservers that have drifted apart, real registrations, and the page as a headless Chromium shows it.
+The pictures show the page in a headless Chromium. The nameservers are real processes, and they hold different
+routes.
 """
 
 from __future__ import annotations
@@ -23,20 +24,23 @@ from tests.waiting import WITHIN_S
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "docs" / "console"
 WIDTHS: Final = (360, 768, 1280, 1920)
-#: Name of a picture, address, and the text that shows that the page is whole.
+#: Name of each picture, address of its page, and a text that the page shows once it is complete.
 PAGES: Final = (
     ("cluster", "#/", "of 8 brokers are not the same"),
     ("topics", "#/topics?contains=order", "orders-created"),
     ("topic", "#/topics/orders-created", "The routes are not the same"),
     ("history", "#/history", "the broker's connection closed"),
 )
-#: Width of a picture in the documents.
+#: Width of the pictures in the documents, in pixels.
 SHOWN: Final = 1280
 
 
 @contextlib.contextmanager
 def drifted(folder: Path) -> Iterator[Server]:
-    """Run three nameservers: the second lacks a broker, the third has an older copy of another one."""
+    """Run three nameservers with different routes.
+
+    The second one lacks a broker, and the third one has an older registration of another broker.
+    """
     https = free_addresses(3)
     found = [
         Server(folder / str(number), "--console-peers", ",".join(https), http=http)
@@ -68,7 +72,10 @@ def drifted(folder: Path) -> Iterator[Server]:
 
 
 def take(folder: Path, widths: tuple[int, ...], schemes: tuple[bool, ...]) -> None:
-    """Write a picture of each page for each width and scheme; those for documents have short names."""
+    """Write a picture of each page, for each width and each color scheme (False: light, True: dark).
+
+    The file names of pictures for the documents contain neither width nor scheme.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as data, drifted(Path(data)) as server, chromium() as opened:
         for width in widths:

@@ -1,11 +1,14 @@
 """Time to the console's first screen at 100,000 topics and 300 brokers.
 
-``python -m tests.pictures.first_screen`` prints the time in ms of each answer of the first screen, and the
-time from the browser's navigation to its first rows and to all of them; each is the median of nine. Before
-them it prints the time that the browser needs to show a page of two letters, without style or script.
+``python -m tests.pictures.first_screen`` prints medians of nine measurements, in ms:
 
-A new window of Chromium loads 400 files of its own, for the list below its address bar, for about a second.
-People open the console in a browser that runs: each measurement begins when the browser has nothing to do.
+- the time of each answer that the first screen needs,
+- the time that the browser needs to show a page of two letters, without style or script,
+- the time from the browser's navigation to the first rows, and to all rows.
+
+A new window of Chromium needs about a second to load 400 files of its own, for the list below its address
+bar. People open the console in a browser that is already running. Therefore each measurement begins when the
+browser is idle.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ PATHS: Final = (
     "/v1/topics?contains=orders-0&limit=100",
     "/v1/console/topics/orders-000007",
 )
-#: Times in ms after navigation at which the first rows and the last one were there, as the page saw it.
+#: Script that returns two times in ms after navigation: when the page had its first row, and when it had all.
 _SHOWN: Final = """() => new Promise((resolve) => {
   let begun = 0;
   const look = () => {
@@ -47,13 +50,13 @@ _SHOWN: Final = """() => new Promise((resolve) => {
   look();
 })"""
 _EMPTY: Final = "() => new Promise((resolve) => requestAnimationFrame(() => resolve(performance.now())))"
-#: The browser is idle if all processes use less than IDLE_S of processor time in an interval of LOOK_S.
+#: The browser is idle if all its processes together use less than IDLE_S of processor time within LOOK_S.
 LOOK_S: Final = 0.3
 IDLE_S: Final = 0.015
 
 
 def await_idle() -> None:
-    """Wait until this program's processes, the browser's among them, have nothing more to do."""
+    """Wait until the programs that this process started, the browser among them, are idle."""
 
     def is_idle() -> bool:
         before = _used_s()
@@ -64,7 +67,7 @@ def await_idle() -> None:
 
 
 def _used_s() -> float:
-    """Return the processor time in s of all processes that this one has started."""
+    """Return the processor time in seconds of all processes that this process has started."""
     used_s = 0.0
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):

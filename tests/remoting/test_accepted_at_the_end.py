@@ -1,4 +1,4 @@
-"""A connection that is accepted in the moment in which its server closes is closed with it."""
+"""Tests of a connection that arrives while its server closes: the server must close this connection, too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from routekeeper.remoting.http.listener import HttpConnections
 from routekeeper.remoting.transport import split_address
 from routekeeper.remoting.transport.server import RemotingServer
 
-#: Turns of the loop between a connection's arrival and the server's end.
+#: Rounds of the event loop between the arrival of a connection and the close of the server.
 TURNS = range(5)
 Serving = Callable[[], AbstractAsyncContextManager[str]]
 
@@ -56,7 +56,7 @@ def test_no_connection_outlives_the_close_of_its_server(run: Callable[[Any], Any
                 await asyncio.sleep(0)
         return peer
 
-    gc.disable()  # the collector would close forgotten connections
+    gc.disable()  # the garbage collector would close forgotten connections and hide the defect
     try:
         for turns in TURNS:
             with run(main(turns)) as peer:
@@ -64,7 +64,7 @@ def test_no_connection_outlives_the_close_of_its_server(run: Callable[[Any], Any
                 try:
                     assert peer.recv(1) == b"", turns
                 except ConnectionResetError:
-                    pass  # closed, too: it was never accepted
+                    pass  # closed before the server accepted it
     finally:
         gc.enable()
         gc.collect()

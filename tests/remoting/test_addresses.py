@@ -1,4 +1,4 @@
-"""Addresses as text."""
+"""Tests of addresses written as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds of names, addresses and numbers on the wire."""
+"""Tests of the limits on names, addresses and numbers in requests and bodies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ADDRESSES = {"brokerAddr", "haServerAddr"}
 
 
 def arguments() -> list[tuple[type[Fields], str, str]]:
-    """Return each class with each argument of it that is a name, and the text for people."""
+    """Return (class, argument, test id) for each argument of a request that is a name or an address."""
     return [
         (kind, declared.encode_name, f"{kind.__name__}.{declared.encode_name}")
         for _, kind in inspect.getmembers(module, inspect.isclass)

@@ -1,4 +1,4 @@
-"""Typed arguments."""
+"""Tests of the typed arguments of requests."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_what_only_msgspec_takes_of_a_registration_is_not_taken(name: str, spelt
 
 
 def test_usual_registration_is_read_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Java's brokers and ours write it."""
+    """The fast reader must accept registrations in the form that Java brokers and our brokers use."""
     monkeypatch.setattr(RegisterBrokerFields, "parse_slowly", None)
     fields = RegisterBrokerFields(
         broker_name="b",

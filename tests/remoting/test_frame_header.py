@@ -1,4 +1,4 @@
-"""Frames and headers: whole, byte by byte, trailing, truncated, above each limit."""
+"""Tests of frames and headers: whole, byte by byte, with extra bytes, truncated, and above each limit."""
 
 from __future__ import annotations
 
@@ -215,9 +215,9 @@ odd_headers = st.dictionaries(
 
 
 def read_alike(data: bytes) -> bool:
-    """Return whether the fast path reads a JSON header.
+    """Return True if the fast path accepts a JSON header.
 
-    Fail if it reads it differently from the full parser.
+    Fail if its result differs from that of the full parser.
     """
     try:
         plain = read_plain(data)

@@ -1,4 +1,4 @@
-"""Frames recorded from Apache RocketMQ's own processes decode, and encode to the same bytes again."""
+"""Tests with frames recorded from RocketMQ's processes: decoded and encoded again, they are unchanged."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_frames_encode_to_the_recorded_bytes_again(path: Path) -> None:
         frame = split(data)
         header = decode_header(frame.header, frame.codec)
         again = encode_header(header, frame.codec)
-        if label.endswith("request of probe"):  # written by hand, not by Apache: only its meaning counts
+        if label.endswith("request of probe"):  # written by hand: only compare the decoded content
             assert decode_header(again, frame.codec) == header, label
             continue
         assert encode_frame(again, frame.body, codec=frame.codec) == data, label

@@ -1,4 +1,4 @@
-"""Handshakes that wait for their peers: which are dropped when there are too many."""
+"""Tests of handshakes in progress: if there are too many, the server drops some of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from routekeeper.remoting.transport.handshakes import Handshakes
 
 
 def handshakes(*, count_max: int, host_max: int) -> Handshakes[str]:
-    """Return handshakes whose names begin with their host."""
+    """Return a store of handshakes with names like "a1": the first letter of a name is the host."""
     return Handshakes(host=lambda name: name[0], count_max=count_max, host_max=host_max)
 
 

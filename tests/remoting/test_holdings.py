@@ -1,4 +1,4 @@
-"""The choice of connections to cut off when all together hold too much."""
+"""Tests of the choice of connections that a server closes when all together hold too many bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from routekeeper.remoting.transport.holdings import Holdings
 
 
 def held(*sizes: tuple[str, int], bytes_max: int = 1000) -> Holdings[str]:
-    """Make holdings of holders named "host/number"."""
+    """Return holdings of connections with names of the form "host/number", and their sizes in bytes."""
     holdings: Holdings[str] = Holdings(bytes_max=bytes_max, host=lambda holder: holder.partition("/")[0])
     for holder, size in sizes:
         holdings.set(holder, size)
@@ -26,7 +26,7 @@ def test_nobody_goes_while_the_sum_stays_within_the_bound() -> None:
 
 
 def test_the_largest_of_the_address_that_holds_most_goes_first() -> None:
-    """One large holder elsewhere, an innocent one, is smaller than many of one address."""
+    """The largest single connection stays: many smaller connections of one host hold more together."""
     holdings = held(("innocent/1", 300), *((f"many/{n}", 100 + 3 * n % 7) for n in range(7)))
     assert holdings.exceeded
     assert holdings.largest() == ["many/2", "many/4"]

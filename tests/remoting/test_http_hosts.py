@@ -1,4 +1,7 @@
-"""Which names a request may carry: pages of other sites cannot read a loopback port."""
+"""Tests of the host names that a server accepts in a request.
+
+The pages of other sites must not read from a port on loopback.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server's decisions on a peer's bytes, without a socket."""
+"""Tests of a server's decisions about the bytes of a peer, without a socket."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def frame(code: int, opaque: int) -> bytes:
 
 
 class Fast:
-    """Answers each frame of :data:`KNOWN` with three pieces, or lets it wait for ``number``."""
+    """A fast path that answers each frame of :data:`KNOWN` in three parts.
+
+    While ``number`` is not 0, the fast path answers nothing and says that requests must wait.
+    """
 
     def __init__(self) -> None:
         self.number = 0
@@ -55,7 +58,7 @@ def inbox(fast: Fast | None = None, *, frame_size_max: int = 1 << 20) -> tuple[I
 
 
 def drained(box: Inbox) -> list[int | Stop]:
-    """Ask until there is nothing to look at; return the opaques, and what else was said."""
+    """Take all requests; return their opaques, and other results (``Stop``) unchanged."""
     found: list[int | Stop] = []
     while (one := box.next([])) is not None:
         found.append(one if isinstance(one, Stop) else one.opaque)
@@ -79,7 +82,7 @@ def test_requests_come_out_in_order_however_bytes_arrive_and_whenever_one_stops(
     for cut, stops in itertools.zip_longest(cuts, lazy[: len(cuts)], fillvalue=2):
         piece, position = stream[position : position + cut], position + cut
         box.receive(piece)
-        for _ in range(stops):  # a driver that asks too little finds the rest there later
+        for _ in range(stops):  # requests that are still in the buffer must be found later
             one = box.next([])
             if one is None:
                 break

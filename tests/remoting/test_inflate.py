@@ -1,4 +1,4 @@
-"""Compressed bodies: what each method gives back, and what it refuses without building it up."""
+"""Tests of compressed bodies: the results of each method, and refusal of a huge body before decompression."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METHODS = [pytest.param(0, id="zlib of 4.9"), pytest.param(ZLIB, id="zlib"), LZ4
 
 
 def zstd_unsized(body: bytes) -> bytes:
-    """As Java's ZstdOutputStream writes it: the header does not say how much there is."""
+    """Compress as Java's ZstdOutputStream does: the zstd header does not contain the size of the content."""
     return zstandard.ZstdCompressor(write_content_size=False).compress(body)
 
 

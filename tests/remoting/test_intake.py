@@ -1,4 +1,4 @@
-"""Places to read large frames, and the connections that wait for them: without sockets."""
+"""Tests, without sockets, of the limit on large frames that a server reads at the same time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from routekeeper.remoting.transport.intake import Intake
 
 
 def intake(bytes_max: int = 100) -> Intake[str]:
-    """Make an intake whose connections are called HOST/NUMBER."""
+    """Return an intake for connections with names of the form "host/number"."""
     return Intake(bytes_max=bytes_max, host=lambda peer: peer.partition("/")[0])
 
 

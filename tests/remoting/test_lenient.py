@@ -1,4 +1,4 @@
-"""The tolerant JSON reader."""
+"""Tests of the JSON reader that also accepts fastjson's forms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from routekeeper.remoting.errors import RemoteProtocolError
 from routekeeper.remoting.lenient import ANSWER, DEPTH_MAX, REQUEST, Limits, canonical, loads
 from tests.cost import least_cpu_s
 
-# Strings that look like what is looked for outside of strings, too.
+# These texts contain the characters that have a meaning in JSON outside of strings.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text('{}[],:"\\\\10 ', max_size=8)
 keys = texts | st.integers(0, 2**40).map(str)
 values = st.recursive(
@@ -29,7 +29,7 @@ queue_keys = st.fixed_dictionaries({"topic": texts, "brokerName": texts, "queueI
 
 
 def as_fastjson(value: Any, draw: Any) -> str:
-    """Write a value as fastjson does: number keys bare, and blanks where anybody may write them."""
+    """Write a value as fastjson does: number keys without quotes, and spaces at places that JSON permits."""
     blank: str = draw(st.sampled_from(["", " ", "\t\r\n "]))
     if isinstance(value, dict):
         parts = []
@@ -183,7 +183,7 @@ def test_each_limit_holds(fits: bytes, exceeds: bytes, said: str) -> None:
 
 
 def peak_of(call: Callable[[], object]) -> int:
-    """Return the most bytes that a call had allocated at a time."""
+    """Return the largest number of bytes that were allocated at the same time during a call."""
     tracemalloc.start()
     try:
         call()
@@ -194,7 +194,8 @@ def peak_of(call: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("limits", [REQUEST, ANSWER], ids=["request", "answer"])
 def test_raw_object_keys_in_raw_object_keys_cost_what_they_weigh(limits: Limits) -> None:
-    # Escaped anew at every level, these 109 bytes became 134 MB, and eight more levels ended the process.
+    # A wrong reader escaped keys again at each level: from these 105 bytes it made 134 MB, and from eight
+    # more levels so much that the process ended.
     levels = 26
     text = b"{" * levels + b"1:1" + b"}:1" * (levels - 1) + b"}"
     assert len(text) == 105

@@ -1,4 +1,7 @@
-"""A name to listen on, or to advertise, that no resolver answers about: the start ends with one line."""
+"""Tests of a listen address or advertised address whose name no resolver answers for: the start fails.
+
+The program prints one line.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ import pytest
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
-#: A server whose resolver is silent about names below ``.example``, and which gives a name half a second.
+#: Program that starts a server with a resolver that never answers for names below ``.example``. The server
+#: waits half a second for an answer.
 PROGRAM = """
 import runpy, socket, sys, time
 from routekeeper.remoting.transport import lookups

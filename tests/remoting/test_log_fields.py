@@ -1,4 +1,4 @@
-"""Lines in JSON carry their values as fields, by their names, with anything that a stranger put into them."""
+"""Tests of log lines in JSON: a line holds values as named fields, even if a stranger chose the values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One flag for the level and one for the form of the log in both servers; the level changes at run time."""
+"""Tests of the options for level and format of the log, in both servers; the level can change at run time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-#: Program and the request that changes its settings.
+#: Program, and code of the request by which its settings change.
 SERVERS = [pytest.param("nameserver", 318, id="mqnamesrv"), pytest.param("broker", 25, id="mqbroker")]
 
 
@@ -88,7 +88,7 @@ def test_level_changes_at_run_time_and_is_kept(program: str, code: int, start: S
         assert "logLevel=LOUD" in (refused.remark or "")
         assert "DEBUG, INFO, WARNING, ERROR" in (refused.remark or "")
         assert server.change(code, logLevel="debug").code == 0
-        with BlockingClient() as other:  # its end, and a request without its fields, are such lines
+        with BlockingClient() as other:  # its faulty request causes lines at level DEBUG
             other.invoke(server.addr, RemotingCommand.request(15, {}))
         wait_until(lambda: server.lines(" DEBUG "), "a line of level DEBUG")
         assert server.change(code, logLevel="ERROR").code == 0
@@ -98,7 +98,7 @@ def test_level_changes_at_run_time_and_is_kept(program: str, code: int, start: S
     assert not server.lines(" INFO routekeeper.nameserver stopped")
     assert len(server.lines(" DEBUG ")) == count
     with start(program) as server:
-        pass  # what was changed is in force after a restart, too
+        pass  # after this restart the changed level must still be in force
     assert not server.lines(" INFO ")
 
 
@@ -108,7 +108,7 @@ def test_flags_are_the_same_for_both_servers(program: str, code: int, start: Sta
         answer = server.client.invoke(server.addr, RemotingCommand.request(code + 1, {}))
         assert b"logLevel=WARNING\n" in answer.body
         assert b"logFormat=json\n" in answer.body
-        assert server.change(code, logFormat="text").code != 0  # read at the start only
+        assert server.change(code, logFormat="text").code != 0  # the format can only be set at the start
     assert not server.lines('"INFO"')
     with start(
         program,

@@ -1,4 +1,4 @@
-"""One line an event, no matter what a stranger put into it."""
+"""Tests of log lines: each event gives one line, even if a stranger chose its values."""
 
 from __future__ import annotations
 

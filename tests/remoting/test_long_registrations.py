@@ -1,4 +1,4 @@
-"""Registrations of many topics in JSON: read in steps, and as if they were read at once."""
+"""Tests of JSON registrations of many topics: reading them in steps gives the same as reading at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from routekeeper.remoting.route import TopicConfig
 from routekeeper.remoting.steps import finish
 from tests.registrations import read_registration
 
-#: Seconds that no step may take. Each is made some ten times faster here, so a busy machine keeps to it, too.
+#: Maximum seconds of each step. Here a step takes about a tenth of this time, so slow machines pass, too.
 STEP_S = 0.02
 
 
@@ -52,7 +52,7 @@ def request(body: bytes) -> Request:
 
 @pytest.mark.slow
 def test_no_step_of_the_largest_registration_in_json_takes_long() -> None:
-    """Of the longest steps the shortest of three counts: others use this machine as well."""
+    """Compare the third-longest step with the limit, because other processes may delay one or two steps."""
     steps = decoding_registration(request(long_body(75_000)))
     took: list[float] = []
     while True:

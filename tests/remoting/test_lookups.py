@@ -1,4 +1,4 @@
-"""A resolver that does not answer holds up no request, no loop, no client's end and no program's end."""
+"""A DNS server that does not answer delays no other request, no event loop, no close and no process exit."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from routekeeper.remoting.transport.blocking import BlockingClient
 from routekeeper.remoting.transport.lookups import LOOKUPS_MAX
 
 REQUEST = RemotingCommand.request(105)
-#: The resolver is silent for so long. Real ones are for longer.
+#: Seconds for which the resolver does not answer. Real resolvers can take longer.
 SILENT_S = 30.0
-#: Longest time that a test may take.
+#: Longest time in seconds that a test may take.
 SOON_S = 15.0
 
 _resolve = socket.getaddrinfo
 
 
 def silent(wait: Callable[[float], object], host: Any, *asked: Any, **more: Any) -> Any:
-    """Stand for ``socket.getaddrinfo`` where no name server answers about names below ``.example``."""
+    """Replace ``socket.getaddrinfo``: look-ups of names that end in ``.example`` get no answer."""
     if str(host).endswith(".example") and not more.get("flags"):
         wait(SILENT_S)
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
@@ -44,7 +44,7 @@ def lookups() -> list[threading.Thread]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Silence the resolver for the length of a test; say when it is asked for a name."""
+    """Replace the resolver during a test; yield an event that is set at the first look-up."""
     asked, over = threading.Event(), threading.Event()
 
     def wait(timeout_s: float) -> None:

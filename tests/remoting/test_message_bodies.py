@@ -1,4 +1,4 @@
-"""Messages, batches, properties, ids, and the JSON bodies around them."""
+"""Encoding of messages, batches, properties, message ids and the JSON bodies of requests about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output by threads: nothing waits for a reader that hangs, and it is said what was dropped."""
+"""A thread that writes output: if nobody reads it, no caller blocks, and the dropped lines are counted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_lines_above_the_bound_are_dropped_and_counted_and_a_line_says_so_at_the
     reader = Reader()
     output = OutputThread(reader.write, bytes_max=40)
     for number in range(10):
-        output.put(b"line %03d..\n" % number)  # 11 bytes
+        output.put(b"line %03d..\n" % number)  # 11 bytes, so three lines fit into 40 bytes
     assert output.dropped == 7
     assert output.is_full is False
     reader.reads.set()
@@ -47,7 +47,8 @@ def test_lines_above_the_bound_are_dropped_and_counted_and_a_line_says_so_at_the
     output.drain(WAIT_S)
     said = reader.text.decode().splitlines()
     assert said[:3] == ["line 000..", "line 001..", "line 002.."]
-    # The thread may take the first lines before the last ones are dropped.
+    # The thread may begin to write before the last lines are dropped. The output then has two lines with
+    # counts of dropped lines, so add the counts.
     counts = [re.fullmatch(r"(\d) lines were dropped", line) for line in said[3:-1]]
     assert sum(int(count[1]) for count in counts if count) == 7
     assert all(counts)
@@ -60,7 +61,7 @@ def test_drain_waits_no_longer_than_it_may_and_only_once() -> None:
     output = OutputThread(reader.write)
     output.put(b"x\n")
     output.drain(0.01)
-    output.drain(WAIT_S * 100)  # the second drain does not wait
+    output.drain(WAIT_S * 100)  # must return at once: the first call waited in vain, so no later call waits
     reader.reads.set()
 
 
@@ -100,7 +101,7 @@ def test_program_goes_on_while_nobody_reads_its_log_and_says_how_much_is_missing
         text=True,
     )
     assert process.stdout is not None
-    dropped = int(process.stdout.readline())  # though nobody has read a line of the log
+    dropped = int(process.stdout.readline())  # the program goes on although nobody has read its log
     _, text = process.communicate("go on\n", timeout=WAIT_S)
     said = text.splitlines()
     assert any(f"{dropped} log lines were dropped" in line for line in said)

@@ -1,4 +1,7 @@
-"""Requests that wait as bytes on their connection: in order, and each for its own number."""
+"""Requests that wait for a read barrier as received bytes.
+
+The requests of a connection keep their order, and each request waits for its own barrier.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ CONDITION_S = 10.0
 
 
 class Gate:
-    """Requests 105 wait for ``number`` while it is not 0; answers say what they were let through by."""
+    """Fast path on which requests of code 105 wait for read barrier ``number``, unless ``number`` is 0.
+
+    The remark of an answer is the number of the barrier that let the request through.
+    """
 
     def __init__(self) -> None:
         self.number = 0
@@ -39,14 +45,14 @@ class Gate:
         return self.number if data.startswith(b'{"code":105,', position + 8) else 0
 
     def open(self, server: RemotingServer, number: int) -> None:
-        """Let the requests through that wait for a number, as a mode does when a barrier has passed."""
+        """Let requests for read barrier ``number`` through, as a nameserver does when the barrier passes."""
         later, self.number, self.let_through = self.number, 0, number
         server.unpark(number)
         self.number, self.let_through = later, 0
 
 
 class Peer:
-    """The other side of one connection."""
+    """Client side of one connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -54,7 +60,7 @@ class Peer:
         self._answers: list[RemotingCommand] = []
 
     def send(self, *requests: tuple[int, int], cut: int | None = None) -> bytes:
-        """Send requests of (code, opaque), or only the first ``cut`` bytes; returns what was left out."""
+        """Send requests of (code, opaque), or only their first ``cut`` bytes; return the unsent bytes."""
         data = b"".join(
             RemotingCommand.request(code, {"topic": "T"}).with_opaque(opaque).encode()
             for code, opaque in requests
@@ -66,7 +72,7 @@ class Peer:
         self._writer.write(data)
 
     async def answers(self, count: int) -> list[tuple[int, str | None]]:
-        """Return opaque and remark of the next answers."""
+        """Return opaque and remark of each of the next ``count`` answers."""
         async with asyncio.timeout(CONDITION_S):
             while len(self._answers) < count:
                 data = await self._reader.read(65536)
@@ -88,7 +94,8 @@ async def serving() -> AsyncIterator[tuple[RemotingServer, Gate, Peer]]:
         return request.reply(ResponseCode.SUCCESS, remark=f"by {gate.let_through}")
 
     async with asyncio.TaskGroup() as group:
-        # A frame that is cut off behind a waiting request waits anew; here none is, however slow the machine.
+        # A connection's time slice on the loop (turn) lasts one hour, so no slice ends between two requests
+        # of a test. Otherwise, on a slow machine, the second request could wait for a later barrier.
         server = RemotingServer(
             handlers={WAITS: answer, OTHER: answer}, group=group, fast_path=lambda: gate, turn_s=3600.0
         )
@@ -110,7 +117,11 @@ def run(body: Callable[[RemotingServer, Gate, Peer], Awaitable[None]]) -> None:
 
 
 async def parked(server: RemotingServer, numbers: set[int], size: int | None = None) -> None:
-    """Return once connections wait for exactly these numbers, with so many bytes on the first of them."""
+    """Wait until connections wait for exactly these read barriers.
+
+    Args:
+        size: Minimum number of bytes that wait on the first of these connections.
+    """
 
     def there() -> bool:
         connections = [c for waiting in server.parked.values() for c in waiting]
@@ -151,7 +162,7 @@ def test_what_arrives_later_waits_for_its_own_number() -> None:
         gate.number = 1
         peer.send((WAITS, 1))
         await parked(server, {1})
-        gate.number = 2  # the first one was sent
+        gate.number = 2  # as if the leader had sent barrier 1: requests that arrive now need barrier 2
         peer.send((WAITS, 2), (OTHER, 3))
         await parked(server, {1, 2})
         gate.open(server, 1)
@@ -188,7 +199,7 @@ def test_what_wakes_to_wait_again_keeps_the_order() -> None:
         peer.send((WAITS, 2))
         await parked(server, {1, 2})
         gate.number = 3
-        server.unpark(1)  # nothing was let through: this request and the rest wait for the current number
+        server.unpark(1)  # wakes request 1, but no barrier has passed: request 1 must now wait for barrier 3
         await parked(server, {2, 3})
         server.unpark(2)
         gate.open(server, 3)
@@ -204,7 +215,7 @@ def test_a_peer_that_sends_and_sends_is_read_no_further_while_it_waits() -> None
         count = 40_000
         peer.send(*((WAITS, n) for n in range(1, count + 1)))
         await parked(server, {1}, size=64 * 1024)
-        await asyncio.sleep(0.05)  # by now the server has read all that it would read
+        await asyncio.sleep(0.05)  # long enough that a faulty server would read too many bytes
         (connection,) = server.parked[1]
         held = connection.size
         assert held < 2 * 1024 * 1024

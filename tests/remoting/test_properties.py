@@ -1,4 +1,4 @@
-"""Java properties text as Java reads and writes it."""
+"""Java's text format for properties: we must read and write it exactly as Java does."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_route_bytes_are_those_of_java() -> None:
 
 
 def test_client_go_cuts_addresses_out_of_the_text() -> None:
-    # As client-go does: the raw text of brokerAddrs, cut at "," and the first ":", quotes stripped.
+    # client-go cuts the raw text of brokerAddrs at "," and at the first ":", and removes the quotes.
     for dialect in RouteDialect:
         body = encode_route(route_of({0: "10.0.0.1:1", 1: "[::1]:2"}), dialect).decode()
         match = re.search(r'"brokerAddrs":\{(.*?)\}', body)
@@ -174,7 +174,7 @@ def test_cluster_info_survives_encoding(datas: list[BrokerData]) -> None:
 
 
 def read(data: bytes, *, compressed: bool = False, version: int = 479, **limits: Any) -> PlainRegistration:
-    """Read a registration as a nameserver does; its topics with the names under which they are kept."""
+    """Read a registration as a nameserver does; in the table of topics, copy each key to the topic's name."""
     found = read_registration(data, compressed=compressed, version=version, **limits)
     return msgspec.structs.replace(found, topics=named(found.topics))
 
@@ -184,7 +184,7 @@ def named(topics: Mapping[str, TopicNumbers]) -> dict[str, TopicNumbers]:
 
 
 def meant(body: RegisterBody) -> PlainRegistration:
-    """Return what a nameserver keeps of a registration."""
+    """Return the part of a registration that a nameserver stores."""
     return PlainRegistration(
         body.data_version,
         {
@@ -212,7 +212,8 @@ def test_registration_of_the_oldest_senders_is_read() -> None:
     data = encode_register_body(body, compressed=False, version=36)
     assert b"topicConfigSerializeWrapper" not in data
     assert read(data, version=36) == meant(body)
-    # A newer form under an old number registers its topics too, unlike with Apache's, which loses them.
+    # The sender gives an old version number but sends the newer form of the body. Our nameserver registers
+    # the topics; Apache's nameserver loses them.
     newer = encode_register_body(body, compressed=False, version=479)
     assert read(newer, version=36) == meant(body)
 
@@ -229,7 +230,7 @@ def plain(*, topics: tuple[bytes, ...] = (b"T 4 5 6 SINGLE_TAG",), count: int | 
 def test_compressed_registration_of_4_9_has_five_parts_and_no_mappings() -> None:
     body = read(zlib.compress(plain()), compressed=True, version=409)
     assert body.topics == {"T": TopicNumbers("T", 4, 5, 6)}
-    # The same from a sender of 5.x, from which Apache's 5.x would insist on the mapping section.
+    # The same body from a 5.x sender is read, too. Apache's 5.x nameserver would demand the mapping section.
     assert read(zlib.compress(plain()), compressed=True) == body
 
 
@@ -428,7 +429,7 @@ def test_a_last_topic_that_does_not_end_where_the_data_does_is_refused(size: int
 
 
 def test_long_attributes_of_topics_are_not_kept() -> None:
-    """The reader keeps words that follow names of topics; a stranger may send any."""
+    """Attributes of topics must not stay in memory: a hostile sender may send long attributes."""
     bodies = [
         zlib.compress(plain(topics=(b'T 4 5 6 SINGLE_TAG {"a":"%04d%b"}' % (number, b"x" * 4000),)))
         for number in range(1000)

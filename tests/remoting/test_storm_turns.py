@@ -1,4 +1,7 @@
-"""The order of turns while many brokers register at once, with a simulated clock."""
+"""Order in which connections get turns (time slices) on the event loop while many brokers register.
+
+The clock is simulated.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from routekeeper.remoting.transport.turns import TURN_S, Turns
 
 
 class Poll:
-    """A clock that only work and reading advance, and the callbacks for the loop's next iteration."""
+    """A simulated event loop: its clock, and the callbacks for its next iteration.
+
+    The clock advances only when a request is handled or when a test adds time.
+    """
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -18,7 +24,7 @@ class Poll:
         self.turns = Turns(clock=lambda: self.now, call_soon=self._soon.append)
 
     def come_round(self) -> bool:
-        """Run the callbacks that wait; say whether there were any."""
+        """Run the waiting callbacks; return True if there were any."""
         soon = self._soon[:]
         self._soon.clear()
         for callback in soon:
@@ -27,7 +33,7 @@ class Poll:
 
 
 class Peer:
-    """One connection with equal requests, each of which holds the loop for a while."""
+    """One connection with equal requests; each request occupies the loop for ``takes_s`` seconds."""
 
     def __init__(
         self, poll: Poll, seen: list[str], name: str, *, takes_s: float, request_bytes: int = 65_000
@@ -71,7 +77,7 @@ def test_requests_of_one_poll_share_one_turn_however_long_reading_takes_between_
     poll, seen = Poll(), list[str]()
     for number in range(53):
         Peer(poll, seen, f"b{number}", takes_s=TURN_S / 2).receive(1)
-        poll.now += 0.002  # the loop copies what other sockets have received
+        poll.now += 0.002  # time in which the loop copies bytes that other sockets have received
     assert len(seen) <= 2
     rounds = 0
     while poll.come_round():
@@ -109,6 +115,6 @@ def test_large_requests_are_served_although_small_ones_never_cease(takes_s: floa
         rounds += 1
         assert rounds <= rounds_max
         for asker in askers:
-            asker.receive(1)  # more than a turn has room for
+            asker.receive(1)  # 30 small requests: more than fit into one turn
     assert seen.count("asks") >= 5 * rounds, "small ones have half of each turn"
     assert any(asker.left for asker in askers), "they never ceased"

@@ -1,4 +1,7 @@
-"""A port that speaks TLS: three modes, requests and bounds as in plain, and handshakes that never end."""
+"""A port with TLS: its three modes, and handshakes that never end.
+
+Requests and limits on a port with TLS are the same as on a port without TLS.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ async def serving(
 
 
 def run(work: Awaitable[None]) -> None:
-    """Run on the loop that the servers use."""
+    """Run a coroutine on uvloop, the loop that the servers use."""
 
     async def bounded() -> None:
         async with asyncio.timeout(60):
@@ -214,14 +217,14 @@ def test_requests_behind_each_other_are_answered_in_their_order() -> None:
 
 
 class Records:
-    """A client of TLS that decides itself which bytes go out when."""
+    """A TLS client that lets the test decide which bytes are sent at which time."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="127.0.0.1")
 
     async def shake(self, peer: Peer, *, cut: int = 1 << 20) -> bytes:
-        """Go through the handshake; return the last flight, which is not sent yet."""
+        """Make the handshake, but do not send the client's last bytes; return these bytes."""
         while True:
             try:
                 self.tls.do_handshake()
@@ -345,7 +348,7 @@ def test_the_handshake_that_was_silent_for_longest_goes_when_there_are_too_many(
     async def test() -> None:
         async with serving(port_context()) as (server, listen):
             server.tls.handshakes._host_max = 3
-            server.tls.handshake_s = 600.0  # no handshake is dropped for its age
+            server.tls.handshake_s = 600.0  # so that no handshake is dropped because of its age
             peers = []
             for number in range(5):
                 peer = await Peer.connect(listen)
@@ -366,7 +369,7 @@ def test_a_handshake_has_a_bound_in_bytes(caplog: pytest.LogCaptureFixture) -> N
     async def test() -> None:
         async with serving(port_context()) as (_, listen):
             peer = await Peer.connect(listen)
-            # A hello of 100,000 bytes in many records.
+            # A ClientHello of 100,000 bytes, cut into many records.
             message = b"\x01" + (100_000).to_bytes(3, "big") + bytes(100_000)
             pieces = [message[at : at + 8_000] for at in range(0, len(message), 8_000)]
             for piece in pieces:
@@ -387,13 +390,14 @@ def test_a_storm_of_handshakes_delays_a_bystander_by_turns_only() -> None:
             storm = [await Peer.connect(listen) for _ in range(500)]
             for peer in storm:
                 peer.writer.write(start)
-            # The storm is silent from here on: all of the work is the server's.
+            # The 500 clients send nothing more: from now on only the server works.
             most = begun = 0
             while (before := begun) < len(storm):
                 await works(bystander)
                 begun = len(server.tls.handshakes)
                 most = max(most, begun - before)
-            # Half a millisecond each at least on the fastest machine would be ten a turn.
+            # The fastest machine needs 0.5 ms for a handshake, so at most 10 handshakes fit into one turn of
+            # 5 ms. The bystander's request may wait for 15 turns.
             assert most <= 150, "handshakes that one request of a bystander waited for"
 
     run(test())
@@ -411,7 +415,7 @@ def test_records_of_one_byte_delay_a_bystander_by_turns_only() -> None:
                 peer.writer.write(await client.shake(peer))
                 hostile.append((peer, client))
             await until(lambda: server.tls.done == 61)
-            # The start of a frame that never ends: nothing of it is dispatched.
+            # The beginning of a frame that is never completed, so the server dispatches no request.
             start = (60_000).to_bytes(4) + bytes(640)
             sent = [b"".join(client.seal(bytes([byte])) for byte in start) for _, client in hostile]
             for (peer, _), records in zip(hostile, sent, strict=True):

@@ -1,4 +1,7 @@
-"""A client that asks for renegotiations of TLS: the library refuses each by an alert, without any request."""
+"""A client that keeps asking for a TLS renegotiation: the TLS library answers each attempt with an alert.
+
+The library sends these alerts even if the client sends no request.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from tests.tls import port_context
 from tests.tls12 import ALERT, APPLICATION_DATA, CLIENT_HELLO, HANDSHAKE, Records, Shake, kinds
 
 CODE = 999
-#: More than the buffers of both sockets hold, of these records and of the alerts that answer them.
+#: Number of bytes that a client tries to send. The buffers of both sockets hold fewer bytes, so the client
+#: can send all of them only if the server keeps reading.
 SENT_MAX = 8 * 1024 * 1024
 
 
@@ -28,14 +32,14 @@ def echo(connection: Connection, request: RemotingCommand) -> RemotingCommand:
 
 
 class Peer:
-    """A client that has made a TLS 1.2 handshake; it reads only when it is asked to."""
+    """A client with a finished TLS 1.2 handshake; it reads only when the test calls :meth:`read`."""
 
     def __init__(self, sock: socket.socket, records: Records) -> None:
         self._socket, self._records = sock, records
 
     @classmethod
     async def connect(cls, sock: socket.socket, listen: str, keylog: Path) -> Peer:
-        # Small, so that bytes which nobody reads show soon.
+        # Small socket buffers, so that unread bytes soon block the sender.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
         sock.setblocking(False)
@@ -50,7 +54,7 @@ class Peer:
         return cls(sock, shake.records())
 
     async def send(self, *records: tuple[int, bytes]) -> int:
-        """Send records of these kinds and contents; return their size."""
+        """Send records of (kind, content); return their size in bytes."""
         sealed = b"".join(self._records.seal(kind, plain) for kind, plain in records)
         await asyncio.get_running_loop().sock_sendall(self._socket, sealed)
         return len(sealed)
@@ -92,7 +96,8 @@ def test_a_client_that_does_not_read_the_refusals_is_read_no_more(tmp_path: Path
         with contextlib.suppress(ConnectionError):
             while sent < SENT_MAX:
                 sent += await peer.send(*[(HANDSHAKE, CLIENT_HELLO)] * 1000)
-                # Bytes of an unfinished frame, so that the connection is idle only if it is not read.
+                # Each byte of the unfinished frame counts as traffic, so the connection becomes idle only if
+                # the server stops reading.
                 sent += await peer.send((APPLICATION_DATA, b"\0"))
         assert sent < SENT_MAX
 

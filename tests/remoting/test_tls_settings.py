@@ -1,4 +1,4 @@
-"""Settings of TLS: RocketMQ's file, flags, and the result of both together."""
+"""Settings of TLS: RocketMQ's properties file, command-line flags, and their combination."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from routekeeper.remoting.tls_settings import (
     tls_warnings,
 )
 
-#: As in RocketMQ's own page on TLS.
+#: Content of a TLS properties file, as on RocketMQ's own page about TLS.
 APACHE = """
 tls.test.mode.enable=false
 tls.server.need.client.auth=require

@@ -1,4 +1,4 @@
-"""Server and both clients over real sockets, and the session under them."""
+"""The server and both clients over real sockets, and the session that they share."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_server_answers_each_kind_of_request_byte_by_byte() -> None:
             assert answers[2].remark == "ValueError: planted"
             assert answers[3].remark == " request type 99 not supported"
             writer.write(request(1, b"last").with_opaque(77).encode())
-            assert [answer.opaque for answer in await read_answers(reader, 1)] == [77]  # oneways: nothing
+            assert [answer.opaque for answer in await read_answers(reader, 1)] == [77]  # no answer to oneways
             assert server.received.total == 0
             writer.close()
 
@@ -235,7 +235,7 @@ def test_silent_connection_is_closed_and_a_busy_one_stays() -> None:
         note = lambda connection, *, by_us: closed.append((connection.id, by_us))  # noqa: E731
         async with serving({1: echo}, limits=limits, closed=note) as (_, addr):
             silent, writer = await asyncio.open_connection(*split_address(addr))
-            writer.write(request(1).encode()[:20])  # an unfinished frame does not count as activity
+            writer.write(request(1).encode()[:20])  # an unfinished frame must not keep the connection open
             reader, busy = await asyncio.open_connection(*split_address(addr))
 
             async def keep_busy() -> None:
@@ -275,7 +275,7 @@ def test_closed_says_who_began() -> None:
 
 
 def test_peer_that_does_not_read_is_not_read_from_and_gets_everything_later() -> None:
-    count, body = 400, b"x" * 100_000  # more than the kernel's buffers hold
+    count, body = 400, b"x" * 100_000  # 40 MB of answers: more than the kernel's buffers hold
 
     async def main() -> None:
         async with serving({1: lambda _c, r: r.reply(body=body)}) as (server, addr):
@@ -284,7 +284,7 @@ def test_peer_that_does_not_read_is_not_read_from_and_gets_everything_later() ->
             await asyncio.to_thread(sock.sendall, stream)
             await until(lambda: server.stats.requests[1] > 0)
             await asyncio.sleep(0.2)
-            assert server.stats.requests[1] < count  # it stopped answering into nothing
+            assert server.stats.requests[1] < count  # the server waits until the peer reads answers
             reader, writer = await asyncio.open_connection(sock=sock)
             answers = await read_answers(reader, count)
             assert [answer.opaque for answer in answers] == list(range(count))
@@ -363,7 +363,7 @@ def test_answers_that_are_given_later_go_to_who_asked_and_only_if_wanted() -> No
             await until(lambda: bool(kept))
             writer.close()
             await until(lambda: not server.connections)
-            kept[0].send(kept[0].request.reply())  # the peer has closed and does not read
+            kept[0].send(kept[0].request.reply())  # to a closed connection: this must raise no exception
 
     asyncio.run(main())
 
@@ -462,7 +462,7 @@ def test_loopback_is_told_from_the_rest(host: str, expected: bool) -> None:
 
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
 def test_a_peer_is_told_that_its_answer_cannot_be_encoded(*, later: bool) -> None:
-    """The task that answers died of it, and the peer waited until its deadline."""
+    """If an answer cannot be encoded, the asking peer gets an error at once, long before its deadline."""
     asked: list[RemotingCommand] = []
     too_long = "x" * (1 << 24)  # a header has 24 bits for its length
 
@@ -507,7 +507,7 @@ def test_aio_client_serves_the_peer_and_tells_outcomes_apart() -> None:
             await client.invoke_oneway(addr, request(1, oneway=True))
             with pytest.raises(RequestTimeout):
                 await client.invoke(addr, request(2), timeout_s=0.05)
-            assert not client.connected(addr)  # as Java does
+            assert not client.connected(addr)  # a timeout closes the connection, as in RocketMQ's Java client
             with pytest.raises(ConnectionLost) as lost:
                 await client.invoke(addr, request(4))
             assert lost.value.sent
@@ -526,7 +526,11 @@ def test_aio_client_serves_the_peer_and_tells_outcomes_apart() -> None:
 
 @pytest.mark.slow
 def test_request_behind_one_whose_deadline_has_come_is_answered() -> None:
-    """For a timer of less than half a millisecond uvloop gives a handle that knows no instant."""
+    """Requests after a request whose deadline has passed must still be answered.
+
+    Code that reads the due time of a timer must expect that uvloop returns a handle without a due time if the
+    delay is below 0.5 ms.
+    """
 
     async def main() -> None:
         handlers: dict[int, Handler] = {1: echo, 2: lambda _c, r: slow_echo(r, 30)}
@@ -678,7 +682,7 @@ def test_server_that_talks_nonsense_loses_the_connection() -> None:
 
 
 class Signing:
-    """A hook as access control would be."""
+    """A hook that signs requests, as access control does."""
 
     def __init__(self) -> None:
         self.answers: list[int] = []

@@ -1,4 +1,4 @@
-"""The length and order of connections' turns on the loop, with a simulated clock."""
+"""Length and order of the turns (time slices) that connections get on the loop; the clock is simulated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from routekeeper.remoting.transport.turns import TURN_S, Turns
 
 
 class Loop:
-    """A clock that only work advances, and the callbacks for the loop's next iteration."""
+    """A simulated event loop: a clock that only requests advance, and callbacks for the next iteration."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -23,7 +23,7 @@ class Loop:
         self._soon.append(callback)
 
     def come_round(self) -> bool:
-        """Run the callbacks that wait; return whether there were any."""
+        """Run the waiting callbacks; return True if there were any."""
         soon, self._soon = self._soon, []
         for callback in soon:
             callback()
@@ -31,7 +31,7 @@ class Loop:
 
 
 class Asker:
-    """Has requests to be looked at, each of which holds the loop for a while."""
+    """A connection with requests; each request occupies the loop for ``takes_s`` seconds."""
 
     def __init__(
         self,
@@ -105,13 +105,16 @@ def test_one_who_asks_little_waits_for_one_turn_however_many_ask_much() -> None:
         loop.come_round()
     little = Asker(loop, turns, "little", seen, takes_s=TURN_S / 100)
     begun = len(seen)
-    little.ask(1)  # between two turns, the last of which has taken all the time there is
+    little.ask(1)  # the request arrives between two turns; the previous turn has used its whole time slice
     loop.come_round()
     assert seen[begun] == "little"
 
 
 def test_a_short_first_request_does_not_wait_for_the_first_requests_of_those_who_come_with_much() -> None:
-    """All come at once and from one host, so that nobody's cost is known yet."""
+    """All requests arrive at once, so no connection has used time of the loop yet.
+
+    The order of the first requests must therefore not depend on used time.
+    """
     loop, turns, seen, _ = made()
     hostile = [Asker(loop, turns, "much", seen, takes_s=4 * TURN_S, request_bytes=65_000) for _ in range(16)]
     little = Asker(loop, turns, "little", seen, takes_s=TURN_S / 100)
@@ -120,11 +123,11 @@ def test_a_short_first_request_does_not_wait_for_the_first_requests_of_those_who
         one.ask(5)
     while "little" not in seen:
         assert loop.come_round()
-    assert seen.index("little") == 1  # nobody else was there when the first began
+    assert seen.index("little") == 1  # only one large request was handled before the small request
 
 
 def test_who_comes_behind_others_is_let_in_before_they_get_their_turns() -> None:
-    """A listener lets one in each time the loop comes round."""
+    """A listener accepts one connection in each iteration of the loop."""
     loop, turns, seen, _ = made()
     hostile = [Asker(loop, turns, "much", seen, takes_s=4 * TURN_S) for _ in range(16)]
     for one in hostile:
@@ -153,7 +156,7 @@ def test_those_who_come_without_end_do_not_keep_others_from_their_turns() -> Non
 
 @pytest.mark.parametrize("hosts", ["192.0.2.1", "2001:db8::{:x}"], ids=["a host", "a network"])
 def test_who_comes_again_and_again_does_not_go_first_each_time(hosts: str) -> None:
-    """A connection for each request is served no sooner than one for all of them."""
+    """A client with a new connection for each request is served no sooner than with one connection."""
     loop, turns, seen, _ = made()
     stays = [
         Asker(loop, turns, "stays", seen, takes_s=2 * TURN_S, host=f"h{n}", request_bytes=40)

@@ -1,4 +1,4 @@
-"""Files are read again once they have changed; a broken content changes nothing."""
+"""Files that are read again after they change; invalid content changes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def replace(path: Path, content: str) -> None:
 
 
 class Number:
-    """A file with a number, and the values that a server has taken from it."""
+    """A file with a number, and the values that the server has used from this file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,8 +1,11 @@
-"""Play seeds: ``python -m tests.sim --seeds 1-100``. Prints what failed, with the command that repeats it.
+"""Run the simulator once for each seed: ``python -m tests.sim --seeds 1-100``.
 
-Other options: ``--stock`` runs the published library under the same faults and prints its defects.
-``--planted NAME`` plants a bug and prints the first seed that catches it (``--planted all`` does so for
-each). ``--coverage`` prints how many lines of the nameserver the seeds have run.
+Prints each failure and the command that repeats the failed run.
+
+Other options: ``--stock`` runs the published PySyncObj under the same faults and prints its defects.
+``--planted NAME`` plants a bug in the code and prints the first seed that catches this bug
+(``--planted all`` plants every bug, one after the other). ``--coverage`` prints for each module of the
+nameserver how many lines the seeds have run.
 """
 
 from __future__ import annotations
@@ -27,17 +30,17 @@ from .summary import Summary
 
 HASH_SEED = "0"
 SAYS_S = 60.0
-"""How often progress is said where no terminal shows it."""
+"""Seconds between two progress lines if the output is not a terminal."""
 CLEAR = "\x1b[K"
-INTERRUPTED = 130  # as a shell says it: 128 + SIGINT
+INTERRUPTED = 130  # exit status 128 + SIGINT, as a shell reports it
 NOT_REPEATED = {"--seeds": 1, "--seed": 1, "--workers": 1, "--keep-going": 0, "--verbose": 0}
-"""What a replay leaves out, with the number of values that follow it."""
+"""Options that are omitted in the command that replays a seed, with the number of values of each option."""
 
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
-        # The order of sets of texts is part of a run.
+        # The order of a set of strings depends on Python's hash seed, and another order changes the run.
         os.environ["PYTHONHASHSEED"] = HASH_SEED
         os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *arguments])
     if options.planted:
@@ -77,7 +80,7 @@ def seeds_of(text: str) -> range:
 
 
 def play(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Play all seeds; 0 if nothing failed, 1 if something did, 130 if it was interrupted."""
+    """Play all seeds; return 0 if no seed failed, 1 if a seed failed, 130 if the user interrupted the run."""
     seeds, begun = seeds_of(options.seeds), time.monotonic()
     summary, said_at = Summary(seeds), begun
     played = results(partial(play_one, options), seeds, options.workers)
@@ -113,7 +116,7 @@ def play(options: argparse.Namespace, arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[list[int]]:
-    """The first Ctrl-C takes effect at the end of the present seed, the second one at once."""
+    """Handle Ctrl-C: the first Ctrl-C ends the run after the present seed, a second one ends it at once."""
     noted: list[int] = []
 
     def note(number: int, frame: object) -> None:
@@ -129,7 +132,7 @@ def interrupts() -> Iterator[list[int]]:
 
 
 def plant(name: str, seeds: range) -> int:
-    """Print the first of the seeds that catches a planted bug; return 1 if none does."""
+    """Print the first seed that catches a planted bug; return 1 if no seed does."""
     planted: Planted = PLANTS[name]
     begun = time.monotonic()
     with pytest.MonkeyPatch.context() as patch:
@@ -174,7 +177,7 @@ def show(result: Result) -> None:
 
 
 def replay(seed: int, arguments: list[str]) -> str:
-    """Return the command that plays one seed of this call again."""
+    """Return the command that plays one seed of this run again."""
     kept = []
     skip = 0
     for argument in arguments:

@@ -1,6 +1,6 @@
-"""Brokers and clients of the simulated nameservers.
+"""Brokers and clients that talk to the simulated nameservers.
 
-They start and stop, and send repeated and late messages.
+They start, stop, and send repeated and late messages.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ CALL_TIMEOUT_S = 3.0
 BEAT_S = (0.7, 1.1)
 NAMESPACE = "sim"
 VALUES = 7_000
-"""Queue counts that each of at most nine clients writes; the wire has 16 bits for them."""
+"""Number of different queue counts that one client may write.
+
+Client number n writes the counts above n * VALUES, so no two clients write the same count.
+"""
 
 OnAnswer = Callable[[Answer | None], None]
-"""Called once: with the answer, or with None if the connection ended or nobody answered in time."""
+"""Function that is called once: with the answer, or with None if the connection ended or time ran out."""
 
 
 class Caller:
@@ -86,7 +89,7 @@ class Actor:
         self.callers: dict[str, Caller] = {}
 
     def deliver(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
-        """See :class:`net.Host`."""
+        """Call a function now, or when the pause of this host ends; see :class:`net.Host`."""
         if life != self.life:
             return
         wait = self.paused_until - self.world.clock.now
@@ -96,7 +99,7 @@ class Actor:
             call(*arguments)
 
     def caller(self, member: Member) -> Caller | None:
-        """Return a connection to a nameserver, a new one if necessary; None if there can be none now."""
+        """Return a connection to a nameserver, opened now if necessary; None if this is not possible now."""
         known = self.callers.get(member.wire)
         if known is not None and not known.end.closed:
             return known
@@ -112,10 +115,11 @@ class Actor:
     def call(
         self, member: Member, request: Request, then: OnAnswer, freshness: Freshness | None = None
     ) -> bool:
-        """Send a request; return False if nothing was sent.
+        """Send a request; return False if it was not sent.
 
         Args:
-            freshness: Freshness of a read, if other than the setting's, as over HTTP.
+            freshness: Freshness that a read demands, as a request over HTTP can do. None: the freshness in
+                the member's settings.
         """
         caller = self.caller(member)
         if caller is None:
@@ -125,7 +129,7 @@ class Actor:
 
 
 class Broker(Actor):
-    """A broker: registers with all nameservers, changes its topics, stops in several ways, comes back."""
+    """A broker: registers with all nameservers, changes its topics, stops in several ways, starts again."""
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, f"broker-{number}")
@@ -137,24 +141,24 @@ class Broker(Actor):
         self.key = BrokerKey(ClusterName("C"), BrokerAddr(self.addr))
         self.alive = False
         self.speaks_until = 0.0
-        """Until then something that a dead process has sent may arrive."""
+        """Time until which messages of an ended process of this broker may still arrive."""
         self.started_at = 0.0
         self.version = DataVersion()
         self.topics: dict[str, int] = {}
         self.said: dict[DataVersion, dict[str, int]] = {}
-        """What all of it was with each version."""
+        """All topics of the broker, for each data version that it has sent."""
         self.backup: tuple[DataVersion, dict[str, int]] | None = None
-        """What it had before its last change."""
+        """Data version and topics that the broker had before its last change."""
         self.restored = False
-        """This life began with a backup."""
+        """True if this process started with a backup."""
         self._went_back: list[tuple[DataVersion, frozenset[DataVersion]]] = []
         self.style = number % 3
         self._topic_number = 0
 
-    # -- life
+    # -- start, death and return of the broker
 
     def start(self, backup: tuple[DataVersion, dict[str, int]] | None = None) -> None:
-        """Start its process, always at the same address, with an empty store or with a backup."""
+        """Start the broker's process at its usual address, with a backup or with an empty store."""
         clock = self.world.clock
         self.life += 1
         self.alive = True
@@ -171,11 +175,11 @@ class Broker(Actor):
             self._beat(self.life, member)
 
     def die(self, *, power: bool = False, late: bool = False) -> None:
-        """End its process without unregistering.
+        """End the broker's process without unregistering.
 
         Args:
-            power: A power cut: no connection ends, so no peer notices it.
-            late: Its last messages, and the ends of its connections, arrive only after a while.
+            power: Cut the power: no connection is closed, so no peer notices the end.
+            late: Delay the last messages and the closing of the connections by some seconds.
         """
         world, rng = self.world, self.world.clock.rng
         if not self.alive:
@@ -196,7 +200,7 @@ class Broker(Actor):
         world.net.died(self, power=power)
 
     def leave(self) -> None:
-        """Unregister from all nameservers, then end."""
+        """Unregister from all nameservers, then end the process."""
         if not self.alive:
             return
         for member in self.world.members:
@@ -209,9 +213,9 @@ class Broker(Actor):
         self.world.net.died(self, power=False)
 
     def restore(self, *, power: bool = False, late: bool = False) -> bool:
-        """Die, as in :meth:`die`, and start with the content before its last change.
+        """Die, as in :meth:`die`, and start again with the topics that the broker had before its last change.
 
-        Return False without one.
+        Return False if the broker is not running or there was no change.
         """
         if not self.alive or self.backup is None:
             return False
@@ -225,26 +229,26 @@ class Broker(Actor):
             self.start(backup)
 
     def went_back(self, version: DataVersion, *, to: DataVersion) -> bool:
-        """Return whether it was restored to a version after it had sent another one."""
+        """Return True if the broker was restored to version ``to`` after it had sent ``version``."""
         return any(to == restored and version in before for restored, before in self._went_back)
 
     def flap(self) -> None:
-        """Lose connections; the next heartbeat makes new ones."""
+        """Reset most connections; the next heartbeat opens new ones."""
         for caller in self.callers.values():
             if self.world.clock.rng.random() < 0.7:
                 caller.end.abort()
 
     def lose(self, members: Iterable[Member]) -> None:
-        """Lose the connections to some members; the next heartbeat makes new ones."""
+        """Reset the connections to some members; the next heartbeat opens new ones."""
         for member in members:
             caller = self.callers.get(member.wire)
             if caller is not None:
                 caller.end.abort()
 
-    # -- its requests
+    # -- requests of the broker
 
     def learn_of(self, member: Member) -> None:
-        """Register with a new nameserver, too."""
+        """Start to register with a new nameserver."""
         if self.alive:
             self._beat(self.life, member)
 
@@ -269,11 +273,11 @@ class Broker(Actor):
                 self.register_at(member)
 
     def register_at(self, member: Member, topics: dict[str, int] | None = None) -> None:
-        """Register, with all topics unless others are given."""
+        """Register at one member, with all topics unless other topics are given."""
         request = self._register(topics)
         self.call(member, request, lambda answer: None)
         if self.world.clock.rng.random() < 0.05:
-            self.call(member, request, lambda answer: None)  # sent twice
+            self.call(member, request, lambda answer: None)  # a duplicate must do no harm
 
     def _told(self, life: int, member: Member, answer: Answer | None) -> None:
         unchanged = answer is not None and answer.ext_fields.get("changed") == "false"
@@ -281,7 +285,7 @@ class Broker(Actor):
             self.register_at(member)
 
     def change_topics(self) -> None:
-        """Change or add a topic, and register at once: all topics, or only this one."""
+        """Change or add a topic, and register at once: with all topics, or only with the changed topic."""
         if not self.alive:
             return
         rng = self.world.clock.rng
@@ -297,7 +301,7 @@ class Broker(Actor):
             self.register_at(member, only)
 
     def change_all_topics(self) -> None:
-        """Change many topics and register them at once: more than a member handles in one step."""
+        """Change many topics and register them at once: more topics than a member handles in one step."""
         rng = self.world.clock.rng
         self.backup = self.version, dict(self.topics)
         self.topics |= {f"{self.broker_name}-s{n}": rng.randint(1, 16) for n in range(rng.randint(3, 9))}
@@ -306,7 +310,7 @@ class Broker(Actor):
             self.register_at(member)
 
     def change_id(self) -> None:
-        """Take another broker id, as a slave that becomes master does."""
+        """Take another broker id and register, as a slave does that becomes master."""
         if self.alive:
             self.broker_id = self._ids[self._ids.index(self.broker_id) - 1]
             self._change_version()
@@ -317,10 +321,11 @@ class Broker(Actor):
         self.version = self.version.advanced(now_ms=1 + int(self.world.clock.now * 1000))
 
     def change_behind_a_late_link(self, wait: float) -> bool:
-        """Register with one member over a link with a delay, then change topics.
+        """Register with one member over a delayed link, then change topics and register with all members.
 
-        The others know of the change by then. Half of these links are closed: the member gets the change over
-        a younger one. Return False if there is no link.
+        The other members know the change before the delayed registration arrives. In half of the cases the
+        delayed link is closed, so the member gets the change over a new link. Return False if the broker is
+        not running or has no link.
         """
         clock, rng = self.world.clock, self.world.clock.rng
         linked = [known for known in self.callers.values() if not known.end.closed]
@@ -387,17 +392,21 @@ def _registration(
 
 
 class Admin(Actor):
-    """A tool that unregisters brokers, drops and puts their topics and takes permissions, over its own
-    connections.
+    """A tool with its own connections that changes brokers' entries without the brokers.
+
+    It unregisters brokers, deletes and puts their topics, and changes their write permission.
     """
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
         self.touched: set[str] = set()
-        """Topics that may be gone or other ones: they come back only with a changed data version."""
+        """Topics that this tool may have deleted or changed.
+
+        A broker's next registration restores these topics only if the broker's data version has changed.
+        """
 
     def meddle(self) -> None:
-        """Unregister some broker, or change its topics."""
+        """Unregister a broker, or change its topics."""
         rng = self.world.clock.rng
         broker = rng.choice(self.world.brokers)
         if rng.random() < 0.5:
@@ -406,7 +415,7 @@ class Admin(Actor):
             self.touch(broker)
 
     def touch(self, broker: Broker) -> None:
-        """Drop a topic of a broker, put another number of queues there, or take or give permission."""
+        """Delete a broker's topic, put it with another number of queues, or change the write permission."""
         rng = self.world.clock.rng
         if rng.random() < 0.2:
             self._say(_permission(rng.choice(PERMISSIONS), broker.broker_name))
@@ -443,27 +452,27 @@ def _put_topic(topic: str, broker_name: str, queues: int) -> Request:
 
 
 class Client(Actor):
-    """Reads and writes a few KV values, and queues of a few topics, through any nameserver.
+    """A client that reads and writes a few KV values and a few topics, through any nameserver.
 
-    It records the answers: for a topic, each broker name's number of queues.
+    It records the answers. The value of a topic is the number of queues of each broker name.
     """
 
     KEYS = ("x", "y", "z")
     TOPICS = ("t", "u")
     NAMES = ("broker-a", "broker-b")
     INSISTS = 0.3
-    """How often a write is sent again whose outcome is unknown."""
+    """Probability that a client sends a write again if its outcome is unknown."""
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, f"{type(self).__name__.lower()}-{number}")
         self._number = 1 + number
         self._value = self._sent = 0
         self._under_way: dict[int, tuple[float, Mapping[Hashable, Value]]] = {}
-        """Writes that are not answered, with when they began and what they write."""
+        """Unanswered writes, by number: their start time and the values that they write."""
         self.busy = True
 
     def go(self) -> None:
-        """Make one call after the other, until it is stopped."""
+        """Make one call after the other until ``busy`` is False."""
         if self.busy:
             self.act(self.world.clock.rng.choice(self.world.members), self._again)
 
@@ -500,7 +509,7 @@ class Client(Actor):
         elif kind < 0.85:
             self._drop_topic(member, topic, then)
         else:
-            # Read at once, at a member that may not have the change yet.
+            # Delete the topic right after the put, at a member that may not have applied the put yet.
             other = rng.choice(self.world.members)
             self._put_topic(member, topic, lambda: self._drop_topic(other, topic, then))
 
@@ -548,7 +557,7 @@ class Client(Actor):
             then()
 
     def write(self, member: Member, key: str, value: str | None, then: Callable[[], None]) -> None:
-        """Write; or delete, for the value None. Sometimes repeat a call with an unknown outcome."""
+        """Write a value; delete it if ``value`` is None. Sometimes repeat a call whose outcome is unknown."""
         request = self._request(RequestCode.DELETE_KV_CONFIG, key)
         if value is not None:
             request = self._request(RequestCode.PUT_KV_CONFIG, key, value)
@@ -587,7 +596,7 @@ class Client(Actor):
             then()
 
     def give_up(self) -> None:
-        """Note, at the end of a run, that unanswered calls may have been applied, or may still be."""
+        """Record at the end of a run that the outcome of each unanswered write is unknown."""
         for begun, values in self._under_way.values():
             for key, value in values.items():
                 self._record(key, Operation.WRITE, value, begun, Outcome.UNKNOWN)
@@ -623,7 +632,10 @@ class Client(Actor):
 
 
 class Dropper(Client):
-    """Puts a topic at one member and drops it at another one, which may not have applied the first yet."""
+    """A client that puts a topic at one member and deletes the topic at another member.
+
+    The other member may not have applied the put yet.
+    """
 
     def act(self, member: Member, then: Callable[[], None]) -> None:
         rng = self.world.clock.rng
@@ -632,7 +644,7 @@ class Dropper(Client):
 
 
 class Reader(Client):
-    """Makes linearizable reads without a pause, so that they share barriers with others."""
+    """A client that makes linearizable reads with short pauses, so that several reads share a barrier."""
 
     def _again(self) -> None:
         self.world.clock.at(self.world.clock.rng.uniform(0.0, 0.08), self.go)
@@ -644,7 +656,7 @@ class Reader(Client):
 
 
 class Register:
-    """A broker with one topic of its own name, whose number of queues is a value with many writers."""
+    """A broker with one topic that has the broker's name; many clients write the topic's number of queues."""
 
     LEASE_S = 60.0
 
@@ -652,18 +664,19 @@ class Register:
         self.name = f"register-{number}"
         self.key = BrokerKey(ClusterName("C"), BrokerAddr(f"10.9.0.{number}:10911"))
         self.said: dict[DataVersion, dict[str, int]] = {}
-        """As of :class:`Broker`."""
+        """All topics of the register's broker, for each data version that was sent."""
         self.queues: int | None = None
-        """What the log made of it so far."""
+        """Number of queues after the last applied log entry; None if the topic is not in the table."""
         self.former: set[int] = set()
 
     def went_back(self, version: DataVersion, *, to: DataVersion) -> bool:
-        """As of :class:`Broker`."""
+        """Return False: a register is never restored from a backup; see :meth:`Broker.went_back`."""
         return False
 
     def registration(self, queues: int) -> Request:
-        """Register it with so many queues, once."""
-        # Of two that others write in any order none is contained in the other one: no late copy of it.
+        """Return a request that registers the topic with this number of queues; use each number only once."""
+        # The counter grows and the timestamp falls, so no version is greater than another version in both. A
+        # nameserver therefore never ignores a registration as a late copy.
         version, topics = DataVersion(counter=queues, timestamp=2**40 - queues), {self.name: queues}
         self.said[version] = topics
         identity = {
@@ -676,12 +689,13 @@ class Register:
 
 
 class Registrant(Client):
-    """Writes a register, each time with another value, in the same instant as other writers elsewhere.
+    """A client that writes registers, each time with another value, at the same time as other writers.
 
-    It is never cut off, and keeps its connections, so the register is not evicted while it can be reached.
+    The client keeps its connections, and no fault cuts it off. So the registers stay listed while the client
+    can reach members.
     """
 
-    INSISTS = 0.0  # a value is sent once
+    INSISTS = 0.0  # no value is sent twice
     PERIOD_S = 0.6
 
     def _again(self) -> None:

@@ -1,10 +1,12 @@
-"""Virtual time: one heap of events for everything, and an asyncio loop for each simulated process.
+"""Virtual time: one heap of events for all processes, and an asyncio loop for each simulated process.
 
-Most of a seed's time is spent here, so this module does as little as possible for an event.
+A run spends most of its CPU time in this module, so the module does as little work per event as possible.
 
-Each process has its own loop. To pause a process, its loop does not run; to kill it, its loop never runs
-again. Arriving messages wait in the loop's inbox, like bytes in a socket buffer. As with asyncio, a process
-that wakes late first reads waiting messages, and then runs due timers.
+A turn is one pass of a process's loop.
+
+Each process has its own loop. The loop of a paused process does not run; the loop of a killed process never
+runs again. Arriving messages wait in the loop's inbox, like bytes in a socket buffer. As with asyncio, a
+process that wakes late first reads waiting messages, and then runs due timers.
 """
 
 from __future__ import annotations
@@ -24,19 +26,22 @@ from typing import Any, TypeAlias, TypeVar
 
 _T = TypeVar("_T")
 _Arrival: TypeAlias = tuple[Callable[..., object], tuple[Any, ...]]
-"""What is called in a process, and with what."""
+"""Function that is called in a process when a message arrives, and the function's arguments."""
 
 TURN_LEAST_S = 2e-5
 TURN_SPREAD_S = 1.8e-4
-"""What one turn of a process's loop takes."""
+"""Largest random part of the time for one pass of a process's loop, in seconds.
+
+The fixed part of this time is ``TURN_LEAST_S``.
+"""
 AT_ONCE = 0.8
-"""How often what a turn makes ready runs before anything else can arrive."""
+"""Probability that callbacks which became ready in a pass of the loop run before all other events."""
 RESOLUTION_S = 1e-9
-"""A timer is due so much before its instant, as adding rounds."""
+"""Seconds by which a timer may run before its time, because sums of floats are rounded."""
 
 
 class Clock:
-    """Virtual time in seconds, the only source of randomness, and the due events."""
+    """Virtual time in seconds, the only source of randomness, and all scheduled events."""
 
     def __init__(self, seed: int) -> None:
         self.now = 0.0
@@ -44,7 +49,7 @@ class Clock:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self._events = 0
-        self._played = array("d")  # instant and number of each event that is not in the trace yet
+        self._played = array("d")  # time and number of each event that is not in the trace yet
         self._trace = hashlib.blake2b(digest_size=8)
 
     @property
@@ -53,7 +58,7 @@ class Clock:
         return self._events + len(self._played) // 2
 
     def at(self, delay: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Call after ``delay`` seconds."""
+        """Call a function after ``delay`` seconds."""
         self._count = number = self._count + 1
         heappush(self._heap, (self.now + delay if delay > 0.0 else self.now, number, call, arguments))
 
@@ -63,10 +68,10 @@ class Clock:
         heappush(self._heap, (instant, number, call, arguments))
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None, stop: Sized = ()) -> bool:
-        """Let time pass; return True as soon as ``until`` holds.
+        """Let at most ``seconds`` pass; return True as soon as ``until`` returns True.
 
         Args:
-            stop: Time stops once this list is not empty.
+            stop: Time also stops as soon as this list is not empty.
         """
         end = self.now + seconds
         heap, note = self._heap, self._played.append
@@ -84,7 +89,7 @@ class Clock:
         return until is not None and until()
 
     def skip(self, seconds: float) -> None:
-        """Let time pass without events: events that are due meanwhile happen at its end."""
+        """Let time pass without events: events that are due in this time happen at its end."""
         self.now += seconds
         self._heap[:] = [(max(at, self.now), number, call, given) for at, number, call, given in self._heap]
         heapify(self._heap)
@@ -95,7 +100,7 @@ class Clock:
         self._trace.update(text.encode())
 
     def trace(self) -> str:
-        """Digest of everything that happened, in order: equal for two runs of one seed."""
+        """Return a digest of all events and notes, in order: equal for two runs of one seed."""
         self._trace_played()
         return self._trace.hexdigest()
 
@@ -106,7 +111,7 @@ class Clock:
 
 
 class _Future(asyncio.Future[Any]):
-    """Hashed by number, not by address: sets of waiters keep one order in every process."""
+    """A future whose hash is a number, not an address: sets of waiters have the same order in every run."""
 
     _numbers = itertools.count()
 
@@ -122,7 +127,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class _Task(asyncio.Task[Any]):
-    """As :class:`_Future`."""
+    """A task whose hash is a number, not an address: sets of tasks have the same order in every run."""
 
     _numbers = itertools.count()
 
@@ -138,13 +143,13 @@ class _Task(asyncio.Task[Any]):
 
 
 def restart_numbers() -> None:
-    """Begin a run: hashes start anew, so that a seed gives the same run again in one process."""
+    """Reset the counters of hash numbers before a run, so that one process can repeat a run exactly."""
     _Future._numbers = itertools.count()
     _Task._numbers = itertools.count()
 
 
 class _Handle(events.Handle):
-    """As asyncio's, made in a fraction of the time: without a context, as nobody keeps anything in one."""
+    """A handle like asyncio's, but without a context: this saves time, and no code here uses contexts."""
 
     __slots__ = ()
 
@@ -161,8 +166,8 @@ class Loop(base_events.BaseEventLoop):
     """One process's event loop on virtual time.
 
     Args:
-        offset: Difference of this process's monotonic clock from the virtual time.
-        failed: Called with uncaught exceptions.
+        offset: Seconds by which this process's monotonic clock differs from the virtual time.
+        failed: Called with the text of each uncaught exception.
     """
 
     def __init__(self, clock: Clock, *, offset: float, failed: Callable[[str], None]) -> None:
@@ -173,7 +178,7 @@ class Loop(base_events.BaseEventLoop):
         self.dead = False
         self._selector = None
         self._ready: deque[events.Handle | _Arrival] = deque()
-        """What the next turn runs: what the process does itself, and what has arrived for it meanwhile."""
+        """Work of the next turn: callbacks of the process itself, and messages that have arrived."""
         self._timers: list[tuple[float, int, events.TimerHandle]] = []
         self._timer_number = 0
         self._turn_at = math.inf
@@ -184,10 +189,10 @@ class Loop(base_events.BaseEventLoop):
         self._left: list[asyncio.Task[Any]] = []
         self.set_task_factory(lambda loop, coroutine, **options: _Task(coroutine, loop=loop, **options))
 
-    # -- from outside
+    # -- calls from outside the process
 
     def deliver(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Queue an arriving message: the function is called in the process's next turn."""
+        """Queue an arriving message: the next pass of the process's loop calls the function."""
         if not self.dead:
             self._ready.append((call, arguments))
             if self._turn_at == math.inf:
@@ -198,7 +203,7 @@ class Loop(base_events.BaseEventLoop):
         self.paused_until = max(self.paused_until, self._clock.now + seconds)
 
     def go_on(self) -> None:
-        """End a pause."""
+        """End a pause of the process."""
         self.paused_until = min(self.paused_until, self._clock.now)
         self._arm()
 
@@ -207,7 +212,7 @@ class Loop(base_events.BaseEventLoop):
         return self._clock.now < self.paused_until
 
     def run_inside(self, call: Callable[[], _T]) -> _T:
-        """Call a function in the context of the process."""
+        """Call a function as code of this process."""
         before = self._enter()
         try:
             return call()
@@ -215,7 +220,7 @@ class Loop(base_events.BaseEventLoop):
             self._leave(before)
 
     def _enter(self) -> asyncio.AbstractEventLoop | None:
-        """Make this process the running one; return the one that ran until now."""
+        """Make this loop the running one; return the loop that was running."""
         before = events._get_running_loop()
         events._set_running_loop(self)
         return before
@@ -231,7 +236,7 @@ class Loop(base_events.BaseEventLoop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     def bury(self) -> None:
-        """Release, at the end of a run, the dead process's pending work."""
+        """Release the dead process's pending work at the end of a run."""
         for task in self._left:
             coroutine = task.get_coro()
             if coroutine is not None:
@@ -241,10 +246,10 @@ class Loop(base_events.BaseEventLoop):
         self._timers.clear()
         self.close()
 
-    # -- turns
+    # -- turns of the event loop
 
     def _arm(self) -> None:
-        """Run a turn as soon as the process can."""
+        """Schedule a pass of the loop for the earliest time at which the process can run."""
         at = max(self._clock.now, self._busy_until, self.paused_until)
         if at < self._turn_at:
             self._turn_at = at
@@ -261,9 +266,9 @@ class Loop(base_events.BaseEventLoop):
             self._take_turn()
 
     def _take_turn(self) -> None:
-        """Run the callbacks that a turn made ready: mostly at once, in turns of their own.
+        """Run a pass of the loop; mostly, also run the callbacks that became ready in this pass at once.
 
-        Sometimes after other events.
+        Sometimes (see :data:`AT_ONCE`) these callbacks run only after other events.
         """
         clock = self._clock
         chance = clock.rng.random
@@ -284,7 +289,11 @@ class Loop(base_events.BaseEventLoop):
             self._set_alarm()
 
     def _set_alarm(self) -> None:
-        """Set the wake-up for the first timer. A too early wake-up is kept, because most timers are moved."""
+        """Set the wake-up for the first timer, unless an earlier wake-up is set already.
+
+        Most timers are replaced by later timers before they are due. If each replacement moved the wake-up,
+        each replacement would cost an event.
+        """
         timers = self._timers
         while timers and timers[0][2]._cancelled:
             heappop(timers)
@@ -311,7 +320,7 @@ class Loop(base_events.BaseEventLoop):
             self._take_turn()
 
     def _run_once(self) -> None:
-        """Run a turn as asyncio does: ready callbacks and arrived messages, then due timers."""
+        """Run one pass as asyncio does: first ready callbacks and arrived messages, then due timers."""
         ready, timers = self._ready, self._timers
         due = self._clock.now + self.offset + RESOLUTION_S
         while timers and timers[0][0] < due:
@@ -332,7 +341,7 @@ class Loop(base_events.BaseEventLoop):
     def after_turn(self) -> None:
         """Do nothing; the simulator's watchers override this."""
 
-    # -- what asyncio asks of a loop
+    # -- methods that asyncio calls
 
     def time(self) -> float:
         return self._clock.now + self.offset
@@ -353,7 +362,7 @@ class Loop(base_events.BaseEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
-        """It is left where it is, until it is the first."""
+        """Do nothing: a cancelled timer stays in the heap until it is the heap's first timer."""
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: object = None
@@ -371,7 +380,7 @@ class Loop(base_events.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., _T], *args: Any
     ) -> asyncio.Future[_T]:
-        """Simulate a thread: it begins and ends some time later; its work takes one instant."""
+        """Simulate a thread: it starts and ends after random delays; its work takes no virtual time."""
         future: asyncio.Future[_T] = self.create_future()
         rng = self._clock.rng
         begin, rest = 0.02 * rng.random(), 0.02 * rng.random()
@@ -388,7 +397,7 @@ class Loop(base_events.BaseEventLoop):
             except Exception as error:
                 self._clock.at(rest, self.deliver, _settle, future, None, error)
             except BaseException:
-                if not self.dead:  # else the process has ended in it
+                if not self.dead:  # the error of a call that kills the process is expected
                     raise
             else:
                 self._clock.at(rest, self.deliver, _settle, future, result, None)
@@ -397,7 +406,7 @@ class Loop(base_events.BaseEventLoop):
         return future
 
     def _thread_waits(self) -> float:
-        """Return for how long a thread is still paused."""
+        """Return the seconds for which a thread is still paused; 0 or less if the thread is not paused."""
         return self.paused_until - self._clock.now
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:

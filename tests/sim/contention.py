@@ -1,4 +1,7 @@
-"""Two writers of one broker, unregistrations without effect between them, members that lose their links."""
+"""Contention: two clients write one broker's entry while members lose their links.
+
+Between these writes, unregistrations without effect go through the log.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,20 @@ if TYPE_CHECKING:
 
 WRITERS = 2
 FIRST_NUMBER = 50
-"""Of the writers, among registrants: so that nobody else writes their values."""
+"""Number of the first writer.
+
+All clients have smaller numbers, so no writer writes the same value as a client.
+"""
 ROUND_S = (0.02, 0.15)
 LINKS_WITHIN_S = 0.2
-"""Shorter than an election timeout."""
+"""Seconds for which links stay cut: less than an election timeout, so that the leader does not change."""
 
 
 class Contention:
-    """Writes registers through several members in the same instant, for a given time.
+    """Writes registers through several members at the same time, for a given number of seconds.
 
-    Sometimes one of these members loses its link to the leader meanwhile, while nothing can be committed, and
-    gets another one afterwards.
+    Sometimes one of these members loses its link to the leader while the leader can commit nothing. This
+    member gets a new link afterwards.
     """
 
     def __init__(self, world: World) -> None:
@@ -39,7 +45,7 @@ class Contention:
         world.registrants += self._writers
 
     def begin(self, seconds: float) -> None:
-        """Go on for this time."""
+        """Write for this number of seconds from now on."""
         begins = self._ends <= self._world.clock.now
         self._ends = max(self._ends, self._world.clock.now + seconds)
         if begins:
@@ -55,7 +61,7 @@ class Contention:
             return
         others = [member for member in world.members if member is not leader]
         proposer = rng.choice(others)
-        for _ in range(2):  # one is in flight, the other one waits for it
+        for _ in range(2):  # one unregistration is in flight; the other waits until the first is applied
             world.clock.at(rng.uniform(0.0, 0.002), self._say_goodbye, rng.choice(world.registers), leader)
         for writer, member in zip(self._writers, (proposer, rng.choice(world.members)), strict=True):
             world.clock.at(rng.uniform(0.0, 0.004), self._write, writer, member)
@@ -72,7 +78,7 @@ class Contention:
             writer.act(member, lambda: self._idle.add(writer))
 
     def _say_goodbye(self, register: Register, member: Member) -> None:
-        """Unregister another broker name at that address: this goes through the log and changes nothing."""
+        """Unregister another broker name at this address: the command goes through the log without effect."""
         fields = {
             "brokerName": "another",
             "brokerAddr": register.key.broker_addr,
@@ -83,12 +89,12 @@ class Contention:
         self._stray.call(member, request, lambda answer: None)
 
     def _links(self, member: Member, other: Member) -> list[End]:
-        """Return the member's open ends of connections with another one."""
+        """Return the member's open ends of its connections with another member."""
         ends = self._world.net.ends[member.name]
         return [end for end in ends if not end.closed and end.peer.host.name == other.name]
 
     def _relink(self, proposer: Member, leader: Member) -> None:
-        """End the link, which is made anew at once."""
+        """Reset the proposer's link to the leader; the members connect again at once."""
         former = self._links(proposer, leader)
         for end in former:
             end.reset()
@@ -103,7 +109,7 @@ class Contention:
             clock.at(0.001, self._look_for_link, proposer, leader, former, until)
 
     def _heal_slowly(self, links: list[End]) -> None:
-        """Deliver the others' answers at once, and delay the proposer's messages from here on."""
+        """Unblock the other members' answers to the leader now, but delay the proposer's next messages."""
         clock = self._world.clock
         for end in links:
             end.hold_until(clock.now + clock.rng.uniform(0.005, 0.04))

@@ -1,7 +1,8 @@
-"""A disk on which bytes and names may be lost until they are synced, and every call can fail.
+"""A disk on which bytes and names may be lost until they are synced, and on which every call can fail.
 
-Every reader sees written bytes, even after the process was killed; only a write under way may be there in
-part. After a power cut, any unsynced sectors may be there, and the first few unsynced changes of names.
+Every reader sees written bytes, even after the process was killed. Only a write that was in progress may be
+partly stored. A power cut may lose any of the unsynced sectors. It also loses a random number, possibly 0, of
+the latest unsynced changes of file and folder names.
 """
 
 from __future__ import annotations
@@ -17,32 +18,32 @@ from typing import Protocol
 from routekeeper.nameserver.disk.files import FILE_SIZE_MAX, File, Files
 
 SECTOR = 512
-"""Bytes that reach a disk together or not at all."""
+"""Bytes that a disk stores together: all of them or none."""
 SHORT = 0.02
-"""How often a write takes less than it is given."""
+"""Probability that a write stores fewer bytes than requested."""
 
 
 class Crashed(BaseException):
-    """The process ended in this very call."""
+    """The process ended during this call of the disk."""
 
 
 class Owner(Protocol):
-    """The owner of a disk."""
+    """The owner of a disk: the simulated member, which learns of crashes and violations."""
 
     def crashed(self, *, power: bool) -> None:
-        """The process ends now."""
+        """End the process now, and cut the machine's power if ``power`` is True."""
 
     def complain(self, text: str) -> None:
         """Report a violation."""
 
 
 class _Change:
-    """A write or a cut that is not durable.
+    """A write or a truncation that is not durable.
 
     Attributes:
-        old: The bytes before, if there were any.
-        new_end: End of the new bytes; for a cut, their begin.
-        size: Size of the file before.
+        old: The bytes before the change, if there were any.
+        new_end: End of the new bytes; for a truncation, equal to ``begin``.
+        size: Size of the file before the change.
     """
 
     __slots__ = ("begin", "new_end", "old", "size")
@@ -51,11 +52,11 @@ class _Change:
         self.begin, self.new_end, self.old, self.size = begin, new_end, old, size
 
     def lose(self, data: bytearray, rng: random.Random) -> None:
-        """Keep any part of it."""
+        """Lose a random part of this change: all of it, some sectors, the end, or nothing."""
         how = rng.random()
         if how < 0.25:
             return
-        if self.new_end == self.begin:  # the end that was cut off is there again
+        if self.new_end == self.begin:  # a truncation is lost: the truncated bytes come back
             data += self.old[len(data) - self.begin :]
             return
         begin, end = self.begin, min(self.new_end, len(data))
@@ -75,7 +76,7 @@ class _Change:
             data[begin:end] = old.ljust(end - begin, b"\0")
 
     def know(self, sure: _Change, data: bytearray) -> None:
-        """Note that a younger change is durable, so it stays even if this one is lost."""
+        """Note that the later change ``sure`` is durable: its bytes stay if this earlier change is lost."""
         begin, end = max(self.begin, sure.begin), sure.new_end
         if self.new_end > self.begin:
             end = min(end, self.new_end)
@@ -133,7 +134,10 @@ _Names = dict[str, "Inode | Directory"]
 
 @dataclass(slots=True)
 class Directory:
-    """A directory: its names as seen, its durable names, and the changes between them, in order."""
+    """A directory: the names that processes see, the durable names, and the changes that are not durable.
+
+    The changes are in the order in which processes made them.
+    """
 
     names: _Names = field(default_factory=dict)
     sure: _Names = field(default_factory=dict)
@@ -165,12 +169,14 @@ def _apply(to: _Names, names: dict[str, Inode | Directory | None]) -> None:
 
 
 class Disk:
-    """The disk of one machine; it outlives its processes.
+    """The disk of one machine; it outlives the machine's processes.
 
     Attributes:
-        full, hangs_until: Its present faults.
-        crash_in, fail_in: Number of calls from now until the process ends, or the disk fails; 0: never.
-        boot: Name of the machine's boot.
+        full: True while files cannot grow.
+        hangs_until: Virtual time until which calls of threads do not end.
+        crash_in: Number of calls until the process ends during a call; 0: never.
+        fail_in: Number of calls until a call fails with an input/output error; 0: never.
+        boot: Number of the machine's boots.
     """
 
     def __init__(self, top: Path, owner: Owner, rng: random.Random) -> None:
@@ -186,13 +192,16 @@ class Disk:
         self.life = 0
         self.calls = 0
         self.under_way: list[tuple[Inode, _Change, bool]] = []
-        """Writes of the journal's thread that are not done yet, and whether they are sure then."""
+        """Unfinished writes of the journal's thread, each with its file.
+
+        The third value is True if the write is durable as soon as it is finished.
+        """
         self.locked: set[Path] = set()
 
-    # -- what happens to it
+    # -- events that happen to the disk
 
     def stop(self, *, power: bool) -> None:
-        """End the process; or the machine, too."""
+        """End the process; cut the machine's power, too, if ``power`` is True."""
         self.life += 1
         self.crash_in = self.fail_in = 0
         self.locked.clear()
@@ -205,23 +214,23 @@ class Disk:
             self.root.lose(self._rng)
 
     def empty(self) -> None:
-        """Replace it by an empty disk."""
+        """Replace the disk by an empty one."""
         self.root = Directory()
 
     def done(self) -> None:
-        """End the write of the journal's thread."""
+        """Complete the present write of the journal's thread."""
         for inode, change, sure in self.under_way:
             if sure:
                 inode.sync_one(change)
         self.under_way.clear()
 
-    # -- what is asked of it
+    # -- calls of the process
 
     def call(self, what: str, user: User) -> bool:
-        """Count a call.
+        """Count a call of the process, and raise the error that is planned for this call, if any.
 
         Returns:
-            Whether the process ends in it: :meth:`crash` follows.
+            True if the process ends in this call; the caller must then raise :meth:`crash`.
         """
         if user.life != self.life:
             raise Crashed
@@ -245,7 +254,7 @@ class Disk:
         return not self.full or end <= len(inode.data)
 
     def short(self, size: int) -> int:
-        """Return how many of some bytes a write stores."""
+        """Return the number of bytes that a write of ``size`` bytes stores."""
         return self._rng.randint(1, size) if size > 1 and self._rng.random() < SHORT else size
 
     def part(self, size: int) -> int:
@@ -269,11 +278,12 @@ class Disk:
 
 
 class User:
-    """The disk for one process.
+    """The access of one process to its machine's disk.
 
     Attributes:
-        patient: The present caller may wait: a thread, or a process during its start.
-        writing: The journal's thread is the caller.
+        patient: Above 0 while the present caller may wait for the disk. Threads may wait, and processes that
+        patient: Above 0 while the present caller may wait for the disk. Only threads and starting processes
+            may wait.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -284,7 +294,7 @@ class User:
 
 
 class DiskFile(File):
-    """See :class:`routekeeper.nameserver.disk.File`."""
+    """A file on the simulated disk; see :class:`routekeeper.nameserver.disk.File`."""
 
     def __init__(
         self, user: User, path: Path, *, durable: bool = False, release: Callable[[], None] = lambda: None
@@ -334,7 +344,7 @@ class DiskFile(File):
 
 
 class DiskFiles(Files):
-    """See :class:`routekeeper.nameserver.disk.files.Files`: the disk of whichever machine's code runs now."""
+    """Files on the disk of the machine whose code runs now; see :class:`Files`."""
 
     def __init__(self, here: Callable[[], User]) -> None:
         self._here = here

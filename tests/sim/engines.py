@@ -1,7 +1,8 @@
-"""Groups of engines without servers, on the simulator's time and links, for scripted cases of single rules.
+"""Groups of raft engines without servers, on the simulator's time and links, for scripted cases.
 
-Tests can inspect, hold and drop their messages. This module simulates the surroundings of an engine: its disk
-loses no byte of a written frame, and its snapshots and entries are values.
+Tests can inspect, delay and drop the engines' messages. This module simulates the links, the disk and the
+state machine of each engine. The simulated disk stores a frame completely or not at all. Snapshots and log
+entries are Python values.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ TIMEOUT_S = TIMEOUT_MS / 1000
 
 @dataclass
 class Disk:
-    """Durable content: frames in order, of which the last ones may be lost; promises are synced at once."""
+    """A member's stored content: journal frames in order, and the vote, which is durable at once.
+
+    A crash may lose frames at the end that are not durable yet (see ``written``).
+    """
 
     frames: list[list[Op]] = field(default_factory=list)
     written: int = 0  # number of durable frames
@@ -53,7 +57,10 @@ class Disk:
 
 
 class Machine:
-    """The list of applied payloads; each is compared with the first one applied at that index anywhere."""
+    """State machine that lists the applied payloads.
+
+    Each payload must equal the first payload that any member applied at the same index.
+    """
 
     def __init__(self, member: SimMember) -> None:
         self.member = member
@@ -76,23 +83,23 @@ class Machine:
 
 
 class SimMember:
-    """One member, including its restarts; performs its engine's effects."""
+    """One member, including its restarts; it performs the effects that its engine asks for."""
 
     def __init__(self, world: World, name: str, offset: float) -> None:
         self.world = world
         self.name = name
-        self.offset = offset  # its clock differs from everyone else's
+        self.offset = offset  # seconds by which this member's clock differs from the virtual time
         self.disk = Disk()
         self.engine: Engine | None = None
         self.machine = Machine(self)
         self.life = 0
         self.paused_until = 0.0
-        self.write_delay: float | None = None  # None: a random short one; inf: the disk hangs
+        self.write_delay: float | None = None  # seconds; None: random and short; inf: the disk hangs
         self._step_due = False
         self._timer_at = math.inf
         self.stopped = ""
         self.was_removed = ""
-        self.peers = world.names  # as given by the operator
+        self.peers = world.names  # --peers: the members that the operator names at the start
         self._waiting: list[tuple[int, int]] = []
         self._links: dict[str, End] = {}
 
@@ -108,10 +115,10 @@ class SimMember:
     def clock(self) -> float:
         return self.world.now + self.offset
 
-    # ---- Host
+    # ---- methods of the interface Host
 
     def deliver(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
-        """Call a function once it is not paused, if it was not restarted."""
+        """Call a function after the member's pause; drop the call if the member was restarted."""
         if life != self.life or not self.up:
             return
         wait = self.paused_until - self.world.now
@@ -126,7 +133,7 @@ class SimMember:
     # ---- links
 
     def dial(self, life: int, name: str) -> None:
-        """Connect with another member that is up, unless there is a link; try again while it is cut off."""
+        """Connect with another member that is up and not linked; try again later if the link is blocked."""
         net, other = self.world.net, self.world.members[name]
         if life != self.life or not self.up or not other.up or name in self._links:
             return
@@ -168,7 +175,7 @@ class SimMember:
         del self._links[name]
         self.running.link_down(name)
 
-    # ---- life
+    # ---- start, stop and crash of the member
 
     def start(self) -> None:
         world = self.world
@@ -228,7 +235,7 @@ class SimMember:
                 world.at(world.rng.uniform(0.001, 0.02), self.dial, self.life, other)
 
     def _perform_after_each_call(self, engine: Engine) -> None:
-        """The engine; tests also call it directly."""
+        """Perform the engine's effects after each call of the engine, also after a direct call by a test."""
         depth = 0
 
         def performing(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -279,7 +286,7 @@ class SimMember:
                     case effects.Changed():
                         self.changed()
                     case effects.Trim() | effects.KeepLinks():
-                        pass  # frames are kept, and everyone is linked to everyone here
+                        pass  # this simulation keeps all frames and all links
 
     def apply(self, engine: Engine, effect: effects.Apply) -> None:
         began = self.clock()
@@ -290,7 +297,7 @@ class SimMember:
             engine.applied(done, within=self.applier.within, took=self.clock() - began)
 
     def kill(self) -> None:
-        """Kill it, as by SIGKILL: a write under way is there up to some frame."""
+        """Kill the member, as by SIGKILL: a random number of the frames that are not durable is lost."""
         self.world.net.listeners.pop(self.name)
         self.world.net.died(self, power=False)
         self.engine = None
@@ -304,7 +311,7 @@ class SimMember:
             disk.written = keep
 
     def arm(self) -> None:
-        """Set the timer that the engine asks for."""
+        """Set the timer for the engine's next step."""
         engine = self.engine
         if engine is not None:
             at = max(engine.next_wake() - self.offset, self.world.now + 1e-4)
@@ -327,7 +334,7 @@ class SimMember:
         self._step_due = False
         self.step()
 
-    # ---- effects
+    # ---- methods that carry out the effects of the engine
 
     def send(self, member: str, message: bytes) -> bool:
         match messages.decode(message) if len(message) < 32 else None:
@@ -419,7 +426,7 @@ class SimMember:
         """Do nothing; tests replace it."""
 
     def leave(self, reason: str) -> None:
-        """End the process; its data must not be used again."""
+        """Mark the member as removed and end its process; the member's data must not be used again."""
         assert self.disk.standing is not None
         assert self.disk.standing.removed
         self.was_removed = reason
@@ -427,7 +434,7 @@ class SimMember:
 
 
 class World:
-    """Members, links, clock, and the rules that must always hold."""
+    """Members, links, a clock, and checks of the rules that must always hold."""
 
     def __init__(
         self,
@@ -449,7 +456,7 @@ class World:
         self.drop_filter: Callable[[str, str, messages.Message], bool] | None = None
         self.log: list[tuple[str, str, messages.Message]] = []
         self.logging = False
-        # what was seen
+        # First payload applied at each index, and the leader of each term, for the checks.
         self.first: dict[int, bytes] = {}
         self.leaders: dict[int, str] = {}
         self._payload = itertools.count(1)
@@ -464,7 +471,10 @@ class World:
         self.clock.at(delay, call, *arguments)
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Let time pass; True as soon as ``until`` holds."""
+        """Let at most ``seconds`` pass; stop as soon as ``until`` returns True.
+
+        Return True if ``until`` is None or returned True. Return False if the time passed before that.
+        """
         return self.clock.run(seconds, until) or until is None
 
     # ---- members
@@ -478,7 +488,11 @@ class World:
         return engine
 
     def add(self, name: str, *peers: str) -> SimMember:
-        """A process with an empty disk, told of the current members and itself; the cluster is not told."""
+        """Start a member with an empty disk.
+
+        The new member's list of peers has the new member and ``peers`` (default: the current members). This
+        method asks no leader to add the new member to the group.
+        """
         name = name if ":" in name else f"{name}:1"
         if name not in self.members:
             self.members[name] = SimMember(self, name, self.rng.uniform(500, 6000))
@@ -506,12 +520,12 @@ class World:
 
     @property
     def leader(self) -> SimMember | None:
-        """Return the newest leader that can commit."""
+        """Return the leader with the highest term, among the leaders that can commit."""
         leading = [m for m in self.members.values() if m.engine is not None and m.engine.leads]
         return max(leading, key=lambda m: m.engine.term if m.engine else 0, default=None)
 
     def elect(self, name: str) -> SimMember:
-        """Make ``name`` the leader by letting it ask for votes first."""
+        """Make ``name`` the leader: the present leader tells this member to ask for votes at once."""
         for _ in range(200):
             if self.leader is self[name]:
                 return self[name]
@@ -524,7 +538,7 @@ class World:
         raise AssertionError(f"{name} was not elected")
 
     def settle(self, seconds: float = 5.0) -> None:
-        """Wait until there is a leader and all entries are applied everywhere."""
+        """Wait until there is a leader, and all running members of the group have applied all entries."""
 
         def done() -> bool:
             leader = self.leader
@@ -541,11 +555,11 @@ class World:
     # ---- links
 
     def cut(self, a: str, b: str) -> None:
-        """Reset the connection; it is made anew soon."""
+        """Reset the connection of two members; they connect again soon."""
         self.net.reset_between(self[a], self[b])
 
     def drops(self, a: str, b: str, message: bytes) -> bool:
-        """Record a message, if a test wants that; return whether it is to be dropped."""
+        """Record a message if a test wants it; return True if the message must be dropped."""
         if not self.logging and self.drop_filter is None:
             return False
         decoded = messages.decode(message)
@@ -553,7 +567,7 @@ class World:
         return self.drop_filter is not None and self.drop_filter(a, b, decoded)
 
     def block(self, *directions: tuple[str, str]) -> None:
-        """Block these directions; a sender gives up after some seconds."""
+        """Block messages in these directions; a sender closes its link after some seconds."""
         self.net.blocked |= {(self[a].name, self[b].name) for a, b in directions}
 
     def isolate(self, name: str) -> None:
@@ -566,7 +580,7 @@ class World:
     # ---- load and checks
 
     def submit(self, name: str | None = None, size: int = 8) -> int | None:
-        """Append at the leader (or at ``name``, if it leads); its own apply acknowledges the entry."""
+        """Append an entry at the leader, or at ``name`` if it leads; return the entry's index."""
         member = self[name] if name is not None else self.leader
         if member is None or member.engine is None or self.now < member.paused_until:
             return None

@@ -1,4 +1,4 @@
-"""Faults of members and of links between hosts, independent of the members' program."""
+"""Faults of members and of links between hosts, for any program that the members run."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MEMBER_FAULTS = (
     "disk full",
     "wipe",
 )
-"""What can happen to members alone."""
+"""Faults of members and of links between members."""
 
 
 class Victim(Protocol):
-    """The interface of a member for faults."""
+    """The properties and methods of a member that :class:`Faults` uses."""
 
     @property
     def name(self) -> str: ...
@@ -49,7 +49,7 @@ class Victim(Protocol):
 
 
 class Faulty(Protocol):
-    """The interface of a simulated world for faults."""
+    """The properties and methods of a simulated world that :class:`Faults` uses."""
 
     clock: Clock
     net: Net
@@ -60,24 +60,24 @@ class Faulty(Protocol):
     def victims(self) -> Sequence[Victim]: ...
     @property
     def others(self) -> Sequence[str]:
-        """Names of hosts that are no members; a partition puts them on either side."""
+        """Names of hosts that are not members; a partition puts each of them on a random side."""
 
     def leader(self) -> Victim | None: ...
     def may_lose(self, member: Victim) -> bool:
-        """Return whether one member may lose its data now without a loss of acknowledged changes."""
+        """Return True if the group loses no acknowledged change when this member loses its data now."""
 
     def may_lose_power(self, member: Victim) -> bool:
-        """Return whether a power cut at its machine now would lose no acknowledged change."""
+        """Return True if the group loses no acknowledged change when this member loses power now."""
 
 
 _Some = TypeVar("_Some")
 
 
 class Faults:
-    """Causes faults in a world, for a given time.
+    """Causes faults in a world, for a given number of seconds.
 
     Args:
-        kinds: Some of :data:`MEMBER_FAULTS`.
+        kinds: Names of faults, from :data:`MEMBER_FAULTS`.
     """
 
     def __init__(self, world: Faulty, kinds: Sequence[str]) -> None:
@@ -88,7 +88,7 @@ class Faults:
         self._ends = 0.0
 
     def begin(self, seconds: float) -> None:
-        """Cause faults from now on; killed members come back."""
+        """Cause faults for this number of seconds, and start killed members again."""
         self._ends = self._faulty.clock.now + seconds
         self._trouble()
         self._restart()
@@ -100,7 +100,7 @@ class Faults:
         return self._faulty.clock.now >= self._ends - margin
 
     def some(self, of: Iterable[_Some]) -> list[_Some]:
-        """Return a random part of these, never empty if they are not."""
+        """Return a random part of the items: at least one, if there are any."""
         found = list(of)
         rng = self._faulty.clock.rng
         return rng.sample(found, rng.randint(1, len(found))) if found else []
@@ -109,7 +109,7 @@ class Faults:
         world, rng = self._faulty, self._faulty.clock.rng
         if self.over(1.0) or not self.kinds:
             return
-        # Sometimes wait long enough for everything to recover.
+        # Sometimes make a long pause between two faults, so that all members recover.
         pause = rng.uniform(0.05, 1.2) if rng.random() < 0.8 else rng.uniform(3.0, 5.0)
         world.clock.at(pause, self._trouble)
         what = rng.choice(self.kinds)
@@ -121,7 +121,7 @@ class Faults:
             self.note(f"{what} {note} for {lasts:.2f} s")
 
     def cause(self, what: str, lasts: float) -> str:
-        """Cause one fault; return its targets, or nothing if it cannot happen now."""
+        """Cause one fault; return its targets, or an empty text if the fault is not possible now."""
         world, rng = self._faulty, self._faulty.clock.rng
         up = [member for member in world.victims if member.up]
         leader = world.leader()
@@ -152,11 +152,11 @@ class Faults:
             case "kill" | "power":
                 victim = rng.choice(up) if up else None
                 if what == "power" and victim is not None and not world.may_lose_power(victim):
-                    return ""  # nothing is promised then
+                    return ""  # a power cut may lose acknowledged changes now
                 return self._kill(victim, power=what == "power")
             case "power all":
                 if world.durability != "fsync":
-                    return ""  # nothing is promised then
+                    return ""  # without fsync, a power cut of all members may lose acknowledged changes
                 for member in up:
                     self._kill(member, power=True)
                 return "all"
@@ -178,7 +178,7 @@ class Faults:
                 return self._kill(leader)
             case "kill all":
                 if world.durability == "memory":
-                    return ""  # nothing is promised then
+                    return ""  # without a journal, members that are all killed may lose acknowledged changes
                 for member in up:
                     self._kill(member)
                 return "all"
@@ -209,7 +209,7 @@ class Faults:
         raise AssertionError(what)
 
     def block(self, pairs: set[tuple[str, str]], lasts: float) -> None:
-        """Block these directions for a while."""
+        """Block messages in these directions for ``lasts`` seconds."""
         world = self._faulty
         world.net.blocked |= pairs
         world.clock.at(lasts, world.net.heal, pairs)

@@ -1,4 +1,4 @@
-"""Lines of the nameserver's functions that a run has executed, by the interpreter's own hook."""
+"""Lines of the nameserver's functions that a run has executed, recorded by ``sys.settrace``."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ PACKAGE = Path(str(nameserver.__file__)).parent
 
 
 def functions_of(code: CodeType) -> Iterator[CodeType]:
-    """The code of all functions in a module's code, those in classes and in functions included."""
+    """Yield the code of all functions in a module, including functions in classes and in functions."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            if constant.co_flags & 0x2:  # CO_NEWLOCALS: a function, not the body of a class
+            if constant.co_flags & 0x2:  # CO_NEWLOCALS marks a function; the body of a class lacks the flag
                 yield constant
             yield from functions_of(constant)
 
 
 def lines_of(code: CodeType) -> set[int]:
-    """Lines of a function that can run; that of its ``def`` aside."""
+    """Return the numbers of a function's lines that can run, without the line of its ``def``."""
     return {line for _, _, line in code.co_lines() if line is not None and line != code.co_firstlineno}
 
 
 class Lines:
-    """Collects lines while :meth:`recording`; functions that have run completely cost nothing any more."""
+    """Collects executed lines while :meth:`recording`.
+
+    A function of which all lines have run is no longer traced, so it runs at full speed.
+    """
 
     def __init__(self, package: Path = PACKAGE) -> None:
         self._package = package
@@ -61,7 +64,7 @@ class Lines:
         return self._line
 
     def report(self) -> dict[str, tuple[int, int]]:
-        """Lines run and lines there are, for each module below the package that has any."""
+        """Return for each module of the package the number of lines that have run, and of all lines."""
         seen: dict[str, set[int]] = {}
         for code, left in self._left.items():
             if code.co_filename.startswith(self._begins):

@@ -1,4 +1,4 @@
-"""One simulated nameserver: a real :class:`Replicated` in a process of its own, a server in front of it."""
+"""One simulated nameserver: a real :class:`Replicated` in a simulated process, behind a simulated server."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 FORGOTTEN_S = ANSWER_S + 0.2
-"""Later than any answer may be: nobody is going to give it."""
+"""Seconds after which an unanswered request is reported as forgotten; answers must come earlier."""
 
 logger = logging.getLogger(__name__)
 
 
 class Watched(Replicated):
-    """The real table, which reports its changes to the simulator's truth."""
+    """The real raft mode, which also reports its changes to the simulator's :class:`Truth`."""
 
     def __init__(
         self, host: Member, settings: LiveSettings, effects: Server, *, boot_id: int, raft: RaftConfig
@@ -64,9 +64,9 @@ class Watched(Replicated):
         self.connected_at: dict[BrokerKey, float] = {}
         self.heard_at: dict[BrokerKey, float] = {}
         self.index = 0
-        """Of the entry that is being applied."""
+        """Index of the entry that is being applied."""
         self.digest_of_whole_commands = ""
-        """Of the table after the last command that is applied."""
+        """Digest of the table after the last command that is completely applied."""
         self.boot_id = boot_id
         super().__init__(
             settings,
@@ -90,12 +90,12 @@ class Watched(Replicated):
         return self._member.in_contact()
 
     def in_contact_now(self) -> bool:
-        """The mode's state for the simulator, from outside of the member's process."""
+        """Return ``in_contact``; the simulator calls this from outside the member's process."""
         return self.host.look(lambda mode: mode.in_contact)
 
     @property
     def judges(self) -> bool:
-        """Return whether it leads and is ready to judge."""
+        """Return True if this member leads and is ready to evict brokers."""
         detector = self.leader.failure_detector
         return (
             detector is not None
@@ -111,9 +111,10 @@ class Watched(Replicated):
 
     @property
     def waits_to_be_added(self) -> bool:
-        """Return whether it never took part, or was emptied and has not caught up with a change of members.
+        """Return True if this member waits until a leader adds it to the group.
 
-        It then ignores its own removal: see ``Membership.on_removed``.
+        Such a member never took part, or its disk was emptied and it has not received a change of members
+        since. Such a member ignores a message that says that it was removed: see ``Membership.on_removed``.
         """
         if not self._member.started or self._member.engine.shared.empty:
             return True
@@ -123,18 +124,21 @@ class Watched(Replicated):
 
     @property
     def promises_kept(self) -> bool:
-        """Return whether its disk holds its new role; before that a crash makes it a learner again."""
+        """Return True if the disk holds the member's new role.
+
+        Until then, a crash makes the member a learner again.
+        """
         return self._member.promises_kept
 
     @property
     def engine(self) -> Engine:
-        """Its engine, once it has started."""
+        """The member's engine, once the member has started."""
         return self._member.engine
 
     def was_paused_since(self, at: float) -> bool:
         return self.host.paused_at_last > at
 
-    # -- what the log does
+    # -- calls of the log
 
     def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> Steps[None]:
         self.verdicts.clear()
@@ -164,7 +168,7 @@ class Watched(Replicated):
 
 
 class Observing(Observer):
-    """Reports a member's own statements to the truth."""
+    """Reports a member's own events to :class:`Truth`: applied commands, contacts and evictions."""
 
     def __init__(self, mode: Watched) -> None:
         self._mode = mode
@@ -213,7 +217,7 @@ class Observing(Observer):
 
 
 class Server:
-    """The layer between connections and the mode, in place of the nameserver's server."""
+    """Replacement of the nameserver's server: it passes the requests of connections to :class:`Watched`."""
 
     def __init__(self, host: Member) -> None:
         self.host = host
@@ -223,15 +227,15 @@ class Server:
         self._close_after: set[ConnectionId] = set()
         self._number = 0
         self._answered: set[tuple[ConnectionId, int]] = set()
-        self._waiting: dict[tuple[ConnectionId, int], tuple[float, Request]] = {}  # oldest first
+        self._waiting: dict[tuple[ConnectionId, int], tuple[float, Request]] = {}  # oldest request first
         self._parked: dict[int, list[tuple[ConnectionId, int, Request]]] = {}
-        """Reads that wait for a barrier, by its number."""
+        """Reads that wait for a barrier, by the barrier's number."""
         self._needed: dict[int, int] = {}
-        """The last index acknowledged before the last of them came: it only grows."""
-        self._told = self._passed  # a caller that joins again is known by this very object
+        """By barrier number: the greatest index acknowledged before the latest read joined the barrier."""
+        self._told = self._passed  # one object for all calls, because ``Reader`` compares callers by identity
 
     def look_for_the_forgotten(self) -> None:
-        """Check that every request is answered in time, even one whose task is not woken any more."""
+        """Check that every request is answered in time, even a request whose task nothing wakes any more."""
         now = self.host.world.clock.now
         for begun, request in self._waiting.values():
             if now - begun <= FORGOTTEN_S:
@@ -268,7 +272,7 @@ class Server:
             if answer is not None:
                 self._answer(origin, number, answer)
         elif freshness is Freshness.LINEARIZABLE and self.host.world.clock.rng.random() < 0.5:
-            # As in the real server, make no object for a read.
+            # The read joins the barrier without a task or a future, as in the real server.
             barrier = mode.join_barrier(self._told)
             self._needed[barrier] = self.host.world.truth.acknowledged_index
             self._parked.setdefault(barrier, []).append((origin, number, request))
@@ -276,8 +280,9 @@ class Server:
             loop.create_task(self._serve(origin, number, request, freshness))
 
     def _passed(self, number: int, error: NoQuorum | None) -> None:
-        """A barrier that reads have joined has passed, or has not."""
-        # A read that joined it twice, with another in between, is told twice: then none is parked any more.
+        """Answer the reads that wait for a barrier, which has passed or has failed."""
+        # If another caller joins the barrier between two reads, this method is called twice for the barrier.
+        # The second call finds no reads.
         mode, needed = self.host.running, self._needed.pop(number, None)
         if error is None and needed is not None:
             self.host.world.truth.check_barrier(mode, needed)
@@ -295,7 +300,7 @@ class Server:
         truth = self.host.world.truth
         needed = truth.acknowledged_index
         try:
-            topic = request.ext_fields.get("topic")  # none of a KV request
+            topic = request.ext_fields.get("topic")  # None for a KV request
             view = await mode.await_view(freshness, deadline=deadline, topic=topic)
         except NoQuorum as error:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"{NO_QUORUM_TAG} {error}")
@@ -354,7 +359,7 @@ class Server:
             end.close()
             self._closed(origin, by_us=True)
 
-    # -- Effects
+    # -- methods of the interface Effects
 
     def close_connection(self, origin: ConnectionId) -> None:
         if self._unanswered.get(origin):
@@ -367,7 +372,7 @@ class Server:
 
 
 class MemberLoop(NetLoop):
-    """A nameserver's loop: its code runs on its own machine."""
+    """A nameserver's event loop: while it runs, :func:`seams.machine` returns this nameserver's machine."""
 
     machine: Machine
     member: Member
@@ -375,7 +380,7 @@ class MemberLoop(NetLoop):
     truth: Truth
 
     def _enter(self) -> asyncio.AbstractEventLoop | None:
-        # As in the base, without a call of it: this is done for each turn.
+        # A copy of the base class's code: to call the base method in each pass of the loop would be too slow.
         running.append(self.machine)
         before = _get_running_loop()
         _set_running_loop(self)
@@ -422,21 +427,21 @@ class Member:
         self.up = False
         self.born_at = 0.0
         self.paused_at_last = -1.0
-        """The end of the last pause."""
+        """Time at which the last pause ended or will end."""
         self.paused_from = -1.0
         self.loop: MemberLoop
         self.machine: Machine
         self.disk = Disk(folder.parent, self, world.clock.rng)
         self.at_risk = False
-        """It may have lost what it acknowledged, and is no voter again yet."""
+        """True if the member may have lost acknowledged entries and is not a voter again yet."""
         self.promised_term = 0
-        """The term that its disk held when its last life ended."""
+        """Term that was stored on the member's disk when its last process ended."""
         self.expects_end = False
-        """Its disk breaks, or its process is being stopped."""
+        """True if the process must end soon, because its disk breaks."""
         self.mode: Watched | None = None
         self.server: Server | None = None
         self.removed = False
-        """Its process ended because the group removed it."""
+        """True if the process ended because the group had removed the member."""
         self.expects_refusal = self.refused = False
         self._graveyard: list[MemberLoop] = []
 
@@ -449,16 +454,16 @@ class Member:
     def ready(self) -> bool:
         return self.mode is not None and self.mode.started
 
-    # -- Host
+    # -- methods of the interface Host
 
     def deliver(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
         if life == self.life and self.up:
             self.loop.deliver(call, *arguments)
 
-    # -- life
+    # -- start, stop and crash of the member
 
     def start(self) -> None:
-        """Start its process."""
+        """Start the member's process."""
         assert not self.up
         world = self.world
         self.life += 1
@@ -499,7 +504,7 @@ class Member:
             if self.expects_refusal and is_refusal(error):
                 self.refused = True
             elif is_refusal(error) and world.operator.removes(self):
-                self.was_removed()  # killed when it had stored that, and had not ended yet
+                self.was_removed()  # the member was killed between storing its removal and ending
             else:
                 world.truth.fail(Oracle.STARTS, f"{self.name} does not start: {error}")
             return
@@ -508,7 +513,12 @@ class Member:
         world.net.listeners[self.wire] = (self, lambda end: self.deliver(end.life, server.accept, end))
 
     def kill(self, *, power: bool = False, wipe: bool = False) -> None:
-        """As SIGKILL, or as a cut of power: then nobody hears of it, and what was not synced may be lost."""
+        """End the process as by SIGKILL.
+
+        Args:
+            power: Cut the power: peers do not notice the end, and content that was not synced may be lost.
+            wipe: Empty the disk afterwards.
+        """
         if not self.up:
             return
         self.at_risk |= wipe or power
@@ -529,18 +539,21 @@ class Member:
     def _wipe(self) -> None:
         self.disk.empty()
         self.promised_term = 0
-        self.disk.full = False  # else its next start, which is its first, would be refused, as it must
+        self.disk.full = False  # a first start on a full disk fails, and the checks allow no failed start
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def crashed(self, *, power: bool) -> None:
-        """End its process within a call of its disk."""
+        """End the process during a call of its disk.
+
+        Cut the power only if the group loses no acknowledged change by this.
+        """
         self.kill(power=power and self.world.may_lose_power(self))
 
     def complain(self, text: str) -> None:
         self.world.truth.fail(Oracle.DISK_WAITS, f"{self.name}: {text}")
 
     def begin_anew(self) -> None:
-        """Empty its disk and start it."""
+        """Empty the member's disk and start the member."""
         self.kill()
         self._wipe()
         self.removed = False
@@ -553,19 +566,19 @@ class Member:
         self.paused_at_last = max(self.paused_at_last, self.loop.paused_until)
 
     def mend(self) -> None:
-        """End its pause, and the faults of its disk."""
+        """End the member's pause and the faults of its disk."""
         self.disk.full = False
         self.disk.hangs_until = 0.0
         self.disk.crash_in = self.disk.fail_in = 0
         self.loop.go_on()
 
     def look(self, what: Callable[[Watched], _T]) -> _T:
-        """Call a function in the context of its process."""
+        """Call a function as code of the member's process."""
         mode = self.running
         return self.loop.run_inside(lambda: what(mode))
 
     def bury(self) -> None:
-        """Release the leftovers of ended processes, at the end of the run."""
+        """Release the remains of ended processes at the end of the run."""
         for loop in self._graveyard:
             loop.bury()
         self._graveyard.clear()
@@ -575,7 +588,7 @@ class Member:
             self.world.truth.fail(Oracle.PROCESS, f"{self.name}: {text}")
 
     def was_removed(self) -> None:
-        """End its process after this turn, as by its own decision."""
+        """End the process after the present pass of its loop, as a removed member does by itself."""
         self.removed = True
         self.world.clock.at(0.0, self._end, self.life)
 

@@ -1,8 +1,11 @@
-"""Connections in memory: as with TCP, bytes stay in order, and only the end of a connection loses them.
+"""Simulated connections in memory.
 
-A direction between two hosts can be blocked: bytes that are sent then wait, and arrive once it is unblocked,
-unless the connection ended meanwhile. A killed process's connections end at their other side, after the bytes
-under way. Those of a host without power end only when it is up again or the peer gives up.
+As with TCP, bytes arrive in the order in which they were sent, and are lost only if the connection ends.
+
+A direction between two hosts can be blocked. Bytes that are sent then wait, and arrive once the direction is
+unblocked, unless the connection has ended. If a process is killed, the other side of each connection gets the
+bytes that were already sent, and then the end of the connection. If a host loses power, its peers notice the
+end when the host is up again, or when they give up.
 """
 
 from __future__ import annotations
@@ -18,21 +21,24 @@ from .clock import Clock, Loop
 DELAY_S = (1e-4, 1.5e-3)
 SLOW_S = (0.02, 0.4)
 GIVE_UP_S = 5.0
-"""TCP's user timeout: a sender whose data is not acknowledged ends the connection."""
+"""Seconds without acknowledgement of sent data after which a sender closes the connection.
+
+It acts like Linux's TCP_USER_TIMEOUT.
+"""
 
 
 class Host(Protocol):
-    """A host with connections. ``life`` changes with each start of its process."""
+    """A host with connections; ``life`` changes with each start of its process."""
 
     name: str
     life: int
 
     def deliver(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
-        """Call a function in the process's own turn, if it was not restarted."""
+        """Call a function when the process runs next; drop the call if the process has restarted."""
 
 
 class _Lost:
-    """The end of a direction."""
+    """Marker in one direction of a connection: the connection ends here."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error
@@ -47,7 +53,7 @@ class End:
         self.life = host.life
         self.peer: End
         self.closed = False
-        self.unarrived = 0  # bytes or items sent and not yet taken
+        self.unarrived = 0  # bytes or items that are sent and have not arrived yet
         self._last_arrival = 0.0
         self._held: deque[tuple[Any, int]] = deque()
         self._held_since = 0.0
@@ -55,35 +61,35 @@ class End:
         self.lost: Callable[[Exception | None], None] = lambda error: None
 
     def send(self, item: Any, size: int = 1) -> None:
-        """Send a message; it arrives in order, or the connection ends."""
+        """Send a message. Messages arrive in order, unless the connection ends first."""
         if not self.closed:
             self.unarrived += size
             self._net.carry(self, item, size)
 
     def close(self) -> None:
-        """Close; the other side notices it after all bytes that were sent before."""
+        """Close this side; the other side notices the end after all bytes that were sent before."""
         if not self.closed:
             self.closed = True
             self._net.carry(self, _Lost(None), 0)
 
     def abort(self) -> None:
-        """Reset: the other side notices it, and bytes under way to here are dropped."""
+        """Reset the connection; the other side notices the reset, and this side drops arriving bytes."""
         if not self.closed:
             self.closed = True
             self._net.carry(self, _Lost(ConnectionResetError("connection reset by peer")), 0)
 
     def reset(self) -> None:
-        """End the connection; each side notices it after a time of its own."""
+        """End the connection at both sides; each side notices the reset when its process runs next."""
         error = ConnectionResetError("connection reset by peer")
         for end in (self, self.peer):
             self._end(end, error)
 
     def hold_until(self, at: float) -> None:
-        """Delay messages from here on until that instant."""
+        """Delay all further messages of this side until time ``at``."""
         self._last_arrival = max(self._last_arrival, at)
 
     def arrive(self, item: Any, size: int) -> None:
-        """Note that a message has reached the other side."""
+        """Pass a message to the other side, or keep it while the direction is blocked."""
         net, peer = self._net, self.peer
         if net.blocked and net.is_blocked(self.host.name, peer.host.name):
             if not self._held:
@@ -98,7 +104,7 @@ class End:
         self._take(item, size)
 
     def unblocked(self) -> None:
-        """Release delayed messages, some of them at once."""
+        """Deliver the messages that waited while the direction was blocked."""
         while self._held:
             self._take(*self._held.popleft())
 
@@ -110,7 +116,7 @@ class End:
         elif not peer.closed:
             peer.host.deliver(peer.life, peer._received, item)
         elif self.host.life == self.life and not self.closed:
-            # The other side is closed for good: it answers with a reset.
+            # The other side is closed and answers with a reset.
             self._end(self, ConnectionResetError("connection reset by peer"))
 
     def _end(self, end: End, error: Exception | None) -> None:
@@ -133,20 +139,23 @@ class End:
             self._net.clock.at(0.0, self._gone)
 
     def _gone(self) -> None:
-        """Note that the other side notices it when it sends, or by its own timeout."""
+        """Note that the other side has not noticed the end yet.
+
+        The other side notices the end when it sends, by its own timeout, or when this host starts again.
+        """
         self._net.dead.append(self)
 
 
 class Net:
-    """All connections, and the faults between hosts."""
+    """All connections between hosts, and the faults of the network."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.blocked: set[tuple[str, str]] = set()
         self.slow = 0.0
-        """Share of what is sent that takes long."""
+        """Probability that a message is delayed by ``SLOW_S`` seconds, from 0 to 1."""
         self.slow_ways: dict[tuple[str, str], float] = {}
-        """The same of single directions, by source and target."""
+        """Probability of a delay by ``SLOW_S`` seconds for single directions, by (source, target)."""
         self.held: dict[tuple[str, str], list[End]] = defaultdict(list)
         self.ends: dict[str, list[End]] = defaultdict(list)
         self.dead: list[End] = []
@@ -176,7 +185,7 @@ class Net:
                 end.reset()
 
     def heal(self, pairs: set[tuple[str, str]] | None = None) -> None:
-        """Unblock these directions, or all."""
+        """Unblock these directions, or all directions if ``pairs`` is None."""
         pairs = set(self.blocked) if pairs is None else pairs
         self.blocked -= pairs
         for pair in sorted(pairs):
@@ -184,7 +193,7 @@ class Net:
                 end.unblocked()
 
     def connect(self, source: Host, address: str) -> End | None:
-        """Open a connection now; None without a listener. The caller handles blocked directions."""
+        """Open a connection at once, even over a blocked direction; return None if nobody listens."""
         found = self.listeners.get(address)
         if found is None:
             return None
@@ -197,7 +206,7 @@ class Net:
         return near
 
     def died(self, host: Host, *, power: bool) -> None:
-        """Note that the process of a host has ended; after a power cut, peers do not notice it yet."""
+        """End the connections of a host whose process ended; after a power cut, peers notice nothing yet."""
         for end in self.ends.pop(host.name, ()):
             if not end.closed:
                 end.closed = True
@@ -208,7 +217,7 @@ class Net:
                     self.carry(end, _Lost(None if self.clock.rng.random() < 0.5 else error), 0)
 
     def back(self, host: Host) -> None:
-        """Note that the host is up: it answers messages over its former connections with a reset."""
+        """Note that the host is up again: it answers messages on its former connections with a reset."""
         dead, self.dead = self.dead, []
         for end in dead:
             if end.host is host:
@@ -218,13 +227,13 @@ class Net:
 
 
 class _Socket:
-    """A socket with options only."""
+    """A socket of which only options can be set."""
 
     def setsockopt(self, *_: object) -> None: ...
 
 
 class Listener:
-    """The listener that the transport binds."""
+    """Replacement of the listening socket that the transport binds."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
@@ -236,7 +245,7 @@ class Listener:
 
 
 class Wire(asyncio.Transport):
-    """A connection with asyncio's interface for a protocol; writes arrive whole, split or joined."""
+    """A connection as an asyncio transport; one write may arrive in two pieces."""
 
     def __init__(self, end: End, protocol: asyncio.Protocol, peername: tuple[str, int]) -> None:
         super().__init__({"socket": _Socket(), "peername": peername})
@@ -278,7 +287,7 @@ class Wire(asyncio.Transport):
 
 
 class _Server:
-    """The result of ``create_server``."""
+    """The server that :meth:`NetLoop.create_server` returns."""
 
     def __init__(self, net: Net, host: Host, loop: Loop, factory: Callable[[], Any], address: str) -> None:
         self._net, self._host, self._loop = net, host, loop
@@ -303,7 +312,7 @@ class _Server:
 
 
 class NetLoop(Loop):
-    """A process's loop with the simulated network under it."""
+    """A process's loop that uses the simulated network."""
 
     net: Net
     host: Host
@@ -327,7 +336,7 @@ class NetLoop(Loop):
             there = found[0].name
             if not (net.is_blocked(self.host.name, there) or net.is_blocked(there, self.host.name)):
                 break
-            await asyncio.sleep(0.2)  # a lost packet is sent again
+            await asyncio.sleep(0.2)  # like TCP, try again while one of the two directions is blocked
         end = net.connect(self.host, address)
         assert end is not None
         protocol = protocol_factory()

@@ -1,4 +1,4 @@
-"""An operator of the group of nameservers: adds, removes, hands over leadership; retries until it is done."""
+"""Operator of the group of nameservers: adds and removes members, transfers leadership, and retries."""
 
 from __future__ import annotations
 
@@ -18,27 +18,31 @@ if TYPE_CHECKING:
     from .world import World
 
 ASK_S = 4.0
-"""What an operator gives one attempt."""
+"""Seconds that the operator gives a leader to make one attempt at a change."""
 PATIENCE_S = 6.0
-"""After that nobody answers any more: the member that was asked is dead or paused."""
+"""Seconds after which the operator stops waiting for an answer: the asked member must be dead or paused."""
 AGAIN_S = (0.05, 0.6)
 STOPS_S = 2 * LESSER_DIALS_AFTER_S + 1.0
-"""A removed member that can reach a leader has stopped by then: nobody dials it any more, so it has to dial
-itself, and it may just have begun to wait for the others when its last link went down."""
+"""Seconds within which a removed member that can reach a leader must stop.
+
+The other members do not dial a removed member, so the removed member must dial one of them. In each pair of
+members, the member with the lesser identity (compared as text) waits LESSER_DIALS_AFTER_S seconds before it
+dials. If a link existed when the wait began, this member waits a second time.
+"""
 LOOKS_S = 0.5
 MEMBERS_MAX = 6
 MEMBERS_MIN = 3
 
 Ask = Callable[["Watched", float], Coroutine[Any, Any, object]]
-"""Asks a leader, with a deadline; raises what the engine raises."""
+"""Function that asks a leader for a change until a deadline, and raises the engine's errors."""
 
 
 @dataclass(slots=True)
 class _Change:
-    """One change under way.
+    """One change that the operator is making.
 
     Attributes:
-        again: Repeat it until it is done; otherwise make one attempt.
+        again: True: repeat the change until it is done; False: make one attempt.
         newcomer: Member to be added.
         leaver: Member to be removed.
     """
@@ -53,7 +57,7 @@ class _Change:
 
 
 class Operator:
-    """Makes one change at a time, as the documentation requires of operators."""
+    """Makes one change of the group at a time, as the documentation requires of operators."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -62,22 +66,22 @@ class Operator:
 
     @property
     def busy(self) -> bool:
-        """True if a change is under way, or a removed member has not been taken away yet."""
+        """True if a change is in progress, or a removed member still has its data."""
         return self._change is not None or bool(self._leaving)
 
     @property
     def leaving(self) -> list[Member]:
-        """Members that were removed and not taken away yet."""
+        """Members that were removed from the group and still have their data."""
         return self._leaving
 
     def removes(self, member: Member) -> bool:
-        """Return whether a member is being removed, or was."""
+        """Return True if a member is being removed, or was removed and still has its data."""
         return member in self._leaving or (self._change is not None and self._change.leaver is member)
 
-    # -- what it does
+    # -- changes
 
     def add(self) -> str:
-        """Start a nameserver with an empty disk and add it; return its name, or None."""
+        """Start a nameserver with an empty disk and add it; return its name, or "" if not possible."""
         world = self._world
         if self.busy or world.leader() is None or len(world.members) >= MEMBERS_MAX:
             return ""
@@ -99,7 +103,7 @@ class Operator:
         return name
 
     def remove(self) -> str:
-        """Remove a member in any state, sometimes the leader."""
+        """Remove a random member; return its name, or "" if this is not possible now."""
         world = self._world
         if self.busy or world.leader() is None or len(world.members) <= MEMBERS_MIN:
             return ""
@@ -123,7 +127,10 @@ class Operator:
         return name
 
     def transfer(self) -> str:
-        """Hand over leadership, to any member or to a named one."""
+        """Transfer leadership to a random member, or to a member that the leader chooses.
+
+        Return the random member's name, "anybody" if the leader chooses, or "" if not possible now.
+        """
         world = self._world
         if self.busy or world.leader() is None:
             return ""
@@ -144,7 +151,7 @@ class Operator:
         )
         return to or "anybody"
 
-    # -- how it asks
+    # -- attempts
 
     def _begin(self, change: _Change) -> None:
         self._change = change
@@ -156,8 +163,9 @@ class Operator:
         if self._change is not change:
             return
         if change.newcomer is not None and change.newcomer.removed:
-            # The entry that added it was lost with its leader, and the next leader took it for one that was
-            # removed while it was away: it is told to begin anew, as its refusal to start says.
+            # The leader failed before it committed the addition. The next leader took the new member for a
+            # former member that had missed its own removal, and told the new member that it was removed.
+            # Such a member refuses to start and asks for an empty disk.
             world.truth.count["newcomers begun anew"] += 1
             change.newcomer.begin_anew()
         leader = world.leader()
@@ -213,13 +221,16 @@ class Operator:
         else:
             self._change = None
 
-    # -- what becomes of a removed member
+    # -- removed members
 
     def _look_at_removed(self, member: Member) -> None:
-        """It stops by itself, unless nobody could tell it; then it must not start on its data."""
+        """Check that a removed member stops by itself and does not start on its data again.
+
+        A member that no leader could reach does not know that it was removed.
+        """
         world, rng = self._world, self._world.clock.rng
         if member.up and member.ready and member.running.waits_to_be_added:
-            self._take_away(member)  # emptied meanwhile, and nobody knows it
+            self._take_away(member)  # its disk was emptied, so the member never learns that it was removed
         elif member.up:
             if world.calm_for() > STOPS_S:
                 world.truth.fail(
@@ -235,13 +246,13 @@ class Operator:
             member.start()
             world.clock.at(LOOKS_S, self._take_away, member)
         else:
-            # Nobody has told it: it comes back, and must disturb nobody until somebody does.
+            # The member does not know yet that it was removed. It starts, and must not disturb the group.
             member.start()
             world.disturbed()
             world.clock.at(LOOKS_S, self._look_at_removed, member)
 
     def _take_away(self, member: Member) -> None:
-        """End its process and empty its disk."""
+        """End the member's process and empty its disk."""
         if member.expects_refusal and not member.refused and not self._world.truth.violations:
             self._world.truth.fail(Oracle.STARTS, f"{member.name} was removed, and starts on its data")
         member.kill(wipe=True)
@@ -250,5 +261,5 @@ class Operator:
 
 
 def is_refusal(error: RaftStartError) -> bool:
-    """Return whether a member refuses to start because it was removed."""
+    """Return True if a member refuses to start because it was removed."""
     return "was removed" in str(error)

@@ -1,4 +1,4 @@
-"""Checks of a run: each violation begins with the instant and the name of the oracle that found it."""
+"""Names of the checks of a run; the text of a violation begins with its time and the name of the check."""
 
 from __future__ import annotations
 
@@ -7,45 +7,54 @@ from enum import StrEnum, unique
 
 @unique
 class Oracle(StrEnum):
-    """By what it holds."""
+    """A check, named by the rule that must hold."""
 
     AGREEMENT = "agreement"
-    """All members apply one log, with the same verdicts, to the same states."""
+    """All members apply the same log; the verdicts of the commands and the resulting states are equal."""
     REVISIONS = "revisions"
-    """Nothing applies twice, nor over anything younger than what it was computed from."""
+    """No command is applied twice, or to a state that is newer than the state that it was computed from."""
     TABLE = "table"
-    """A command leaves the table as who sent it wants it."""
+    """A command changes the table exactly as its sender intended."""
     GOING_BACK = "going-back"
-    """No member's answer for a broker is older than one before, unless the broker's store was restored."""
+    """A broker's listed data version never becomes older, unless the broker was restored from a backup."""
     REGISTER = "register"
-    """A value that is sent once does not come back when it is gone."""
+    """An old value of a register does not come back after another value has replaced it."""
     HISTORY = "history"
-    """What clients were told is as promised: linearizable, or stale within a bound."""
+    """Answers to clients are linearizable, or stale within a bound, depending on the kind of the read."""
     BARRIER = "barrier"
-    """Behind a barrier nothing is missed that was acknowledged before."""
+    """A linearizable read sees all changes that were acknowledged before the read arrived."""
     CONTACT = "contact"
-    """A member in contact misses nothing acknowledged longer ago than an election timeout."""
+    """A member in contact with its leader has applied all changes that the group acknowledged earlier.
+
+    Changes that were acknowledged less than one election timeout ago may be missing.
+    """
     HELD_ENTRIES = "held-entries"
-    """A member holds what it has acknowledged to its leader."""
+    """A member has all entries that it has acknowledged to its leader."""
     ELECTIONS = "elections"
-    """A term has one leader, and no member's term falls."""
+    """Each term has at most one leader, and the term of a member never decreases."""
     EVICTION_TERM = "eviction-term"
-    """An eviction is in the log of the term in which it was judged."""
+    """An eviction is logged in the term in which the leader decided it."""
     EVICTION_CLOSE = "eviction-close"
-    """Who is evicted as gone was seen to close, at the revision that is evicted."""
+    """If a broker is evicted as gone, a member has reported that the broker's connection closed.
+
+    The report must name the same revision as the eviction.
+    """
     EVICTION_LINK = "eviction-link"
-    """Who is evicted as gone has a connection with nobody whom the leader hears."""
+    """If a broker is evicted as gone, no member that the leader can reach is connected with the broker."""
     EVICTION_SILENCE = "eviction-silence"
-    """Who is evicted as silent was heard by nobody whom the leader hears."""
+    """A broker is evicted as silent only after a whole lease without a message from this broker.
+
+    No member that the leader reaches may have received such a message during the lease.
+    """
     GHOSTS = "ghosts"
-    """Dead brokers go in a lease, in a second where the end of their connections was seen."""
+    """A dead broker is evicted within its lease, or within 1 s if members saw its connections close."""
     ANSWERS = "answers"
-    """Every request is answered once, in time, with something expected."""
+    """Every request gets exactly one answer, in time, and with an expected code."""
     STARTS = "starts"
-    """A member starts on what its last life left; one that was removed does not."""
+    """A member starts with the data of its last process, but a removed member must not start."""
     PROCESS = "process"
-    """No member stops, raises or logs an error that the scenario has not caused."""
+    """No member stops, raises an error or logs an error, unless the scenario caused it."""
     DISK_WAITS = "disk-waits"
-    """The loop does not wait for the disk."""
+    """The event loop never waits for the disk."""
     RECOVERY = "recovery"
-    """Once all faults have ended all is well soon, and every member takes writes."""
+    """Soon after all faults have ended, every member works again and accepts writes."""

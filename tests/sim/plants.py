@@ -1,4 +1,4 @@
-"""Bugs to plant: each breaks one rule, and the simulator must find it."""
+"""Bugs that are planted to test the simulator: each bug breaks one rule, and a run must find the bug."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def barriers_are_joined_that_were_sent_before(patch: pytest.MonkeyPatch) -> None
 
 
 def reads_join_what_was_joined_last(patch: pytest.MonkeyPatch) -> None:
-    """Let a read join a barrier again, though it has been sent meanwhile."""
+    """Let a read join the latest barrier even if the leader has already sent that barrier."""
     real = reader.Reader.join
 
     def join(keeper: Any, passed: Any) -> int:
@@ -143,7 +143,7 @@ def reads_join_what_was_joined_last(patch: pytest.MonkeyPatch) -> None:
 
 
 def reads_join_what_was_refused(patch: pytest.MonkeyPatch) -> None:
-    """Let reads join a barrier that was refused before it was sent, so that they never end."""
+    """Let reads join a barrier that failed before it was sent, so that these reads are never answered."""
     real = reader.Reader._end_barrier
 
     def end(keeper: Any, number: int, error: Any) -> None:
@@ -155,7 +155,7 @@ def reads_join_what_was_refused(patch: pytest.MonkeyPatch) -> None:
 
 
 def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
-    """Let an old leader count messages of a newer term as consent to its own."""
+    """Let a leader take messages of another term as a sign that the senders still accept this leader."""
     real = Engine.take
 
     def receive(engine: Any, peer: str, message: Any) -> None:
@@ -282,7 +282,7 @@ def promises_are_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 
 def votes_are_given_to_shorter_logs(patch: pytest.MonkeyPatch) -> None:
-    """Let every candidate's log count as complete."""
+    """Let a voter accept every candidate's log as complete."""
     for name in ("on_pre_vote", "on_request_vote"):
         real = getattr(Elections, name)
 
@@ -293,12 +293,12 @@ def votes_are_given_to_shorter_logs(patch: pytest.MonkeyPatch) -> None:
 
 
 def machines_never_restart(patch: pytest.MonkeyPatch) -> None:
-    """Let a member that lost power under ``journal`` assume that its disk has all acknowledged entries."""
+    """Let a member with durability ``journal`` assume after a power cut that it has lost no entries."""
     patch.setattr(DiskFiles, "boot_id", lambda files: "always the same")
 
 
 def whoever_lost_power_votes(patch: pytest.MonkeyPatch) -> None:
-    """Let it start with the rest of its journal, and count as before."""
+    """Let a member that lost power start with the remaining part of its journal, and still vote."""
     real = DataDirectory.begin
 
     def begin(directory: DataDirectory) -> None:
@@ -328,7 +328,7 @@ def what_a_full_disk_took_of_a_frame_is_left_there(patch: pytest.MonkeyPatch) ->
         try:
             real(journal, data)
         except StorageFull:
-            journal._size += len(data) // 3  # so much of it a full disk takes here
+            journal._size += len(data) // 3  # the part of a write that the simulated full disk stores
             raise
         finally:
             del journal._cut
@@ -354,7 +354,7 @@ def what_is_in_a_log_is_decided_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_a_leader_may_take_yet_is_decided_again(patch: pytest.MonkeyPatch) -> None:
-    """Let the answer to one copy of a proposal count as the answer to all copies."""
+    """Let a leader's answer to one copy of a proposal count as the answer to the newest copy."""
 
     def defer(book: ProposalBook, deferral: Deferral, *, term: int) -> None:
         waiting = book._waiting.get(deferral.sequence)
@@ -377,11 +377,11 @@ def requests_wait_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replicated, "execute", execute)
 
 
-# -- fixes of the library, switched off: D-numbers as in docs/pysyncobj-defects.md
+# -- fixes of the library's defects, switched off; D-numbers are those of docs/pysyncobj-defects.md
 
 
 def d1_what_was_acknowledged_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    """Plant the effect of D1: an older message comes again, and the log ends where that message did."""
+    """Plant the effect of D1: an old message arrives again, and the log is cut where that message ended."""
     real = Following.on_append
 
     def on_append(following: Any, peer: str, m: Append) -> None:
@@ -415,7 +415,7 @@ def removed_members_are_not_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_slice_leaves_half_a_registration_visible(patch: pytest.MonkeyPatch) -> None:
-    """Each step of a change of topics is made at once, and the next one when the loop has come round."""
+    """Commit each step of a topic change separately, so that readers see half of a registration."""
     real = Draft.put
 
     def put(draft: Any, shares: Mapping[str, Share], *, without: Collection[str] = ()) -> Steps[None]:
@@ -431,11 +431,12 @@ def a_slice_leaves_half_a_registration_visible(patch: pytest.MonkeyPatch) -> Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """A bug, its place, and the oracles that must find it.
+    """A bug, the faults under which it shows, and the checks that must find it.
 
     Attributes:
-        oracles: If another oracle finds the bug, that is by chance and does not count.
-        likely: The seed that caught it last; tried first.
+        install: Function that plants the bug.
+        oracles: Checks that must find the bug; a violation of another check does not count.
+        likely: Seed that caught the bug the last time; tests try this seed first.
     """
 
     install: Plant
@@ -446,9 +447,9 @@ class Planted:
     droppers: int = 0
 
     def caught_by(self, seed: int) -> str:
-        """Return instant, oracle and violation; nothing if this seed does not catch it.
+        """Return the violation's time, check and text, or "" if this seed does not catch the bug.
 
-        Call it while the bug is planted.
+        Call this while the bug is planted.
         """
         seen = tuple(f"{oracle}:" for oracle in self.oracles)
         result = run_seed(seed, faults=self.faults, durability=self.durability, droppers=self.droppers)
@@ -706,4 +707,4 @@ PLANTS: Final = _named(
         faults=("slow",),
     ),
 )
-"""By name."""
+"""All bugs that tests plant, by the name of the function that plants the bug."""

@@ -1,4 +1,4 @@
-"""Plays seeds one after the other, or in several processes; if one fails, the others go on."""
+"""Plays seeds one after the other, or in several processes; a failed seed does not stop the others."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ GC_THRESHOLD = (50_000, 20, 100)
 
 
 def play_one(options: argparse.Namespace, seed: int) -> Result:
-    """Play one seed; one that the simulator itself cannot play has failed, too."""
-    # Each seed makes the same amount of garbage: collecting less often saves a twentieth of the time.
+    """Play one seed; an exception of the simulator itself counts as a failure, too."""
+    # Less frequent garbage collections save a twentieth of the time. Each seed makes about the same amount
+    # of garbage.
     gc.set_threshold(*GC_THRESHOLD)
     begun = time.process_time()
     try:
@@ -53,7 +54,7 @@ def _play(options: argparse.Namespace, seed: int) -> Result:
 
 
 def results(one: Callable[[int], Result], seeds: range, workers: int) -> Generator[Result, None, None]:
-    """Results in order of seeds."""
+    """Yield the results in the order of the seeds."""
     if workers <= 1:
         yield from map(one, seeds)
         return
@@ -65,5 +66,5 @@ def results(one: Callable[[int], Result], seeds: range, workers: int) -> Generat
 
 
 def _leave_interrupts() -> None:
-    """Ignore Ctrl-C, which the calling process handles: the present seed runs to its end."""
+    """Ignore Ctrl-C in a worker: the calling process handles it, and the present seed runs to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

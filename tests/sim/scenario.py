@@ -1,4 +1,4 @@
-"""Faults of a run: chosen by the seed, then checked."""
+"""Runs of the simulator: the seed chooses faults and changes, and checks follow at the end."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ class Result:
 
 
 class Scenario(Faults):
-    """Faults and changes of one run."""
+    """Causes the faults and changes of one run."""
 
     def __init__(self, world: World, kinds: Sequence[str]) -> None:
         super().__init__(world, kinds)
         self._world = world
         self._churn = world.clock.rng.choice((0.6, 1.2, 2.5))
-        """What happens to brokers in a second."""
+        """Average number of broker changes (starts, stops, new topics) per second of virtual time."""
         self._contention: Contention | None = None
 
     def run(self, seconds: float) -> None:
-        """Begin, cause faults, end them, and check the recovery."""
+        """Start the world, cause faults for ``seconds``, end them, and check the recovery."""
         world = self._world
         world.begin()
         self.begin(seconds)
@@ -116,7 +116,7 @@ class Scenario(Faults):
             case "change id":
                 broker.change_id()
             case "contend":
-                # An administrator changes its topics while it registers a change.
+                # An administrator changes the broker's topics while the broker registers a change.
                 world.clock.at(rng.uniform(0.0, 0.002), world.admin.touch, broker)
                 world.clock.at(rng.uniform(0.0, 0.006), broker.change_topics)
             case "meddle":
@@ -125,7 +125,7 @@ class Scenario(Faults):
                 self._storm()
 
     def _storm(self) -> None:
-        """Let all brokers register at once with many topics, and some of them die before an answer."""
+        """Let all brokers register at once with many topics; some of them die before they get an answer."""
         rng = self._world.clock.rng
         for broker in self._world.brokers:
             if broker.alive:
@@ -182,11 +182,12 @@ class Scenario(Faults):
         return super().cause(what, lasts)
 
     def _miss_a_report(self, lasts: float) -> str:
-        """Let brokers register at a member in the instant in which the member's link to the leader ends.
+        """Let brokers register at a member at the moment when the member's link to the leader ends.
 
-        The leader knew before that this member has no connection with them. The report of the new connections
-        goes with the link. Once there is another link, the brokers lose all other connections before the
-        report comes over it, if it is slow.
+        The leader believes that this member has no connection with the brokers, because the link ends before
+        the member's report of the new connections arrives. As soon as there is a new link, the brokers lose
+        their connections with all other members. If the new link is slow, this happens before the leader gets
+        the report.
         """
         world, rng = self._world, self._world.clock.rng
         leader, brokers = world.leader(), self.some(b for b in world.brokers if b.alive)
@@ -208,7 +209,8 @@ class Scenario(Faults):
                 broker.register_at(member)
         number = leader.running.member.link_number(member.name)
         world.net.reset_between(member, leader)
-        # Long enough that the member has begun to ask for votes, and knows no leader when the link is back.
+        # Sometimes the member asks for votes while it is cut off. It then knows no leader when the link is
+        # back.
         self.block({(member.name, leader.name), (leader.name, member.name)}, rng.uniform(0.0, 0.4))
         way = member.name, leader.name
         world.net.slow_ways[way] = 0.5
@@ -242,12 +244,12 @@ def run_seed(
     droppers: int = 0,
     inspect: Callable[[World], None] | None = None,
 ) -> Result:
-    """Play one seed and return what came of it.
+    """Play one seed and return the result.
 
     Args:
-        faults: Kinds of :data:`FAULTS`; None: the seed chooses.
-        droppers: Number of clients that drop topics in the instant in which they were put.
-        inspect: Called with the world at the end, before everything is closed.
+        faults: Names from :data:`FAULTS`; None: the seed chooses.
+        droppers: Number of clients that delete topics right after putting them.
+        inspect: Called with the world at the end, before it is closed.
     """
     folder = Path(tempfile.mkdtemp(prefix="sim-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     try:

@@ -1,8 +1,12 @@
-"""Places at which the simulator replaces the machine for the raft package.
+"""Replacements that make the raft package run on simulated machines.
 
-The real driver, engine, journal, writer, snapshots, data directory, transport and handshake run; replaced are
-clocks, chance, the files (see :mod:`disk`), the journal's thread, whose steps run on virtual time, and the
-sockets under the transport (see :mod:`net`).
+The real driver, engine, journal, writer, snapshots, data directory, transport and handshake run. These parts
+are replaced:
+
+- clocks and randomness;
+- the files (see :mod:`disk`);
+- the journal's thread, whose steps run on virtual time;
+- the sockets under the transport (see :mod:`net`).
 """
 
 from __future__ import annotations
@@ -41,11 +45,11 @@ from .net import Listener
 
 WRITE_S = (5e-5, 4e-3)
 BEGINS_S = 1e-5
-"""Until the journal's thread sees what it was given."""
+"""Seconds until the journal's thread notices a new item."""
 
 
 class Machine:
-    """The machine of one simulated process: its disk, its chance."""
+    """The machine of one simulated process: its disk and its source of randomness."""
 
     def __init__(self, clock: Clock, loop: Loop, disk: Disk) -> None:
         self.clock = clock
@@ -54,7 +58,7 @@ class Machine:
         self.user = User(disk)
         self.rng = random.Random(clock.rng.getrandbits(64))
         self.saved: dict[Path, bytes] = {}
-        """Files replaced as a whole, as this process has left them; on the real disk once it has ended."""
+        """Content of files that this process has replaced; written to the real disk when the process ends."""
 
     @property
     def cannot_write(self) -> bool:
@@ -65,14 +69,14 @@ class Machine:
         return self.disk.hangs_until > self.clock.now
 
     def crash(self, *, power: bool) -> None:
-        """Lose everything that was not synced."""
+        """End the process, and the machine's power if ``power`` is True; unsynced data may be lost."""
         self.disk.stop(power=power)
         for file, content in self.saved.items():
             write_atomic(file, content)
 
 
 running: list[Machine] = []
-"""The machine whose code runs now, innermost last."""
+"""Stack of the machines whose code runs now: the last machine's code was entered last."""
 
 
 def machine() -> Machine:
@@ -82,7 +86,7 @@ def machine() -> Machine:
 
 @contextlib.contextmanager
 def on(which: Machine) -> Iterator[None]:
-    """Run everything in this context on this machine."""
+    """Make this machine the running one inside the context."""
     running.append(which)
     try:
         yield
@@ -91,7 +95,7 @@ def on(which: Machine) -> Iterator[None]:
 
 
 class _Os:
-    """``os``, of which only chance is used."""
+    """Replacement of ``os``, of which only ``urandom`` is used."""
 
     @staticmethod
     def urandom(size: int) -> bytes:
@@ -105,7 +109,7 @@ class _Secrets:
 
 
 class _WallClock:
-    """``wall_clock`` for notes to people."""
+    """Replacement of ``wall_clock``, which gives the times in notes for operators."""
 
     @staticmethod
     def now_ms() -> int:
@@ -113,7 +117,10 @@ class _WallClock:
 
 
 def _save_if_other(path: Path, content: bytes) -> None:
-    """Replaces a file at once. Each change of a key comes here, so the real disk sees the last one alone."""
+    """Replace a file's content in memory only; the real disk gets the last content when the process ends.
+
+    The nameserver calls this function at each change of a KV key.
+    """
     here = machine()
     if here.saved.get(path) != content:
         if here.disk.full:
@@ -122,15 +129,19 @@ def _save_if_other(path: Path, content: bytes) -> None:
 
 
 def _boot_clock() -> float:
-    """A clock that counts pauses, like the virtual time; its origin differs from the loop clock's."""
+    """Return the seconds since the machine's boot, including pauses of the process.
+
+    The loop's clock has another starting point.
+    """
     loop = running[-1].loop
     return loop._clock.now + loop.offset + 7.0
 
 
 class WriterThread:
-    """The journal's thread on virtual time: it begins soon, and writes take some time.
+    """The journal's thread on virtual time: it starts soon after an item arrives, and writes take time.
 
-    The bytes of a write are durable when it is done; a crash before that keeps any part of them.
+    The bytes of a write are durable when the write is done. If a crash comes before that time, any part of
+    the bytes may be stored.
     """
 
     def __init__(self) -> None:
@@ -138,7 +149,7 @@ class WriterThread:
         self._items: deque[Item] = deque()
         self._steps: Steps | None = None
         self._waits: float | None = NEXT_ITEM
-        self._due = 0  # number of what is to happen next; what was to happen before does not
+        self._due = 0  # number of the next event; events with an earlier number are ignored
         self._parked = True
         self.closing = threading.Event()
 
@@ -161,7 +172,7 @@ class WriterThread:
         return self._items.popleft()
 
     def close(self) -> None:
-        """Run all waiting work first."""
+        """Run all waiting work, then end the thread."""
         self.closing.set()
         self.put(None)
         while self._steps is not None:
@@ -183,7 +194,7 @@ class WriterThread:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Go on: the awaited thing is there."""
+        """Continue the thread: its write is done, or its next item has arrived."""
         self._due += 1
         self._machine.disk.done()
         self._advance(self.get_nowait() if self._waits is NEXT_ITEM else None)
@@ -224,8 +235,8 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (routekeeper.nameserver.replicated.kv_file, "_save_if_other", _save_if_other),
     (routekeeper.nameserver.raft.storage.journal, "ZEROS", 4_000),
     (routekeeper.nameserver.raft.node.images, "BLOCK_BYTES", 4_000),
-    # Small values, so that members fall behind the log, snapshots and batches come in pieces, and applying
-    # takes several turns.
+    # With these small values, members fall behind the log's first entry, snapshots and batches are sent in
+    # pieces, and applying an entry takes several passes of the loop.
     (routekeeper.nameserver.raft.consensus.images, "TAIL_BYTES", 2_000),
     (routekeeper.nameserver.raft.consensus.leading, "PART_BYTES", 1_500),
     (routekeeper.nameserver.raft.consensus.leading, "BATCH_BYTES", 1_000),
@@ -234,7 +245,7 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (routekeeper.nameserver.routes.topics, "STEP", 2),
     (routekeeper.nameserver.replicated.mode, "STEP_WORK", 300),
     (routekeeper.nameserver.modes.line, "SLICE_S", 0.0),
-    # A short time, so that data that a full disk refused are sent again before a run ends.
+    # A short time, so that data which a full disk refused is sent again before a run ends.
     (routekeeper.nameserver.raft.consensus.leading, "TRANSFER_TIMEOUT_S", 4.0),
 )
 

@@ -1,21 +1,30 @@
-"""PySyncObj as it is published, in the simulator: the reason for docs/pysyncobj-defects.md.
+"""PySyncObj as it is published, in the simulator: the evidence for docs/pysyncobj-defects.md.
 
-The library's own SyncObj, FileJournal and Serializer run here; clock, chance and links are the simulator's,
-and so are the faults. Its forked child, which writes a dump, is simulated: the library's own code writes the
-state of that instant some time later, whether its parent still runs or not. Commands are short texts, far
-below a batch.
+The library's own SyncObj, FileJournal and Serializer run. Clock, randomness, links and faults are the
+simulator's. The library forks a child process to write a dump. Here the child is simulated: some time after
+the fork, the library's own code writes the state that the member had at the fork, even if the member has
+ended in the meantime. Commands are short texts that fit into one batch.
 
 Wrong steps have the numbers of docs/pysyncobj-defects.md:
 
 D1
-    A member drops entries that it has acknowledged and that the message at hand does not contradict.
+    A member drops entries that it has acknowledged, and that the received message does not contradict.
 D2
-    A member takes its commit index from a snapshot message, for an entry that is not the committed one.
+    A member takes its commit index from a snapshot message, although its own entry at this index differs
+    from the committed entry.
 D14
-    A member that starts throws away journal entries behind its dump.
+    A member that starts drops the journal entries after its dump.
 
-and what comes of it: ``diverged`` (two members applied different entries at one index), ``lost`` (a command
-whose submitter was told SUCCESS is nowhere at the end), ``twice``, ``stuck`` (no progress after healing).
+Effects of wrong steps have names:
+
+diverged
+    Two members applied different entries at one index.
+lost
+    A command was acknowledged with SUCCESS and is in no member's state at the end.
+twice
+    A command is in a member's state more than once.
+stuck
+    The members do not reach a common state after all faults have ended.
 """
 
 from __future__ import annotations
@@ -49,14 +58,21 @@ from .net import End, Net
 from .scenario import Result
 
 LOOK_S: Final = 2e-4
-"""What a look at the clock costs a member: the library has loops that only time ends (D20)."""
+"""Seconds of virtual time that each reading of the clock takes.
+
+If readings took no time, some loops of the library would never end: they end only when time has passed (D20).
+"""
 TICK_S: Final = (0.024, 0.036)
 DUMP_S: Final = (0.05, 0.8)
-"""How long the forked child writes."""
+"""Shortest and longest time in s that the forked child takes to write a dump."""
 COMMANDS_PER_S: Final = (15.0, 60.0)
 SETTLE_S: Final = 20.0
 EVENTS_MAX: Final = 60_000
-"""A run ends there: the library can flood (D20), or catch up by one entry a heartbeat (D18)."""
+"""Maximum number of events in a run.
+
+Without this limit, a run could take very long: the library can flood a peer with messages (D20), or go back
+in a log by only one entry per heartbeat (D18).
+"""
 STOCK_FAULTS: Final = (
     "partition",
     "one way",
@@ -68,13 +84,18 @@ STOCK_FAULTS: Final = (
     "pause",
     "pause leader",
 )
-"""Without those that nobody promises to survive: it never syncs (D7), a full disk kills it, a wiped member
-votes (D25).
+"""Faults that the library claims to survive.
+
+Three kinds of faults are left out:
+
+- Power cuts: the library never syncs (D7).
+- A full disk: the library stops.
+- A wiped disk: a wiped member votes (D25).
 """
 
 
 def _load(name: str) -> ModuleType:
-    """The library's module once more, for its globals can be replaced without touching the installed one."""
+    """Load a second copy of a module, so that replaced globals do not change the installed module."""
     spec = importlib.util.find_spec(name)
     assert spec is not None
     assert spec.loader is not None
@@ -86,7 +107,7 @@ def _load(name: str) -> ModuleType:
 _syncobj: Any = _load("pysyncobj.syncobj")
 _serializer: Any = _load("pysyncobj.serializer")
 _inside: list[StockMember] = []
-"""The member whose code runs now."""
+"""Stack of the members whose code runs now: the last member's code was entered last."""
 
 
 class _Chance:
@@ -102,7 +123,7 @@ class _NoPoller:
 
 
 class _ForkOs:
-    """``os`` as the serializer has it: it waits for children that the simulator plays."""
+    """Replacement of ``os`` in the serializer: ``waitpid`` waits for simulated children."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
@@ -113,7 +134,7 @@ class _ForkOs:
 
 
 class _Serializer(_serializer.Serializer):  # type: ignore[misc]
-    """The library's; ``fork`` is a copy of the state, and a child that ends later."""
+    """The library's serializer with a simulated ``fork``: the fork copies the state, the child ends later."""
 
     _Serializer__pid: int
 
@@ -132,7 +153,7 @@ _syncobj.createPoller = lambda _: _NoPoller()
 
 
 class _Node(Node):  # type: ignore[misc]
-    """Hashed alike in every process, so that a seed is one run."""
+    """A node whose hash is the same in every process, so that a seed always gives the same run."""
 
     def __hash__(self) -> int:
         return zlib.crc32(self.id.encode())
@@ -151,7 +172,7 @@ class _State(_syncobj.SyncObj):  # type: ignore[misc]
     """The replicated state: all commands in the order in which they were applied."""
 
     def __init__(self, member: StockMember, *arguments: Any, **named: Any) -> None:
-        self._member = member  # known before the library looks: not part of the state
+        self._member = member  # set before the library's constructor, so the state does not include it
         super().__init__(*arguments, **named)
         self.commands: list[str] = []
 
@@ -164,7 +185,7 @@ class _State(_syncobj.SyncObj):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One log entry as the library has it."""
+    """One entry of the library's log."""
 
     command: bytes
     index: int
@@ -179,23 +200,23 @@ class StockMember:
         self.name = f"member-{number}"
         self.folder = folder
         self.rng = random.Random(world.clock.rng.getrandbits(64))
-        self.disk = Disk(folder.parent, self, self.rng)  # nothing is done to it
+        self.disk = Disk(folder.parent, self, self.rng)  # unused: the library writes real files
         self.expects_end = False
         self.life = 0
         self.up = False
         self.node: Any = None
         self.children_done: set[int] = set()
         self.truncated: list[tuple[str, int, int]] = []
-        """Name of a defect, and the first and last index that it took away here."""
+        """Wrong steps of the member: the defect's name, and the first and the last affected log index."""
         self._children = 0
         self._links: dict[str, End] = {}
         self._paused_until = 0.0
         self._now = 0.0
-        self._acknowledged = 0  # index up to which a leader was told that the log is its own
+        self._acknowledged = 0  # last index that this member has acknowledged to a leader
         self._dropped: list[Entry] = []
         self._counted = 0
 
-    # -- Host
+    # -- methods of the interface Host
 
     def deliver(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
         if life != self.life or not self.up:
@@ -206,7 +227,7 @@ class StockMember:
             return
         call(*arguments)
 
-    # -- Victim
+    # -- methods of the interface Victim, which faults call
 
     def crashed(self, *, power: bool) -> None:
         raise AssertionError("it does not use that disk")
@@ -258,7 +279,7 @@ class StockMember:
         assert not power, "it never syncs: nothing is promised"
         assert not wipe, "a wiped member votes: nothing is promised"
         if self.up:
-            self.node._SyncObj__raftLog._destroy()  # what is mapped stays, as when a process is killed
+            self.node._SyncObj__raftLog._destroy()  # written bytes stay in the mapped file, as after a kill
             self.node = None
             self.up = False
             self.life += 1
@@ -269,7 +290,7 @@ class StockMember:
         self._paused_until = max(self._paused_until, self.world.clock.now + seconds)
 
     def mend(self) -> None:
-        """End its pause."""
+        """End the member's pause."""
         self._paused_until = 0.0
 
     # -- time
@@ -284,7 +305,7 @@ class StockMember:
             _inside.pop()
 
     def time(self) -> float:
-        """Run one tick; checking for messages takes time, see LOOK_S."""
+        """Return the library's time in seconds; each call takes :data:`LOOK_S` of virtual time."""
         self._now += LOOK_S
         return 1000.0 + self._now
 
@@ -294,7 +315,7 @@ class StockMember:
         world = self.world
         wait = self._paused_until - world.clock.now
         if wait > 0:
-            # By chance it looks first at the time, or first at waiting messages.
+            # After a pause, either the tick or the waiting messages come first, by chance.
             world.clock.at(wait + world.clock.rng.choice((0.0, 1e-6)), self._tick, life)
             return
         self._do_tick()
@@ -316,7 +337,7 @@ class StockMember:
             self._do_tick()
 
     def fork(self, file: str, state: bytes, index: int) -> int:
-        """Begin to write a dump; the child outlives its parent (D29)."""
+        """Begin to write a dump and return the child's number; the child outlives its parent (D29)."""
         self._children += 1
         child, life = self._children, self.life
 
@@ -389,10 +410,10 @@ class StockMember:
                 self._look_at_what_was_committed(commit)
         self.world.clock.at(self.world.clock.rng.uniform(0, 5e-4), self._soon, self.life)
 
-    # -- what it does wrong
+    # -- detection of the library's wrong steps, which the module's docstring lists
 
     def entries(self, position: int = 0) -> list[Entry]:
-        """The log from a position on."""
+        """Return the log's entries from a position on."""
         log = self.node._SyncObj__raftLog
         return [Entry(*found) for found in log[position:]]
 
@@ -401,7 +422,7 @@ class StockMember:
         return int(self.node._SyncObj__raftCommitIndex)
 
     def _look_at_what_was_dropped(self, message: dict[str, Any], applied: int) -> None:
-        """D1."""
+        """Record D1 if the member dropped acknowledged entries that the message does not contradict."""
         if not self._dropped:
             return
         said = {entry[1]: entry[2] for entry in message.get("entries") or ()}
@@ -419,7 +440,7 @@ class StockMember:
         self._acknowledged = min([self._acknowledged, *(index - 1 for index in gone)])
 
     def _look_at_what_was_committed(self, before: int) -> None:
-        """D2."""
+        """Record D2 if the member counts an entry as committed that differs from the committed entry."""
         for entry in self.entries():
             true = self.world.committed.get(entry.index)
             if before < entry.index <= self.commit_index and true is not None and true != entry:
@@ -432,14 +453,14 @@ class StockMember:
                 return
 
     def newly_committed(self) -> list[Entry]:
-        """Entries of a leader that it has counted on a majority since this was asked last."""
+        """Return the entries that this leader has found on a majority of members since the last call."""
         base = self.node._SyncObj__raftLog[0][1]
         begin = max(self._counted + 1, base)
         self._counted = self.commit_index
         return [entry for entry in self.entries(begin - base) if entry.index <= self._counted]
 
     def _look_at_what_was_loaded(self, before: Sequence[Entry]) -> None:
-        """D14."""
+        """Record defect D14 if the member, when it started, dropped the journal entries after its dump."""
         last = self.entries()[-1].index
         if before[-1].index > last:
             self.truncated.append(("D14", last + 1, before[-1].index))
@@ -451,7 +472,7 @@ class StockMember:
 
 
 class StockWorld:
-    """Members, submitters, and the facts about both."""
+    """The members, the clients that submit commands, and the checks of a run."""
 
     def __init__(
         self,
@@ -475,10 +496,10 @@ class StockWorld:
         self.shown: dict[str, list[str]] = {}
         self.count: Counter[str] = Counter()
         self.committed: dict[int, Entry] = {}
-        """What a leader has counted on a majority, by index."""
+        """Entries that a leader has found on a majority of members, by index."""
         self._first: dict[int, tuple[str, str]] = {}
-        self._commands: dict[str, int] = {}  # told SUCCESS, index
-        self._at: dict[str, int] = {}  # index of the first apply
+        self._commands: dict[str, int] = {}  # index of each command that was acknowledged with SUCCESS
+        self._at: dict[str, int] = {}  # index at which each command was first applied
         self._terms: dict[int, str] = {}
         self._number = 0
         self._busy = True
@@ -488,7 +509,7 @@ class StockWorld:
         self.count[name] += 1
         self.shown.setdefault(name, []).append(f"{self.clock.now:.6f} {name}: {text}")
 
-    # -- Faulty
+    # -- methods of the interface Faulty
 
     @property
     def victims(self) -> list[StockMember]:
@@ -508,18 +529,18 @@ class StockWorld:
     def may_lose_power(self, member: Victim) -> bool:
         return False
 
-    # -- what members do
+    # -- methods that the members call
 
     @contextmanager
     def watched(self, member: StockMember) -> Iterator[None]:
-        """Log and forget the errors of a tick, as the library's own thread does."""
+        """Count and ignore the errors of a tick; the library's own thread logs and ignores them."""
         try:
             yield
         except Exception as error:
             self.count[f"raised {type(error).__name__}"] += 1
 
     def leads(self, member: StockMember) -> None:
-        """After a leader's tick: what it has counted is committed."""
+        """Check a leader after its tick, and record the entries that it has counted as committed."""
         term = int(member.node._SyncObj__raftCurrentTerm)
         if self._terms.setdefault(term, member.name) != member.name:
             self.show("two leaders", f"in term {term}: {self._terms[term]}, {member.name}")
@@ -538,7 +559,7 @@ class StockWorld:
             )
 
     def _why(self, index: int) -> str:
-        """Which defects have touched an index."""
+        """Return a text with the defects that affected an index, or ""."""
         names = [
             f"{name} of {member.name}"
             for member in self.members
@@ -630,12 +651,14 @@ def run_stock(
     compact_entries: int | None = None,
     batch_bytes: int | None = None,
 ) -> Result:
-    """Play one seed on the library as it is; violations begin with the instant and a name, see above.
+    """Play one seed on the unchanged library.
+
+    Each violation begins with its time and a name from this module's docstring.
 
     Args:
-        faults: Some of :data:`STOCK_FAULTS`; None has the seed choose, as it does the other two.
-        compact_entries: A dump is written when the log has so many.
-        batch_bytes: ``appendEntriesBatchSizeBytes``; a command has up to 150.
+        faults: Names from :data:`STOCK_FAULTS`. None: the seed chooses.
+        compact_entries: Number of entries in the log at which a dump is written. None: the seed chooses.
+        batch_bytes: ``appendEntriesBatchSizeBytes``; a command has up to 150 bytes. None: the seed chooses.
     """
     folder = Path(tempfile.mkdtemp(prefix="stock-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     logger = logging.getLogger("pysyncobj")
@@ -663,7 +686,7 @@ def run_stock(
     play = Faults(world, faults)
     try:
         with warnings.catch_warnings():
-            # The library leaves files to the garbage collector.
+            # The library leaves open files to the garbage collector, which warns about them.
             warnings.simplefilter("ignore", ResourceWarning)
             try:
                 world.run(play, seconds)

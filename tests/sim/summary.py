@@ -1,4 +1,7 @@
-"""Coverage of the seeds of one call, in words: it shows how much a "clean" result means."""
+"""Summary of many seeds in words.
+
+The more the seeds have covered, the more it means that no seed failed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from collections.abc import Iterator, Sequence
 from .scenario import Result
 
 FAULT, BROKER, SETTING, CALL = "fault ", "broker ", "setting ", "judged "
-"""How counts begin that belong together: trouble of members and ways, of brokers, kinds of runs, calls."""
+"""Prefixes of the names of counts.
+
+They mark faults of members and links, changes of brokers, settings of runs, and checked client calls.
+"""
 NAMED = (
     ("acknowledged", "commands acknowledged"),
     ("barriers", "barriers"),
@@ -16,11 +22,11 @@ NAMED = (
     ("answers", "requests answered"),
     ("elections", "elections won"),
 )
-"""What is said first, of all that is counted."""
+"""Counts that the summary shows first, each with its description."""
 
 
 class Summary:
-    """Adds up results. ``took_s`` is the time since the call began, in seconds."""
+    """Adds up results. ``took_s`` in its methods is the time since the first seed began, in seconds."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self.count: Counter[str] = Counter()
@@ -40,18 +46,18 @@ class Summary:
             self.failed.append(result.seed)
 
     def left_s(self, took_s: float) -> float:
-        """Return the time that the rest takes, if it goes on like this."""
+        """Return the estimated seconds for the remaining seeds, at the present speed."""
         return (len(self._seeds) - self.played) * took_s / max(self.played, 1)
 
     def progress(self, took_s: float, ends: str) -> str:
-        """One line in the middle of it; ``ends`` is the time of day at which it should be over."""
+        """Return a line about the progress; ``ends`` is the time of day at which the run should end."""
         return (
             f"{self.played} of {len(self._seeds)} seeds, {len(self.failed)} failed, "
             f"{self.played / max(took_s, 1e-9):.1f}/s, ends about {ends} ({self.left_s(took_s) / 60:.0f} min)"
         )
 
     def lines(self, took_s: float) -> Iterator[str]:
-        """Return lines on the seeds played and their coverage."""
+        """Yield lines about the played seeds and their coverage."""
         seeds = self._seeds
         cpu = f", {self._cpu_s / self.played:.2f} CPU s each" if self.played else ""
         yield (
@@ -75,7 +81,7 @@ class Summary:
 
 
 def _take(count: Counter[str], begins: str) -> str:
-    """Remove the counts with this prefix; return them in words, the most frequent first."""
+    """Remove the counts with this prefix; return their text, the largest count first."""
     found = {name: count.pop(name) for name in sorted(count) if name.startswith(begins)}
     ranked = sorted(found.items(), key=lambda item: -item[1])
     return ", ".join(f"{name.removeprefix(begins)} {number:,}" for name, number in ranked)

@@ -1,7 +1,7 @@
-"""Storage on a disk that loses unsynced data: each missing sync is noticed, and each call may fail.
+"""Storage on a disk that loses unsynced data at a power cut, and on which each call may fail.
 
-The storage is the real one; its files are those of :mod:`disk`, where a power cut removes any part of the
-unsynced data.
+If one sync is left out of the storage code, a test must fail. The storage code is the real code. It uses the
+files of :mod:`disk`, where a power cut removes any part of the unsynced data.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .disk import Crashed, Disk, DiskFile, DiskFiles, User
 
 TOP = Path("/sim")
 TRIES = 40
-"""Cuts of power: each leaves another part of what was not sure."""
+"""Number of power cuts in each test. Each power cut loses another part of the unsynced data."""
 
 
 class Machine:
-    """A disk, and the processes that come and go on it."""
+    """A disk, and the processes that use it one after the other."""
 
     def __init__(self, seed: int, omitted: tuple[str, str] = ("", "")) -> None:
         self.disk = Disk(TOP, self, random.Random(seed))
@@ -41,7 +41,7 @@ class Machine:
         raise AssertionError(text)
 
     def files(self) -> Files:
-        """Return the files for a new process."""
+        """Return the disk's files for a new process."""
         user = User(self.disk)
         return _Careless(lambda: user, *self._omitted)
 
@@ -53,7 +53,7 @@ class Machine:
 
 
 class _Careless(DiskFiles):
-    """Leaves out one kind of sync of what is named so."""
+    """Files on the simulated disk that omit one kind of sync for paths whose name begins with ``name``."""
 
     def __init__(self, here: Callable[[], User], what: str, name: str) -> None:
         super().__init__(here)
@@ -85,7 +85,7 @@ def entry(index: int) -> Op:
 
 @dataclass
 class Known:
-    """Acknowledged data, which must exist after the next start."""
+    """Data that was acknowledged, so it must exist after the next start."""
 
     vote: tuple[int, str | None] = (0, None)
     entries: int = 1
@@ -96,7 +96,7 @@ class Known:
 
 @dataclass
 class Life:
-    """One process with all of its storage, opened as a member does it."""
+    """One process with all of its storage, which it opens in the same order as a member does."""
 
     files: Files
     durability: str = "fsync"
@@ -142,7 +142,7 @@ class Life:
         self.directory.close()
 
     def check(self, known: Known) -> None:
-        """Check that all acknowledged data exist."""
+        """Check that all acknowledged data exists."""
         assert self.doubted or not self.journal.shortened
         term, vote = self.vote
         assert term >= known.vote[0]
@@ -158,7 +158,7 @@ class Life:
 
 
 def everything(life: Life) -> None:
-    """Make all of a member's writes, each once or more."""
+    """Make all kinds of a member's writes, each at least once."""
     life.known.instance = life.directory.standing.instance
     life.become_voter()
     life.save_vote(3, "b:1")
@@ -171,7 +171,7 @@ def everything(life: Life) -> None:
     life.append()
 
 
-# -- what is promised when a call has returned
+# -- guarantees of the storage that hold after a call has returned
 
 
 def a_new_directory(machine: Machine) -> Callable[[], None]:
@@ -219,7 +219,7 @@ def entries_in_a_later_segment(machine: Machine) -> Callable[[], None]:
 
 
 def an_earlier_segment(machine: Machine) -> Callable[[], None]:
-    """Check durability ``journal``, where only the last segment is in doubt."""
+    """Check durability ``journal``: only the last segment may lose entries."""
     life = Life(machine.files(), "journal").open()
     life.append()
     known = replace(life.known)
@@ -230,7 +230,10 @@ def an_earlier_segment(machine: Machine) -> Callable[[], None]:
 
 
 def a_doubtful_start(machine: Machine) -> Callable[[], None]:
-    """Under ``journal``: the member starts on any pages, and knows that it may lack some."""
+    """Check durability ``journal`` after a power cut that loses any pages.
+
+    The member must start, and must know that it may lack entries.
+    """
     life = Life(machine.files(), "journal").open()
     life.become_voter()
     life.append(20)
@@ -254,7 +257,7 @@ def an_image(machine: Machine) -> Callable[[], None]:
 
 
 def what_a_killed_life_wrote(machine: Machine) -> Callable[[], None]:
-    """It is read back after the kill, counts from then on, and must be there after a cut of power."""
+    """Entries that are read back after a kill count as stored, so they must survive a power cut."""
     life = Life(machine.files(), "journal").open()
     life.append()
     machine.kill()
@@ -265,7 +268,7 @@ def what_a_killed_life_wrote(machine: Machine) -> Callable[[], None]:
 
 
 def names_that_a_killed_life_made(machine: Machine) -> Callable[[], None]:
-    """Killed before the names were synced; the next life builds on them."""
+    """A process is killed before it has synced new file names; the next process must sync these names."""
     life = Life(machine.files()).open()
     life.append()
     names = machine.files()
@@ -309,7 +312,7 @@ def the_mark_of_a_clean_stop_is_gone(machine: Machine) -> Callable[[], None]:
 
 
 def a_shorter_journal_after_a_clean_stop(machine: Machine) -> Callable[[], None]:
-    """The machine restarted since, and what was written last is not there."""
+    """Check that a member notices if its journal became shorter between a clean stop and the next start."""
     life = Life(machine.files()).open()
     life.become_voter()
     life.append()
@@ -360,7 +363,7 @@ OMITTED: tuple[tuple[str, str, Promise], ...] = (
     ("sync", "standing", the_mark_of_a_clean_stop_is_gone),
     ("sync", "end", a_shorter_journal_after_a_clean_stop),
 )
-"""A sync, and who misses it."""
+"""Syncs that a test leaves out: kind, name of the file or folder, and the function that must then fail."""
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
@@ -373,7 +376,7 @@ def test_what_is_promised_survives_every_cut_of_power(promise: Promise) -> None:
     ("what", "name", "promise"), OMITTED, ids=[f"{what} of {name}, {p.__name__}" for what, name, p in OMITTED]
 )
 def test_a_sync_that_is_left_out_is_missed(what: str, name: str, promise: Promise) -> None:
-    """Check that some power cut shows the fault: data are lost, or the member does not start."""
+    """Check that some power cut shows the missing sync: data is lost, or the member does not start."""
     for seed in range(TRIES):
         try:
             promise(Machine(seed, (what, name)))()
@@ -382,7 +385,7 @@ def test_a_sync_that_is_left_out_is_missed(what: str, name: str, promise: Promis
     pytest.fail(f"{promise.__name__} does without the {what} of {name}")
 
 
-# -- calls that go wrong
+# -- calls that fail
 
 
 def _calls_of(work: Callable[[Life], None], durability: str) -> int:
@@ -417,7 +420,7 @@ def test_a_crash_in_any_call_loses_nothing_that_was_said(calls: int, power: bool
         assert ended is None or isinstance(ended, Crashed)
         machine.disk.crash_in = 0
         Life(machine.files()).open().check(known)
-    assert crashes > calls * 0.8  # writes are cut short in other places each time
+    assert crashes > calls * 0.8  # short writes add or remove calls: some runs have no crash
 
 
 def test_an_error_in_any_call_ends_a_life_and_loses_nothing_that_was_said(calls: int) -> None:
@@ -457,7 +460,7 @@ def test_a_disk_that_becomes_full_loses_nothing_and_goes_on_when_there_is_room(c
         assert "No space" in said or call > calls * 0.9
         machine.disk.call = real  # type: ignore[method-assign]
         machine.disk.full = False
-        if hasattr(life, "replay"):  # it had started: it goes on
+        if hasattr(life, "replay"):  # the member had started, so it must go on after the error
             life.append()
             life.save_vote(9, "b:1")
         machine.cut_power()

@@ -1,4 +1,4 @@
-"""Brokers of the simulator whose stores are restored from a backup while they are listed."""
+"""Simulated brokers whose stores are restored from a backup while the brokers are listed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ pytestmark = [pytest.mark.sim, pytest.mark.computes]
 
 HEARTBEAT_S = (5.5, 6.0)
 LEASE_S = 30.0
-"""Longer than two heartbeats: the record lives while nobody has seen the connections end."""
+"""Lease in seconds.
+
+The lease is longer than two heartbeats: the restored broker's record must stay listed until a member sees
+that the broker's connections ended.
+"""
 TURN_S = 0.5
 
 
@@ -58,7 +62,7 @@ def test_a_restored_broker_whose_connections_ended_is_shown_at_once(world: World
 
 
 def versions(world: World) -> set[object]:
-    """Return the data versions that members list of the first broker."""
+    """Return the data versions that the members list for the first broker."""
     views = (member.look(lambda mode: mode.view_now()) for member in world.members)
     records = (view.record(world.brokers[0].key) for view in views)
     return {None if record is None else record.data_version for record in records}

@@ -1,7 +1,7 @@
-"""Whole nameservers on virtual time: all rules hold under all faults.
+"""Whole nameservers on virtual time: all rules must hold under all faults.
 
-Environment variables: SIM_SEEDS is the number of seeds (80 in CI, else 8), SIM_FIRST the first one (random by
-default).
+Environment variables: SIM_SEEDS is the number of seeds (80 in CI, else 8). SIM_FIRST is the first seed; by
+default it is random.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SECONDS = float(os.environ.get("SIM_SECONDS", "6"))
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.timeout(1800)  # it has what processor time others leave
+@pytest.mark.timeout(1800)  # other tests may take most of the processor's time
 def test_other_seeds_each_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """All rules hold under all faults. Half of the seeds have three members, half of them five."""
+    """All rules hold under all faults. Odd seeds have three members, even seeds have five members."""
     first = FIRST or random.SystemRandom().randrange(10**5, 10**9)
     seeds = f"{first}-{first + SEEDS - 1}"
     with capsys.disabled():
@@ -86,13 +86,14 @@ def test_a_failure_ends_with_the_command_that_repeats_it(
     os.environ.get("PYTHONHASHSEED") != "0",
     reason="seeds that show planted bugs are those of PYTHONHASHSEED=0, which make sets",
 )
-@pytest.mark.timeout(900)  # a change of the engine can mean that another seed has to be found
+@pytest.mark.timeout(900)  # after a change of the engine, the test may have to search for another seed
 @pytest.mark.parametrize("name", list(PLANTS))
 def test_a_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant = PLANTS[name]
     plant.install(monkeypatch)
     assert plant.likely is not None
-    # A wrong likely seed costs time and is printed, so that it can be corrected; it is no failure.
+    # If the seed ``likely`` does not catch the bug, the test only takes longer. It then prints a seed that
+    # catches the bug, so that a developer can correct ``likely``.
     seeds = (plant.likely, *range(1, 301))
     caught = next((seed for seed in seeds if plant.caught_by(seed)), None)
     assert caught is not None, f"not caught by seed {plant.likely} nor 1 to 300"

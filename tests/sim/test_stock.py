@@ -1,4 +1,4 @@
-"""The published PySyncObj loses acknowledged commands; these tests fail when it does not any more."""
+"""The published PySyncObj loses acknowledged commands; the tests fail once a release loses none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.computes, pytest.mark.timeout(600)]
 
 
 class Shown(Exception):
-    """A known defect of the library was seen again."""
+    """A known defect of the library appeared again, as expected."""
 
 
 WHERE: dict[str, dict[str, Any]] = {
@@ -26,7 +26,10 @@ WHERE: dict[str, dict[str, Any]] = {
     "D2": {"seed": 15},
     "D14": {"seed": 24},
 }
-"""One seed for each defect: what happens in it, and what comes of it, is in the exception's text."""
+"""For each defect, the arguments of a run that shows the defect.
+
+The text of the raised :class:`Shown` lists the wrong steps of the library and their effects.
+"""
 
 
 @pytest.mark.xfail(
@@ -37,7 +40,7 @@ WHERE: dict[str, dict[str, Any]] = {
 )
 @pytest.mark.parametrize("name", WHERE)
 def test_the_published_library_loses_nothing_by(name: str) -> None:
-    """Searches for wrong steps and their effects: a lost acknowledged command, or diverged states."""
+    """Search a run for a wrong step and its effect: a lost acknowledged command, or diverged states."""
     violations = run_stock(**WHERE[name]).violations
     done = [line for line in violations if line.split()[1] == f"{name}:"]
     come = [
@@ -51,7 +54,7 @@ def test_the_published_library_loses_nothing_by(name: str) -> None:
 
 @pytest.mark.parametrize("members", [3, 5])
 def test_without_faults_the_published_library_works_in_the_simulator(members: int) -> None:
-    """This shows that the effects above come from the faults, and not from the way of running the library."""
+    """Without faults nothing goes wrong, so the effects come from the faults, not from the simulation."""
     result = run_stock(1, members=members, faults=(), compact_entries=60, batch_bytes=2**16)
     assert not [line for line in result.violations if line.split()[1] in ("lost:", "diverged:", "stuck:")]
     assert result.count["acknowledged"] > 100

@@ -1,4 +1,4 @@
-"""The summary of many seeds is their sum, and an interrupted call says what it did."""
+"""The summary of many seeds adds up their results, and an interrupted run prints the results so far."""
 
 from __future__ import annotations
 

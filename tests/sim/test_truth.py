@@ -1,4 +1,4 @@
-"""Behaviour that the simulator reports as wrong, and behaviour that it accepts."""
+"""Behaviour that the simulator must report as wrong, and behaviour that it must accept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .truth import Truth
 from .world import World
 
 HELD_UP_S = 2.5
-"""Less than a lease, so that the broker is still listed when the report arrives."""
+"""Seconds by which a report is delayed: less than a lease, so that the broker is still listed on arrival."""
 
 
 @pytest.fixture
@@ -34,14 +34,14 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_report_that_was_held_up_may_keep_a_dead_broker_listed(world: World) -> None:
-    """The report is dated by its arrival, and so is the broker's "last seen" in it."""
+    """A leader counts contact times from a report's arrival: a delayed report makes "last seen" too late."""
     leader, broker = world.leader(), world.brokers[0]
     assert leader is not None
     late = next(member for member in world.members if member is not leader)
     cut = {(late.name, leader.name)}
     reporter, liveness = late.running.reports.reporter, late.running.liveness
 
-    def tells_next() -> bool:  # at its next look at the clock
+    def tells_next() -> bool:  # True if the member will send a report at its next tick of the clock
         since = -1.0 if reporter._last_at is None else liveness.clock - reporter._last_at
         return since > REPORT_PERIOD_S - CLOCK_PERIOD_S - 1e-6
 
@@ -58,7 +58,7 @@ def test_a_report_that_was_held_up_may_keep_a_dead_broker_listed(world: World) -
 
 
 def test_a_cut_behind_the_report_excuses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting messages do not count as contact with the broker."""
+    """The check must find a dead broker that stays listed, unless a report about this broker is delayed."""
     monkeypatch.setattr(FailureDetector, "judge", lambda *_, **__: ())
     leader = world.leader()
     assert leader is not None
@@ -70,7 +70,7 @@ def test_a_cut_behind_the_report_excuses_nothing(world: World, monkeypatch: pyte
 
 
 def die_silently(world: World) -> None:
-    """Let all members see the first broker, which then falls silent."""
+    """Let all members receive a registration of the first broker, and cut the broker's power."""
     for member in world.members:
         world.brokers[0].register_at(member)
     world.run(0.01)
@@ -78,7 +78,10 @@ def die_silently(world: World) -> None:
 
 
 def test_who_was_emptied_counts_as_a_voter_once_its_disk_holds_that_it_is_one(world: World) -> None:
-    """Until then a crash makes it a learner again, and with a second one lost there is no majority."""
+    """Until an emptied member's disk holds its new role as voter, a crash makes the member a learner again.
+
+    If another member were lost, too, the group would have no majority.
+    """
     leader = world.leader()
     emptied, other = (member for member in world.members if member is not leader)
     emptied.kill(wipe=True)
@@ -91,13 +94,13 @@ def test_who_was_emptied_counts_as_a_voter_once_its_disk_holds_that_it_is_one(wo
 
 
 def test_members_are_in_contact_as_long_as_their_contact_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check of each batch of reads agrees with the age itself, after every turn and for later."""
+    """The fast check that runs for each batch of reads must agree with the exact age of the contact."""
     answers = {True: 0, False: 0}
 
     def compare(truth: Truth, mode: Watched) -> None:
         loop, engine = mode.host.loop, mode.engine
         before = loop.offset
-        for later in (0.0, 0.2):  # as if nothing came for that long
+        for later in (0.0, 0.2):  # now, and as if no message came for 0.2 s
             loop.offset = before + later
             answer = engine.in_contact()
             assert answer is (engine.contact_age() < engine.greetings.contact_limit)
@@ -110,7 +113,7 @@ def test_members_are_in_contact_as_long_as_their_contact_is_young(monkeypatch: p
 
 
 def test_a_barrier_that_reads_join_again_behind_another_is_told_twice(world: World) -> None:
-    """Its reads are judged, and answered, the first time."""
+    """If reads of one caller join a barrier twice, the caller is called twice; the first call answers all."""
     member = world.leader()
     assert member is not None
     server = member.server

@@ -1,4 +1,4 @@
-"""Rules, checked against all events of a run, which no single member can see.
+"""Rules that need the events of all members: no single member can check them.
 
 Violations are collected, not raised, because many callers run under code that catches exceptions.
 """
@@ -51,20 +51,26 @@ if TYPE_CHECKING:
     from .world import World
 
 REPORT_S = 1.3
-"""A hearing is reported within a second and a tick of the liveness clock."""
+"""Seconds within which a member reports a contact with a broker: 1 s plus a tick of the liveness clock."""
 TURNS_S = 0.01
-"""What a few turns of a loop take."""
+"""Seconds that a few passes of a member's event loop may take."""
 ANSWER_S = 2.5
 GHOST_SLACK_S = 1.6
-"""Beside the lease: a tick, the commit of the eviction, reports that are a second old, a hand-over."""
+"""Seconds that a dead broker may stay listed after its lease.
+
+This time covers a tick of the clock, the commit of the eviction, reports that are 1 s old, and a new leader.
+"""
 REGISTRATIONS = (RegisterBroker, Update)
 HANDED_S = 1.3
-"""A leader that has judged for so long has told a majority what it knows, and they hand it on."""
+"""Seconds that a leader needs to send all broker contacts to a majority, so that the next leader has them.
+
+The time begins when the leader can evict brokers.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One index of the log as first applied anywhere."""
+    """One entry of the log, with the verdicts of the first member that applied it."""
 
     payload: bytes
     term: int
@@ -72,7 +78,7 @@ class Entry:
 
 
 class Truth:
-    """All facts about one run, and its violations."""
+    """All facts about one run, and the violations of its rules."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -83,21 +89,27 @@ class Truth:
         self.leaders: dict[int, str] = {}
         self.history: list[Call] = []
         self._void: set[tuple[Hashable, Value]] = set()
-        """Queues that were put where no such broker name was: told as done, and nothing happened."""
+        """Puts of a topic for a broker name that did not exist, each with its number of queues.
+
+        The answer to such a put was success, but nothing changed.
+        """
         self._put: set[tuple[Hashable, Value]] = set()
         self._drops: list[tuple[int, Call]] = []
-        """What broker names took with them, with the index; until something is acknowledged behind it."""
+        """Topics that were removed together with their broker name: log index, and the removal as a call.
+
+        Each removal stays here until its index or a later index is acknowledged.
+        """
         self._judged_topics = {*Client.TOPICS, *(register.name for register in world.registers)}
         self._marks: dict[tuple[int, int], int] = {}
         self._changed: dict[tuple[str, Hashable], int] = {}
         self._judged: dict[tuple[int, int], int] = {}
         self._closings: set[tuple[BrokerKey, int | None]] = set()
         self._acknowledged_at: list[float] = []
-        self._acknowledged_index: list[int] = []  # the greatest so far
+        self._acknowledged_index: list[int] = []  # greatest index at each time in ``_acknowledged_at``
         self._contact_since: dict[tuple[str, int, int], dict[str, float]] = {}
         self._nobody_lapses_before: dict[tuple[str, int, int], float] = {}
         self._ghosts: dict[BrokerKey, float] = {}
-        self._terms_begun: list[int] = []  # terms whose leader marked its beginning, see _first_applied
+        self._terms_begun: list[int] = []  # terms in the order of their first applied entries
         self._judged_for: dict[int, float] = {}
         self._looked_at = 0.0
 
@@ -106,15 +118,17 @@ class Truth:
         self.violations.append(f"{self.world.clock.now:.6f} {oracle}: {text}")
 
     def whole_history(self) -> list[Call]:
-        """Return the answers to clients, and the effect of the end of broker names on their reads."""
+        """Return all clients' calls, and a write for each topic that was removed with a broker name."""
         calls = [replace_call(call, outcome=Outcome.UNKNOWN) for _, call in self._drops]
         for call in self.history:
             what = call.key, call.value
             if call.outcome is Outcome.OK and call.operation is Operation.WRITE and what in self._void:
                 if what in self._put:
-                    call = replace_call(call, outcome=Outcome.UNKNOWN)  # sent again: one of the two was void
+                    # The client sent this put twice, and one of the two requests changed nothing.
+                    call = replace_call(call, outcome=Outcome.UNKNOWN)
                 else:
-                    # Nothing was written because there was nothing to write to: a read would have found that.
+                    # The put changed nothing, because the broker name did not exist. Check the put as a read
+                    # that found no value.
                     call = replace_call(call, operation=Operation.READ, value=None)
             calls.append(call)
         return calls
@@ -140,13 +154,13 @@ class Truth:
         member.looked_at_index = index
 
     def before(self, command: Command, view: RouteView) -> Record | None:
-        """Note the facts of a command before it is applied for the first time anywhere."""
+        """Return the broker's record before a command is applied for the first time on any member."""
         return view.record(command.broker) if isinstance(command, REGISTRATIONS) else None
 
     def after(
         self, command: Command, verdict: Verdict, view: RouteView, before: Record | None, index: int
     ) -> None:
-        """Check, after a command's first apply, that the table is as its sender wants it."""
+        """Check after a command's first apply that the table is as the sender intended."""
         if isinstance(verdict, Applied):
             now = self.world.clock.now
             for lost in verdict.lost:
@@ -180,7 +194,7 @@ class Truth:
                     self._check_version(command, before, index)
                 if before is None or before.data_version != command.data_version:
                     self._check_topics(command, view, index, perms=(6,))
-                elif not before.complete:  # an equal version leaves permissions that an operator set
+                elif not before.complete:  # same data version: permissions that an operator set must stay
                     self._check_topics(command, view, index, perms=(6, 4))
 
     def _check_version(self, command: RegisterBroker | Update, before: Record, index: int) -> None:
@@ -196,7 +210,7 @@ class Truth:
     def _check_topics(
         self, command: RegisterBroker | Update, view: RouteView, index: int, *, perms: tuple[int, ...]
     ) -> None:
-        """Check that after a master's registration with news, each topic is as at the broker."""
+        """Check that the table has each topic as the broker has it, after a master registered a change."""
         record = view.record(command.broker)
         if record is None or record.broker_id != MASTER_ID:
             return
@@ -213,7 +227,7 @@ class Truth:
                 )
 
     def _check_registers(self, view: RouteView, index: int) -> None:
-        """Check that no old value of a register comes back, because each value was sent once."""
+        """Check that no old value of a register comes back: each value was sent only once."""
         for register in self.world.registers:
             line = self._line(view, register.name, register.name)
             queues = None if line is None else line[0]
@@ -229,13 +243,13 @@ class Truth:
 
     @staticmethod
     def _line(view: RouteView, topic: str, name: str) -> tuple[int, int] | None:
-        """Queues and permission that a broker name has of a topic."""
+        """Return the number of queues and the permission that a broker name has for a topic."""
         entry = view.topic(topic)
         data = None if entry is None else entry.queues.get(name)
         return None if data is None else (data.write_queue_nums, data.perm)
 
     def digest(self, name: str, index: int, digest: str) -> None:
-        """A member's state at an applied index."""
+        """Check that a member's state at an applied index equals the other members' states."""
         if self.digests.setdefault(index, digest) != digest:
             self.fail(Oracle.AGREEMENT, f"{name} has another state at {index} than was seen before")
 
@@ -250,7 +264,8 @@ class Truth:
             mark = (proposal.boot_id, proposal.sequence)
             if isinstance(verdict, Applied):
                 self.count[type(command).__name__] += 1
-                # A Touch names no revision and changes nothing but the record's: the one exception to rule 1.
+                # Only a ``Touch`` may be applied twice: it names no revision, and it changes only the
+                # record's revision (the exception to rule 1).
                 if self._marks.setdefault(mark, index) != index and not isinstance(command, Touch):
                     self.fail(
                         Oracle.REVISIONS,
@@ -264,7 +279,7 @@ class Truth:
                 )
 
     def _check_bases(self, index: int, command: Command, verdict: Applied) -> None:
-        """Check rule 1: no command applies if one of its bases has changed, including removals."""
+        """Check rule 1: a command is not applied if an entry on which it is based was changed or removed."""
         for base in bases(command):
             if base.revision < self._changed.get((base.kind, base.key), 0):
                 self.fail(Oracle.REVISIONS, f"applied at {index} over something younger: {command}")
@@ -281,22 +296,22 @@ class Truth:
                 self._changed["key", (command.namespace, command.key)] = verdict.revision
 
     def acknowledged(self, index: int) -> None:
-        """Note that the proposer of the command at ``index`` learnt that it was applied."""
+        """Note that the proposer of the command at ``index`` learnt that the command was applied."""
         self.count["acknowledged"] += 1
         self._acknowledged_at.append(self.world.clock.now)
         self._acknowledged_index.append(max([index, *self._acknowledged_index[-1:]]))
-        # A client that got an answer behind a drop must find it dropped, as must all clients after that.
+        # From now on a client must find the topic removed: an entry at or after the removal is acknowledged.
         while self._drops and self._drops[0][0] <= index:
             call = self._drops.pop(0)[1]
             self.history.append(replace_call(call, ended=self.world.clock.now))
 
     @property
     def acknowledged_index(self) -> int:
-        """Return the last index with an acknowledgement so far."""
+        """Return the greatest index that was acknowledged so far; 0 if there is none."""
         return self._acknowledged_index[-1] if self._acknowledged_index else 0
 
     def check_barrier(self, member: Watched, needed: int) -> None:
-        """Check rule 8: after a barrier, a read sees everything that was acknowledged before it arrived."""
+        """Check rule 8: after its barrier, a read sees all changes acknowledged before the read arrived."""
         self.count["barriers"] += 1
         applied = member.member.applied_index
         if needed > applied:
@@ -307,7 +322,10 @@ class Truth:
             )
 
     def check_promise(self, member: Watched, what: str) -> None:
-        """Check rule 8: a member in contact has everything that was acknowledged an election timeout ago."""
+        """Check rule 8 for a member in contact with its leader.
+
+        The member must have applied all changes that were acknowledged an election timeout ago or earlier.
+        """
         self.count["promises"] += 1
         since = self.world.clock.now - member.member.contact_limit
         before = bisect.bisect_left(self._acknowledged_at, since)
@@ -323,8 +341,8 @@ class Truth:
     # -- leaders
 
     def look(self, mode: Watched) -> None:
-        """Check a started member after each of its turns."""
-        # This code runs more often than any other, so it reads attributes directly, not through properties.
+        """Check a started member after each pass of its loop."""
+        # This code runs more often than any other code here, so it reads attributes and avoids properties.
         engine = mode.engine
         library = engine.shared.library
         term = library.term
@@ -351,12 +369,12 @@ class Truth:
             self.digest(mode.host.name, applied, mode.state_digest)
 
     def _check_within(self, mode: Watched, applied: int) -> None:
-        """Within an entry, too, each command is there wholly or not at all."""
+        """Check that even within an entry the table shows each command completely or not at all."""
         if mode.view_now().state_digest() != mode.digest_of_whole_commands:
             self.fail(Oracle.TABLE, f"{mode.host.name} shows a part of a command of entry {applied + 1}")
 
     def _look_at_leader(self, mode: Watched, engine: Engine, term: int) -> None:
-        """Check that each term has one leader; note since when it has had an unbroken link to each member."""
+        """Check that the term has one leader; note since when the leader has had contact with each member."""
         name = mode.host.name
         if self.leaders.setdefault(term, name) != name:
             self.fail(Oracle.ELECTIONS, f"two leaders in term {term}: {self.leaders[term]}, {name}")
@@ -383,14 +401,15 @@ class Truth:
                 since.pop(member, None)
         self._nobody_lapses_before[key] = oldest + limit
 
-    # -- liveness: its clock moves in steps; an instant can be a step too early on each side of a report
+    # -- liveness: the liveness clock moves in steps, so the sender and the receiver of a report may each note
+    # a time that is one step early
 
     def reported(self, broker: BrokerKey, revision: int | None) -> None:
-        """Note that a member reports a closed connection at this revision to its leader."""
+        """Note that a member reports to its leader a closed connection of this broker and revision."""
         self._closings.add((broker, revision))
 
     def judged(self, leader: Watched, eviction: Evict, mark: tuple[int, int]) -> None:
-        """Check an eviction that a leader proposes."""
+        """Check an eviction when a leader proposes it."""
         self._judged[mark] = leader.member.term
         self.count[f"evicted {eviction.reason}"] += 1
         broker, now = eviction.broker, self.world.clock.now
@@ -434,7 +453,11 @@ class Truth:
                 )
 
     def look_for_ghosts(self) -> None:
-        """Now and then: dead brokers must go in a lease, not counting time without a leader that judges."""
+        """Check that dead brokers are evicted within a lease.
+
+        Time without a leader that can evict does not count. The simulator calls this every
+        :data:`GHOST_LOOK_S` seconds.
+        """
         now = self.world.clock.now
         passed, self._looked_at = now - self._looked_at, now
         leader = self.world.judging_leader()
@@ -446,9 +469,9 @@ class Truth:
                 self._ghosts.pop(key, None)
                 continue
             if any(m.ready and m.running.heard_at.get(key, -1.0) > now - passed for m in self.world.members):
-                self._ghosts[key] = 0.0  # what it had said lay in a buffer until now
+                self._ghosts[key] = 0.0  # a message of the dead broker was delayed and arrived only now
             if leader is None or any(m.up and m.machine.cannot_write for m in self.world.members):
-                continue  # nobody judges, or perhaps nothing can be committed
+                continue  # no leader can evict, or a full or hung disk may prevent commits
             record = leader.view_now().record(key)
             if record is None:
                 self._ghosts.pop(key, None)
@@ -463,9 +486,10 @@ class Truth:
                 self._ghosts[key] = -math.inf
 
     def _is_held_up(self, broker: BrokerKey, leader: Member) -> bool:
-        """Return whether a report to the leader that may name this broker waits in a blocked direction.
+        """Return True if a report to the leader that may name this broker waits in a blocked direction.
 
-        Its content will be dated by its arrival, which is too late by the waiting time.
+        The leader counts contact times from the report's arrival, so these times will be too late by the time
+        for which the report has waited.
         """
         members = {member.name: member for member in self.world.members}
         for (source, target), ends in self.world.net.held.items():
@@ -474,15 +498,17 @@ class Truth:
                 continue
             member = members.get(source)
             if member is None or not member.ready or any(end.life != member.life for end in waiting):
-                return True  # who sent it is gone: nobody can be asked what is in it
+                return True  # the sender has ended, so the content of its report is unknown
             reporter = member.running.reports.reporter
             if any(line.broker == broker for _, part in reporter._outstanding for line in part.contacts):
                 return True
         return False
 
     def _stood_still(self, broker: BrokerKey) -> float:
-        """Return by how much a member may date a heartbeat too young: its clock leaves out its pauses,
-        and it may report after a pause a heartbeat that came just before.
+        """Return the seconds by which a member may date this broker's heartbeat too late.
+
+        A member's clock does not advance while the member is paused. After the pause, the member may report a
+        heartbeat that arrived just before the pause.
         """
         pauses = [
             member.paused_at_last - member.paused_from
@@ -493,9 +519,11 @@ class Truth:
         return max(pauses, default=0.0)
 
     def _note_judging(self, term: int, passed: float) -> None:
-        """For a leader that led only for a moment, it is unknown which brokers were reported to it.
+        """Count for how long the leader of this term could evict.
 
-        So the facts from earlier leaders are void, and the next one counts from its own beginning.
+        If the previous leader could evict only for a moment, it may not have received all reports about
+        brokers. The present leader may then lack contacts that earlier leaders knew, so it may list each dead
+        broker for a whole lease again.
         """
         if term not in self._judged_for:
             before = next((begun for begun in reversed(self._terms_begun) if begun < term), 0)
@@ -510,7 +538,7 @@ def _drop(key: tuple[str, str], now: float) -> Call:
 
 
 def _in_order(verdict: Verdict) -> Verdict:
-    """The verdict with what it names in order: a table that was restored from an image has another one."""
+    """Return the verdict with sorted names: a table that was loaded from a snapshot has another order."""
     if not isinstance(verdict, Applied):
         return verdict
     return replace(

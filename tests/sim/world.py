@@ -25,7 +25,7 @@ SETTLE_S = 12.0
 
 
 class _Complaints(logging.Handler):
-    """Errors that the nameserver logs are violations, unless the simulator caused them."""
+    """Log handler that reports each logged error as a violation, unless the simulator caused the error."""
 
     EXPECTED = (
         *("journal full", "not exported", "unable to store"),
@@ -46,10 +46,10 @@ class _Complaints(logging.Handler):
 
 
 class World:
-    """Everything of one run.
+    """All processes, the network and the settings of one run.
 
     Args:
-        folder: Empty; the members' data directories come here.
+        folder: Empty directory, in which the members' data directories are made.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class World:
         self._folder = folder
         self._machines = 0
         self.members: list[Member] = []
-        """Who belongs to the group, or is to."""
+        """Members of the group, and members that the operator is adding."""
         self.gone: list[Member] = []
-        """Who belonged to it."""
+        """Former members of the group."""
         for _ in range(members):
             self.new_member()
         self.brokers = [Broker(self, number) for number in range(brokers)]
@@ -95,15 +95,15 @@ class World:
         self.admin = Admin(self, "admin")
         self.operator = Operator(self)
         self.memory_from = 0.0
-        """Since when at least one member has lived on: before that nobody knows who was heard."""
+        """Start time of the running member that started first; no member knows earlier broker contacts."""
         self.troubled_until = 0.0
-        """Until then something may be wrong that the scenario has caused."""
+        """Time until which faults of the scenario may have effects."""
         self._calm_since = 0.0
         self._complaints = _Complaints(self.truth)
         self._level = 0
 
     def new_member(self) -> Member:
-        """Return a nameserver that was never started, on a machine of its own."""
+        """Return a nameserver that was never started, on its own machine."""
         number, self._machines = self._machines, self._machines + 1
         member = Member(self, number, self._folder / str(number))
         self.members.append(member)
@@ -111,7 +111,7 @@ class World:
             broker.learn_of(member)
         return member
 
-    # -- life
+    # -- start, course and end of the simulated world
 
     def open(self) -> None:
         logger = logging.getLogger("routekeeper.nameserver")
@@ -130,11 +130,11 @@ class World:
             member.bury()
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Let time pass, until there is a violation; return True as soon as ``until`` holds."""
+        """Let time pass, at most until a violation; return True as soon as ``until`` returns True."""
         return self.clock.run(seconds, until, stop=self.truth.violations)
 
     def begin(self) -> None:
-        """Start all processes; wait until the world is healthy."""
+        """Start all processes, and wait until there is a leader and all brokers have started."""
         for member in self.members:
             self.clock.at(self.clock.rng.uniform(0.0, 0.3), member.start)
         self.run(0.4)
@@ -158,10 +158,10 @@ class World:
             if member.ready and member.server is not None and not member.loop.paused:
                 member.server.look_for_the_forgotten()
 
-    # -- what is so
+    # -- state of the world
 
     def leader(self) -> Member | None:
-        """The newest leader that can commit."""
+        """Return the leader with the highest term, among the leaders that can commit."""
         leading = [m for m in self.members if m.ready and m.running.member.leads]
         return max(leading, key=lambda m: m.running.member.term, default=None)
 
@@ -170,26 +170,26 @@ class World:
         return next(broker for broker in found if broker.key == key)
 
     def judging_leader(self) -> Watched | None:
-        """Return the leader that judges, if it can run."""
+        """Return the leader that can evict brokers, if its process is not paused."""
         for member in self.members:
             if member.ready and not member.loop.paused and member.look(lambda mode: mode.judges):
                 return member.running
         return None
 
     def nobody_remembers_since(self, at: float) -> bool:
-        """Return whether all members have been restarted since then."""
+        """Return True if all running members have started after time ``at``."""
         return self.memory_from > at
 
     def disturbed(self) -> None:
-        """Note a change that may need a moment."""
+        """Note a change after which members may need a moment to work normally again."""
         self._calm_since = self.clock.now + 1e-9
 
     def calm_for(self) -> float:
-        """Return the seconds for which the world has been healthy."""
+        """Return the seconds for which the world has been healthy without a break."""
         return self.clock.now - self._calm_since
 
     def is_calm_now(self) -> bool:
-        """Return whether all members are up and work, no link is cut or slow, and a leader judges."""
+        """Return True if all members work, no link is cut or slow, and a leader can evict brokers."""
         return (
             self.clock.now >= self.troubled_until
             and not self.net.blocked
@@ -199,7 +199,7 @@ class World:
             and self.judging_leader() is not None
         )
 
-    # -- for faults
+    # -- interface for faults
 
     @property
     def victims(self) -> list[Member]:
@@ -210,7 +210,7 @@ class World:
         return [actor.name for actor in (*self.brokers, *self.clients)]
 
     def may_lose(self, member: Victim) -> bool:
-        """Return whether the other members are up, voters, and caught up."""
+        """Return True if all members are up, none is a learner, and none lags behind."""
         if not all(other.ready and other.running.promises_kept for other in self.members):
             return False
         modes = [other.running.member for other in self.members]
@@ -224,7 +224,11 @@ class World:
         )
 
     def may_lose_power(self, member: Victim) -> bool:
-        """Under ``journal`` no other may have lost anything since it was a voter last."""
+        """Return True if a power cut of this member can lose no acknowledged change.
+
+        With durability ``journal``, a member that may have lost data is at risk until it is a voter again.
+        The result is False while another member is at risk.
+        """
         if self.durability != "journal":
             return True
         for other in self.members:
@@ -234,9 +238,9 @@ class World:
         return len(others) > 1 and not any(other.at_risk for other in others)
 
     def expect_soon_gone_after(self, broker: Broker, end: Callable[[], None]) -> None:
-        """End a broker so that its connections end.
+        """Call ``end``, which ends a broker and its connections.
 
-        A second later it is evicted, if the world stays healthy.
+        One second later the broker must not be listed any more, if all members and links worked all the time.
         """
         now, leader = self.clock.now, self.leader()
         watched = (
@@ -261,7 +265,7 @@ class World:
 
         self.clock.at(1.0, look)
 
-    # -- the end
+    # -- end of a run
 
     def heal(self) -> None:
         """End all faults."""
@@ -274,7 +278,7 @@ class World:
             member.mend()
 
     def finish(self) -> None:
-        """Check that everything works after the end of all faults."""
+        """Check that everything works after all faults have ended, and check the history of all calls."""
         if self.truth.violations:
             return
         for client in (*self.clients, *self.registrants):
@@ -287,7 +291,7 @@ class World:
         self._check_history()
 
     def _write_and_read(self) -> None:
-        """Write at every member; then check that all show the same."""
+        """Write at every member; then read at every member, so that the history shows any difference."""
         done: list[str] = []
         client = self.clients[0]
         for number, member in enumerate(self.members):
@@ -330,7 +334,7 @@ class World:
             self.clock.note(str(error))
 
     def _settle(self) -> bool:
-        """Wait until the world is healthy."""
+        """Wait at most ``SETTLE_S`` seconds until the world is healthy; return True if it is."""
         end = self.clock.now + SETTLE_S
         while self.clock.now < end and not self.truth.violations:
             if not self._what_is_wrong():

@@ -20,7 +20,7 @@ _ROLE = re.compile(r":(?:class|meth|attr|func|data|mod):`[.~]*([^`]+)`")
 
 
 def reference() -> str:
-    """Return the page."""
+    """Return the text of the page."""
     names = {name: getattr(public, name) for name in public.__all__}
     exceptions = {name: value for name, value in names.items() if _is(value, BaseException)}
     settings = {name: value for name, value in names.items() if name.endswith("Config")}
@@ -55,18 +55,21 @@ def _is(value: object, of: type) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Docstring markup as Markdown."""
+    """Return a docstring's text with its markup changed to Markdown."""
     return _ROLE.sub(r"`\1`", text).replace("``", "`")
 
 
 def _summary(value: object) -> str:
-    """Return a docstring without its sections."""
+    """Return an object's docstring without sections such as ``Args``."""
     doc = inspect.getdoc(value) or ""
     return _plain(re.split(r"\n\n?(?=(?:Args|Attributes|Raises|Returns|Yields):\n)", doc)[0].strip())
 
 
 def _section(value: object, title: str) -> dict[str, str]:
-    """Return the entries of a docstring's section; a name may stand for several, with commas between."""
+    """Return the entries of one section of a docstring, by name.
+
+    In the docstring, an entry may have several names, which commas separate.
+    """
     found = re.search(rf"^{title}:\n((?:[ ]+.*\n?|\n)+)", inspect.getdoc(value) or "", re.MULTILINE)
     entries: dict[str, str] = {}
     for entry in re.split(r"\n(?=    \S)", "\n" + found[1].rstrip()) if found else ():
@@ -135,7 +138,7 @@ def _default(field: Any) -> str:
 
 
 def _tree() -> str:
-    """Return the tree in the docstring of :mod:`routekeeper.client.errors`."""
+    """Return the tree of exceptions from the docstring of :mod:`routekeeper.client.errors`."""
     tree = re.search(r"::\n\n((?:    .*\n)+)", errors.__doc__ or "")
     assert tree is not None
     return "```\n" + re.sub(r"(?m)^    ", "", tree[1]) + "```"

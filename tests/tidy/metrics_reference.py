@@ -1,8 +1,8 @@
-"""The reference of metrics in docs/metrics.md, written from what real servers serve.
+"""The reference of metrics in docs/metrics.md, written from the metrics that real servers serve.
 
     python -m tests.tidy.metrics_reference
 
-starts nameservers of both modes and a broker, has them do a little of everything, and writes the page anew.
+starts nameservers of both modes and a broker, sends requests of several kinds, and writes the page.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _TITLES: Final = {
 
 
 class Passes:
-    """A hook of a server that lets every request pass."""
+    """A hook of a server that changes no request."""
 
     def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
-        """Return the request as it is."""
+        """Return the request unchanged."""
         return request
 
     def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
@@ -69,10 +69,10 @@ class Passes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One metric as it is served.
+    """One metric as a server serves it.
 
     Attributes:
-        values: By label, every value that was seen.
+        values: For each label, all values that were seen.
     """
 
     name: str
@@ -82,14 +82,14 @@ class Family:
 
     @property
     def series(self) -> frozenset[str]:
-        """Names under which a query finds it."""
+        """Names under which a query finds the metric's series."""
         if self.kind != "histogram":
             return frozenset({self.name})
         return frozenset({f"{self.name}_{part}" for part in ("bucket", "sum", "count")})
 
 
 def families_of(text: str) -> dict[str, Family]:
-    """Return the metrics of an exposition by name."""
+    """Return the metrics in a text of ``/metrics``, by name."""
     found = {}
     for family in text_string_to_metric_families(text):
         name = family.name + "_total" * (family.type == "counter")
@@ -104,7 +104,7 @@ def families_of(text: str) -> dict[str, Family]:
 
 @contextlib.contextmanager
 def _started(*arguments: str) -> Iterator[dict[str, str]]:
-    """Start a server; give the words of its ready line."""
+    """Start a server; yield the key=value words of its ready line."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT
@@ -142,13 +142,13 @@ def _is_ready(addr: str) -> bool:
 
 
 def _leading(group: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-    """Return the places of the members that lead."""
+    """Return the positions in ``group`` of the members that lead."""
     roles = [json.loads(_get(member["http"], "/v1/status"))["role"] for member in group]
     return tuple(place for place, role in enumerate(roles) if role == "leader")
 
 
 def expositions() -> dict[str, str]:
-    """Return /metrics of an independent nameserver, of a member of a group, and of a broker."""
+    """Return the text of ``/metrics`` of an independent nameserver, a raft leader and a broker."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         root = Path(folder)
         (root / "token").write_text(_TOKEN)
@@ -195,7 +195,7 @@ _TLS: Final = {"cert": "member.pem", "key": "member.key", "ca": "authority.pem"}
 
 
 def _do_a_little_of_everything(broker: str) -> None:
-    """Have a broker sent messages that are pulled, sent back, and lag."""
+    """Send messages to a broker, pull one, send one back, and commit offsets that lag."""
     wire = Wire(broker)
     consumers = (ConsumerData(group_name="G"),)
     beat = HeartbeatData(client_id="c", consumers=consumers, producer_groups=("P",))
@@ -219,7 +219,7 @@ def _do_a_little_of_everything(broker: str) -> None:
 
 
 def tables(found: Mapping[str, str]) -> dict[str, list[Family]]:
-    """Return the metrics by the part of the page in which they stand."""
+    """Return the metrics by the section of the page in which they are listed."""
     known = {server: families_of(text) for server, text in found.items()}
     process = {name for name in known["both"] if name.startswith("process_")}
     parts = {
@@ -235,7 +235,7 @@ def tables(found: Mapping[str, str]) -> dict[str, list[Family]]:
 
 
 def page(found: Mapping[str, str]) -> str:
-    """Return the page."""
+    """Return the text of the page."""
     parts = [_HEAD]
     for part, families in tables(found).items():
         rows = [f"| `{each.name}` | {each.kind} | {_labels(each)} | {each.help} |" for each in families]

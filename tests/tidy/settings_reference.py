@@ -1,4 +1,4 @@
-"""The reference of settings in docs/configuration.md, written from those that the servers declare.
+"""The reference of settings in docs/configuration.md, written from the settings that the servers declare.
 
 python -m tests.tidy.settings_reference
 """
@@ -60,7 +60,7 @@ is not explained below the table means what it means in RocketMQ.
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the text of the page."""
     ours = OWN_SETTINGS.partition("\n")[2].rstrip("\n")
     inert = ", ".join(f"`{key}`" for key in INERT)
     return "".join(

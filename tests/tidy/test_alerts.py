@@ -1,4 +1,4 @@
-"""Prometheus' own tool takes rules and the queries of dashboards, and alerts come when they are due."""
+"""Prometheus' own tool accepts the alert rules and the dashboards' queries, and alerts fire when due."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RULES: Final = sorted(map(str, PROMETHEUS.glob("*alerts.yml")))
 
 
 def promtool(*words: str) -> str:
-    """Run the tool, which must succeed; return what it prints."""
+    """Run promtool, which must succeed, and return its output."""
     done = subprocess.run(["promtool", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

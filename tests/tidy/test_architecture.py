@@ -1,4 +1,4 @@
-"""The walks of docs/architecture.md enter files that are there."""
+"""docs/architecture.md names only files that exist, and each folder's docstring names its modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_each_file_that_a_walk_enters_is_there() -> None:
 
 
 def folders() -> list[Path]:
-    """Return every folder of nameserver and broker that holds modules."""
+    """Return all folders with modules in nameserver and broker."""
     return sorted(
         path.parent for top in ("nameserver", "broker") for path in (ROOT / top).rglob("__init__.py")
     )

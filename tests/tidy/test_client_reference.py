@@ -1,4 +1,4 @@
-"""docs/client-reference.md says what the code says, of every public name."""
+"""docs/client-reference.md agrees with the code and has every public name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The container files, checked as far as that goes without a container engine; tests/containers runs them."""
+"""Checks of the container files without a container engine; tests/containers runs the containers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def commands() -> list[Any]:
 
 @pytest.fixture(scope="session")
 def compose_schema() -> dict[str, Any]:
-    """The Compose specification's schema, out of the wheel that ``make test`` fetches."""
+    """Return the Compose specification's schema, from the wheel that ``make test`` downloads."""
     wheels = sorted((Path(sys.prefix) / "compose-schema").glob("docker_compose-*.whl"))
     if not wheels:
         reason = "the Compose schema is not here: run make test"
@@ -207,12 +207,15 @@ def test_server_is_confined_watched_and_given_time_to_end(service: dict[str, Any
     assert service["deploy"]["resources"]["limits"].keys() == {"cpus", "memory"}
     assert service["pids_limit"] > 0
     assert service["healthcheck"]["test"][0] == "CMD"
-    # Longer than the server itself may take to answer what is in flight.
+    # Docker must give the server enough time to stop: the server first answers all open requests.
     assert service["stop_grace_period"] == f"{NamesrvSettings().drain_s + 15:.0f}s"
 
 
 def dockerfile() -> dict[str, list[list[str]]]:
-    """Return the lines, as words, of each stage of the Dockerfile, its parents' included."""
+    """Return the instructions of each Dockerfile stage, split into words.
+
+    If a stage is built on an earlier stage, the instructions of the earlier stage come first.
+    """
     stages: dict[str, list[list[str]]] = {}
     for line in (ROOT / "compose" / "Dockerfile").read_text().replace("\\\n", " ").splitlines():
         words = line.split()

@@ -1,4 +1,4 @@
-"""Each closed defect of the library has a script or a test, and a case with its fix switched off."""
+"""Each fixed defect of PySyncObj has a script or a test, and a test case that switches the fix off."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN_BY = "Shown by "
 
 
 def entries() -> dict[int, tuple[str, str]]:
-    """Return two texts of each defect on the page, in one line: of the defect, and of what shows it."""
+    """Return two texts for each defect on the page: its description, and the tests that show it."""
     found = _ENTRY.findall(PAGE.read_text())
     assert len({number for number, _ in found}) == len(found), "a defect has two entries"
     parts = {int(number): " ".join(text.split()).partition(SHOWN_BY) for number, text in found}
@@ -43,7 +43,10 @@ def named_tests() -> set[str]:
 
 
 def switched_off() -> set[int]:
-    """Numbers of the cases in the lists of that name, and of tests that say so themselves."""
+    """Return the numbers of the defects whose fix a test switches off.
+
+    The numbers come from the cases in lists named ``SWITCHED_OFF``, and from names of tests.
+    """
     found = {
         int(number)
         for test in named_tests()
@@ -65,7 +68,7 @@ def switched_off() -> set[int]:
 
 
 def exists(place: str) -> bool:
-    """Return whether a path below ``routekeeper.nameserver`` is a module, or a name in its module."""
+    """Return True if a path below ``routekeeper.nameserver`` is a module, or a name in a module."""
     path, names = "routekeeper.nameserver", place.split(".")
     while names and importlib.util.find_spec(f"{path}.{names[0]}") is not None:
         path, names = f"{path}.{names[0]}", names[1:]
@@ -74,7 +77,8 @@ def exists(place: str) -> bool:
     module = importlib.import_module(path)
     found: object = module
     for name in names:
-        # Only its own: what a class inherits is closed elsewhere. Private names are mangled: _SyncObj__x.
+        # Inherited names do not count, because the base class defines them. Python mangles a private name
+        # like __x to _SyncObj__x.
         if name not in vars(found):
             return False
         found = vars(found)[name]

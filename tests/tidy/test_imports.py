@@ -1,4 +1,4 @@
-"""The rules on who may import what, read from the source; a broken rule is named with file and line."""
+"""Rules on which module may import which, checked in the source; a violation names file and line."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("remoting", "nameserver", "broker", "client", "routekeeper", "bench")
-#: Modules that only thin IO code may use: waiting, clocks, threads, sockets, chance.
+#: Modules for waiting, clocks, threads, sockets and randomness, which only thin IO code may import.
 IMPURE = {
     *("asyncio", "concurrent", "multiprocessing", "queue", "threading"),
     *("select", "selectors", "signal", "socket", "subprocess", "time"),
     *("random", "secrets"),
 }
-#: Modules that do so, or name such a type. Everything else in the packages is pure.
+#: Modules that import from ``IMPURE``, even if only for a type. All other modules of the packages are pure.
 IO_MODULES = {
     "remoting/audit_log.py",
     "remoting/certificates.py",
@@ -178,13 +178,13 @@ IO_MODULES = {
     "bench/micro/sync.py",
     "bench/micro/write_path.py",
 }
-#: Rooms of the nameserver, lowest first: each imports from the rooms before it only, so there is no circle.
+#: Parts of the nameserver, lowest first: each imports only from lower parts, so there is no import cycle.
 ROOMS = (
     *("types", "commands", "verdicts", "liveness", "registration", "routes", "disk", "settings", "handlers"),
     *("raft/types", "raft/pysyncobj_seam", "raft/library", "raft/consensus", "raft/storage", "raft/links"),
     *("raft/node", "raft", "modes", "replicated", "production", "wire", "http", "__main__"),
 )
-#: Rooms of the broker in the same way.
+#: Parts of the broker, lowest first: each imports only from lower parts.
 BROKER_ROOMS = (
     "errors",
     "store",
@@ -196,9 +196,9 @@ BROKER_ROOMS = (
     "server",
     "__main__",
 )
-#: Rooms that know nothing of the nameserver outside themselves, but for the way to the disk.
+#: Parts that import nothing else of the nameserver, except the interface to the disk.
 ALONE = ("raft", "settings")
-#: Rooms in which nothing waits, reads a clock or draws a number.
+#: Parts whose code never waits, reads a clock or draws a random number.
 PURE_ROOMS = ("nameserver/routes/", "nameserver/raft/consensus/")
 MAY_IMPORT = {
     "remoting": {"remoting"},
@@ -208,7 +208,8 @@ MAY_IMPORT = {
     "routekeeper": {"client"},
     "bench": {"bench", "client", "remoting"},
 }
-#: Benchmarks of single paths may time a part of the server itself; the third arm runs our broker.
+#: Benchmarks that may import a server. One benchmark runs our broker with ZooKeeper; the others measure a
+#: part of a server's code.
 TIMES_INSIDE = {
     "bench/micro/messages.py": {"broker"},
     "bench/micro/registration.py": {"nameserver"},
@@ -219,7 +220,7 @@ TIMES_INSIDE = {
 
 
 def folder_of(module: str) -> str:
-    """Return a module of ours as it lies in the repository: ``client.aio`` for ``routekeeper.client.aio``."""
+    """Return a module's path in the repository: ``client.aio`` for ``routekeeper.client.aio``."""
     return module.removeprefix("routekeeper.")
 
 
@@ -228,11 +229,11 @@ def sources(package: str) -> list[Path]:
 
 
 def imports(path: Path, package: Sequence[str] = (), *, types: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield (line, dotted module) of each import that runs; type-checking blocks do not.
+    """Yield (line, dotted module) of each import that runs; imports for type checks do not run.
 
     Args:
-        package: Where relative imports start; without it they are left out.
-        types: Yield those of type-checking blocks, too.
+        package: Base of relative imports; if it is empty, relative imports are ignored.
+        types: Yield imports for type checks, too.
     """
     tree = ast.parse(path.read_text(), str(path))
     skipped: set[int] = set()
@@ -252,14 +253,14 @@ def imports(path: Path, package: Sequence[str] = (), *, types: bool = False) -> 
 
 
 def named(module: str, names: list[ast.alias]) -> list[str]:
-    """``from routekeeper import x`` is the folder x, if there is one."""
+    """Return the modules of an import; ``from routekeeper import x`` imports folder x if x is a folder."""
     if module != "routekeeper":
         return [folder_of(module)]
     return [each.name if each.name in PACKAGES else module for each in names]
 
 
 def room_of(module: str) -> str:
-    """Return the nameserver's room that a module is in; raft is several."""
+    """Return the part of the nameserver that a module belongs to; raft consists of several parts."""
     names = module.split(".")[1:]
     if names[:1] == ["raft"]:
         return "/".join(names[:2]) if "/".join(names[:2]) in ROOMS else "raft"
@@ -267,7 +268,7 @@ def room_of(module: str) -> str:
 
 
 def nameserver_imports() -> Iterator[tuple[str, int, str, str]]:
-    """Yield (file, line, room, room that it imports from) where the two differ."""
+    """Yield (file, line, part, imported part) of each import between two parts of the nameserver."""
     for path in sources("nameserver"):
         where = path.relative_to(ROOT)
         here = list(where.with_suffix("").parts)
@@ -327,12 +328,12 @@ def test_rooms_of_the_broker_import_from_lower_ones_only() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_files_know_each_other(package: str) -> None:
-    """Not for types alone either: who reads one would have to read the other first."""
+    """Two files must not import each other, not even for types: a reader could begin with neither file."""
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sources(package)}
     known: dict[str, set[str]] = {}
     for module, path in modules.items():
         names = [name for _, name in imports(path, module.split(".")[:-1], types=True)]
-        # A name is a module or something in it; a folder's own file stands before what is in the folder.
+        # An imported name is a module or a name in a module. The import of a folder reads its __init__.py.
         found = {name if name in modules else name.rpartition(".")[0] for name in names}
         known[module] = {name for name in found if name in modules and name != module}
     try:
@@ -364,7 +365,7 @@ def test_only_programs_read_arguments_and_environment() -> None:
             if path.name == "__main__.py" or "mqadmin" in path.parts or package == "bench":
                 continue
             if path == ROOT / "client" / "public.py":
-                continue  # for a program that has no options of its own
+                continue  # this module reads settings for programs that have no options of their own
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Attribute) and ast.unparse(node) in {
                     "sys.argv",

@@ -1,4 +1,4 @@
-"""Ctrl-C while a program still loads its modules ends it without a traceback."""
+"""Ctrl-C ends a program without a traceback, even while the program still loads its modules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-#: The signal comes in the middle of the imports: when the interpreter looks for the module that is named.
+#: Program that gets SIGINT during its imports, when the interpreter looks for the module ``argv[2]``.
 PROGRAM = """
 import importlib, os, signal, sys
 

@@ -1,4 +1,4 @@
-"""The Kubernetes example: our own programs take its command lines, and its parts name each other rightly."""
+"""The Kubernetes example: our programs accept its command lines, and its parts refer to each other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pods() -> list[str]:
 
 
 def settings(pod: str, directory: Path) -> dict[str, str]:
-    """Return what the server makes of its command line in one pod, as Kubernetes expands it there."""
+    """Return the server's settings in one pod, from its command line as Kubernetes expands it."""
     (variable,) = container()["env"]
     assert variable["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
     (directory / "secret").write_text("0123456789abcdef" * 4)
@@ -85,7 +85,7 @@ def test_ports_and_probes_are_those_that_the_server_binds(tmp_path: Path) -> Non
     probes = {name: container()[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
     assert {probe["port"] for probe in probes.values()} == {"http"}
     assert probes["readiness"]["path"] == "/readyz"
-    # A member that lost its leader is not ready; who kills it for that makes it worse.
+    # A member that lost its leader is not ready, but a restart of the member would make the outage worse.
     assert {probes["startup"]["path"], probes["liveness"]["path"]} == {"/healthz"}
 
 

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests follow the published schemas, and the broker's parts name each other rightly."""
+"""The Kubernetes manifests follow the published schemas, and the broker's parts refer to each other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def documents(name: str) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def schemas() -> Iterator[zipfile.ZipFile]:
-    """Schemas of Kubernetes, out of the wheel that ``make test`` fetches."""
+    """Yield the schemas of Kubernetes, from the wheel that ``make test`` downloads."""
     wheels = sorted((Path(sys.prefix) / "compose-schema").glob("kubernetes_validate-*.whl"))
     if not wheels:
         reason = "the schemas of Kubernetes are not here: run make test"
@@ -73,7 +73,7 @@ def container() -> dict[str, Any]:
 
 
 def settings(pod: str, folder: Path) -> dict[str, str]:
-    """Return what the broker makes of its command line in one pod."""
+    """Return the broker's settings in one pod, from its command line."""
     program, *words = (word.replace("$(POD_NAME)", pod) for word in container()["command"])
     assert program == "mqbroker"
     flags = [f"--store={folder}" if word == "--store=/data" else word for word in words]
@@ -110,7 +110,7 @@ def test_probes_volume_and_time_to_end_are_those_of_the_broker() -> None:
     spec = documents("broker")["StatefulSet"]["spec"]
     probes = {name: container()[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
     assert probes["readiness"] == {"path": "/readyz", "port": "http"}
-    # A broker whose disk refuses is not ready; a restart would not help.
+    # A broker whose disk fails is not ready, but it must not be restarted: a restart would not help.
     assert probes["startup"] == probes["liveness"] == {"path": "/healthz", "port": "http"}
     (claim,) = spec["volumeClaimTemplates"]
     mounts = {mount["mountPath"]: mount["name"] for mount in container()["volumeMounts"]}

@@ -1,4 +1,4 @@
-"""The Chinese README says what the English one says: the same commands, links and figures, in order."""
+"""The Chinese README has the same commands, links and figures as the English README, in the same order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAGES = [("README.md", "README.zh-CN.md")]
 
 
 def parts(page: str) -> dict[str, list[str]]:
-    """Return all of a page that does not depend on its language."""
+    """Return the parts of a page that are the same in each language."""
     text = (ROOT / page).read_text(encoding="utf-8")
     text = re.sub(r"(?m)^\[(?:English|中文)\]\(.*\)\n", "", text)
     outside = re.sub(r"```.*?```", "", text, flags=re.DOTALL)

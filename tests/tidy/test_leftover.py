@@ -1,4 +1,8 @@
-"""The command beside the tests that measure: it yields to them, and its failure counts."""
+"""Tests of tests/leftover.py, which runs two commands at the same time.
+
+The second command gets only the CPU time that the first leaves idle. If either command fails, leftover.py
+fails.
+"""
 
 from __future__ import annotations
 

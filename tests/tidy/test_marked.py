@@ -1,4 +1,4 @@
-"""Markers stand in the files of the tests that have them: make finds the files of a marker by their text."""
+"""Each test file contains the names of its own markers, because make searches the files' text for them."""
 
 from __future__ import annotations
 

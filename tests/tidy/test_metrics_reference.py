@@ -1,4 +1,4 @@
-"""Dashboards, alert rules and docs/metrics.md name what servers of both modes and a broker really serve."""
+"""Dashboards, alert rules and docs/metrics.md name only metrics and labels that real servers serve."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LABELLED = re.compile(r"\b((?:mqnamesrv|mqbroker|rocketmq|process)_\w+)\{([^}]*)
 MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
 GROUPED = re.compile(r"\b(?:by|on|group_right|group_left|ignoring|without)\s*\(([^)]*)\)")
 SHOWN = re.compile(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}")
-#: Added by the program that scrapes.
+#: Labels that Prometheus adds, and the label of histogram buckets.
 SCRAPED = frozenset({"job", "instance", "le"})
-#: With TLS each has a certificate.
+#: Allowed values of the label ``port``: the ports that have a certificate if they use TLS.
 PORTS = frozenset({"raft", "wire", "http"})
 
 
@@ -33,7 +33,7 @@ def served() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def known(served: dict[str, str]) -> dict[str, Family]:
-    """Return every metric by the names of its series."""
+    """Return all served metrics, by the names of their series."""
     found: dict[str, Family] = {}
     for text in served.values():
         for family in families_of(text).values():
@@ -57,7 +57,7 @@ def test_page_has_every_metric_that_the_other_pages_name() -> None:
 
 
 def queries() -> Iterator[tuple[str, str, str]]:
-    """Yield each query of dashboards and rules: where it stands, itself, texts with labels of its result."""
+    """Yield (place, query, texts that show labels of the result) for dashboards and alert rules."""
     for path in sorted(GRAFANA.glob("*.json")):
         for panel in json.loads(path.read_text())["panels"]:
             for target in panel["targets"]:
@@ -99,7 +99,7 @@ def test_each_query_names_metrics_and_labels_that_are_served(known: dict[str, Fa
 
 
 def test_names_that_nobody_serves_are_noticed() -> None:
-    """The patterns above find names and labels where they stand."""
+    """The patterns of this module find each metric and each label in a query."""
     query = 'sum by (instance, le) (rate(mqbroker_x_bucket{state=~"a|b", job="j"}[5m])) > on (peer) process_y'
     assert set(SERIES.findall(re.sub(r"\{[^}]*\}", "", query))) == {"mqbroker_x_bucket", "process_y"}
     assert LABELLED.findall(query) == [("mqbroker_x_bucket", 'state=~"a|b", job="j"')]

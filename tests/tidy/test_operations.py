@@ -1,4 +1,4 @@
-"""docs/operations.md quotes logs, refusals, flags and commands: all of them must exist."""
+"""docs/operations.md quotes log lines, refusals, flags and commands, which must all exist."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "operations.md"
 SPAN = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-#: Programs; what begins with one is a command line.
+#: A text that begins with one of these programs is a command line.
 PROGRAMS = ("mqadmin", "mqnamesrv", "mqbroker", "mqshutdown", "sh bin/", "nohup sh bin/", "python3", "curl")
-#: Of other programs.
+#: Commands of other programs.
 NOT_OURS = {"ulimit -n", "sha256sum -c"}
 
 
 @cache
 def literals() -> tuple[str, ...]:
-    """Return every string literal of the servers; parts of f-strings count each for itself."""
+    """Return all string literals of the servers; each part of an f-string counts as one literal."""
     found = []
     for package in ("nameserver", "broker", "remoting"):
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -40,7 +40,7 @@ def setting_keys() -> set[str]:
 
 
 def quoted(text: str) -> Iterator[str]:
-    """Yield the quoted lines of logs and refusals: spans of several words, or with key=."""
+    """Yield quoted log lines and refusals: code spans that contain a space or a "="."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     for span in SPAN.findall(text):
         words = " ".join(span.split())
@@ -53,7 +53,7 @@ def quoted(text: str) -> Iterator[str]:
 
 
 def pieces(quote: str) -> Iterator[str]:
-    """Split a quoted line where values stand: after each = and at each ellipsis."""
+    """Split a quoted line at its values: after each "=" and at each "..."."""
     for part in quote.split("..."):
         for piece in re.split(r"(?<==)", part):
             if piece.strip():

@@ -1,4 +1,4 @@
-"""The installed package ``routekeeper``: every way to install it, and modules of a user's own beside it."""
+"""The package ``routekeeper``: each way to install it, and its use beside a user's modules of equal names."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The filter, if the interpreter has it: Debian's 3.11.2 does not.
+#: Argument for tarfile's data filter, if this interpreter has the filter; Debian's Python 3.11.2 lacks it.
 DATA_ONLY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 FOLDERS = ("remoting", "nameserver", "broker", "client", "bench")
-#: These stay in the repository and are not installed.
+#: Folder that stays in the repository and is not installed.
 KEPT = "bench/micro"
 
 
@@ -48,7 +48,7 @@ def succeed(*words: str, folder: Path, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of all that a build may need; a build in the checkout would leave files there."""
+    """Return a copy of all files that a build may need, because a build leaves files in its directory."""
     copy = tmp_path_factory.mktemp("source") / "routekeeper"
     skipped = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "out", "*.whl")
     copy.mkdir()
@@ -60,7 +60,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(source: Path, out: Path) -> Path:
-    """Build a wheel as pip does where the build's requirements are installed already."""
+    """Build a wheel with pip, with the installed build requirements."""
     command = (
         sys.executable,
         "-m",
@@ -83,7 +83,7 @@ def contents(wheel: Path) -> dict[str, bytes]:
 
 
 def installed_from(tree: Path) -> dict[str, bytes]:
-    """Return every file that an installation has, as it is in the repository."""
+    """Return the repository's content for each file that an installation must have."""
     found = {"routekeeper/__init__.py": (tree / "routekeeper" / "__init__.py").read_bytes()}
     found |= {f"bin/{path.name}": path.read_bytes() for path in (tree / "bin").glob("mq*")}
     if (tree / "routekeeper" / "py.typed").exists():
@@ -102,7 +102,7 @@ def without_links(tree: Path) -> None:
 
 
 def links_as_text(tree: Path) -> None:
-    """Leave what git leaves where links are not allowed: files that hold the paths."""
+    """Replace each symbolic link by a file with the link's target path, as git does without link support."""
     without_links(tree)
     for folder in FOLDERS:
         (tree / "routekeeper" / folder).write_text(f"../{folder}")
@@ -170,7 +170,7 @@ def test_a_source_archive_installs_the_same(tree: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder that pip has installed the wheel into."""
+    """Return a folder into which pip has installed the wheel."""
     target = tmp_path_factory.mktemp("site")
     command = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target")
     succeed(*command, str(target), str(wheel), folder=target.parent)
@@ -179,7 +179,7 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["checkout", "wheel"])
 def place(request: pytest.FixtureRequest) -> Path:
-    """Return what a user has on the path: this checkout, or an installation."""
+    """Return the folder on a user's Python path: this checkout, or an installation."""
     found: Path = ROOT if request.param == "checkout" else request.getfixturevalue("site")
     return found
 
@@ -241,7 +241,7 @@ def test_each_installed_program_starts(program: str, site: Path, tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", ["--help", "compare"])
 def test_the_benchmark_without_its_extra_names_the_extra(asked: str, site: Path, tmp_path: Path) -> None:
-    # -S leaves out the packages of this environment.
+    # With -S, Python does not find the packages of this environment.
     program = (sys.executable, "-S", str(site / "bin" / "mqbench"), asked)
     found = done(*program, folder=tmp_path, PYTHONPATH=str(site))
     assert found.returncode == 2
@@ -289,7 +289,7 @@ def sources() -> Iterator[Path]:
 
 
 def bare_names(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and name of each import, and of each string that names a module, without the package."""
+    """Yield (line, name) of imports, and of strings with a module name, that lack ``routekeeper.``."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names = [each.name for each in node.names]

@@ -1,4 +1,4 @@
-"""Ports that tests give to servers stay theirs."""
+"""Ports that a test session gives to servers are used by no other session."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_port_in_use_is_not_given_and_neighbours_are_given_together() -> None:
                 held.bind((HOST, first + 3))
                 break
             except OSError:
-                continue  # behind a block's end it may be another session's
+                continue  # this port may be in use, for example by another test session
         found = [free_port_with(1, 3) for _ in range(20)]
     everything = sorted(port + offset for port in found for offset in (0, 1, 3))
     assert all(a < b for a, b in pairwise(everything)), "none twice"

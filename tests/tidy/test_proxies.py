@@ -1,4 +1,4 @@
-"""Nothing here reaches a server of its own by way of a proxy that the environment names."""
+"""No program here uses the environment's proxy to reach our own servers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.bench.servers import running
 from tests.ports import free_addresses
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Those without TLS; tests/client/test_compose_health.py runs the checks of the other one in the same way.
+#: Compose files without TLS; tests/client/test_compose_health.py checks the file with TLS in the same way.
 COMPOSITIONS = [ROOT / "compose" / name for name in ("independent.yaml", "raft.yaml")]
 
 
 def health_check(path: Path, http: str) -> list[str]:
-    """Return the nameservers' health check as it runs in the container, against another address."""
+    """Return the nameservers' health check as the container runs it, but with the HTTP address ``http``."""
     kind, *command = yaml.safe_load(path.read_text())["x-namesrv-health"]["test"]
     assert kind == "CMD"
     assert any("127.0.0.1:9880" in word for word in command)
@@ -28,7 +28,7 @@ def health_check(path: Path, http: str) -> list[str]:
 
 @pytest.mark.slow
 def test_health_checks_of_compose_ask_the_server_itself(tmp_path: Path) -> None:
-    """A proxy for the image's users made every container of a healthy cluster "unhealthy"."""
+    """A proxy in the containers' environment must not make healthy containers "unhealthy"."""
     dead, nobody = free_addresses(2)
     proxied = dict.fromkeys(("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy"), f"http://{dead}")
     with running(tmp_path, brokers=(), nameservers=1) as cluster:

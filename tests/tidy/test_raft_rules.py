@@ -1,4 +1,4 @@
-"""The rules of the raft mode that the code cites by number are on the page of rules."""
+"""docs/raft-rules.md has every rule of the raft mode that the code cites by number."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _CITATION = re.compile(r"\brules? (\d+(?:(?:, | and | to |, and )\d+)*)", flags=
 
 
 def cited(text: str) -> list[int]:
-    """Return the numbers of the rules that a text cites; none where it counts rules."""
+    """Return the numbers of the rules that a text cites; a text like "3 rules" cites no rule."""
     return [int(number) for group in _CITATION.findall(text) for number in re.findall(r"\d+", group)]
 
 
 def citations() -> Iterator[tuple[str, int]]:
-    """Yield each place in the sources that cites a rule, with the number."""
+    """Yield (file and line, number) for each citation of a rule in the sources."""
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if path == Path(__file__):

@@ -1,4 +1,4 @@
-"""The bounds that docs/security.md states are the program's."""
+"""The bounds in docs/security.md equal those of the programs."""
 
 from __future__ import annotations
 

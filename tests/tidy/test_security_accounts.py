@@ -1,4 +1,4 @@
-"""The tables of docs/security.md on accounts are the program's."""
+"""The tables about accounts in docs/security.md agree with the programs."""
 
 from __future__ import annotations
 

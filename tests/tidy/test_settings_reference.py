@@ -1,4 +1,4 @@
-"""docs/configuration.md is what the programs declare, and each setting has its row."""
+"""docs/configuration.md has a row for each setting, and equals the settings that the programs declare."""
 
 from __future__ import annotations
 

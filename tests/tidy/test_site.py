@@ -1,4 +1,4 @@
-"""The documents make a site, each page is found in its navigation, and no link of it is broken."""
+"""The documents build as a site without a warning: all links work, and the navigation has each page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Docstrings, comments and pages keep to the words of HACKING.md, as far as a search can tell."""
+"""Docstrings, comments and pages keep the rules for words in HACKING.md, as far as a search can check."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Candidates of text that is hard to read: ``python -m tests.tidy.words`` lists them, a test counts them.
+"""Search for text that may be hard to read.
 
-It finds docstrings and comments that begin with a headless relative, and private metaphors. It proves nothing
-about other text: HACKING.md has the rules.
+``python -m tests.tidy.words`` lists all findings; a test fails if there is any finding.
+
+The search finds docstrings and comments that begin with a word like "What" or "Who" without a noun, and
+private metaphors. Text that it does not find may still be hard to read: HACKING.md has the rules.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ METAPHORS = re.compile(
     r"|so far away|whoever|whatever|matter of)\b",
     re.IGNORECASE,
 )
-#: They quote the words, or name what was.
+#: Files that quote the forbidden words, or that describe former versions.
 LEFT_OUT = ("HACKING.md", "CHANGELOG.md", "docs/results/", "tests/golden/", "tests/tidy/words.py")
 
 
@@ -36,7 +38,7 @@ class Found(NamedTuple):
 
 
 def texts(name: str) -> Iterator[tuple[int, str]]:
-    """Yield each docstring and each comment of a module with its line; of a page each line."""
+    """Yield (line, text) of each docstring and comment of a module, or of each line of a page."""
     content = (ROOT / name).read_text(encoding="utf-8")
     if name.endswith(".md"):
         yield from enumerate(content.splitlines(), 1)
@@ -49,7 +51,7 @@ def texts(name: str) -> Iterator[tuple[int, str]]:
     last = -1
     for token in tokenize.generate_tokens(io.StringIO(content).readline):
         if token.type == tokenize.COMMENT:
-            begins = token.start[0] != last + 1  # else the line before goes on
+            begins = token.start[0] != last + 1  # False if the comment continues the line before
             last = token.start[0]
             text = token.string.lstrip("#: ")
             yield token.start[0], text if begins else f"... {text}"

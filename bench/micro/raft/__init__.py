@@ -1,1 +1,1 @@
-"""RouteKeeper's raft mode against ZooKeeper, on one machine, in one run."""
+"""Benchmark of RouteKeeper's raft mode against ZooKeeper, on one machine, in one run."""

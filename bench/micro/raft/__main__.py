@@ -47,28 +47,29 @@ PARTS: Final = (
     *("ack", "writes", "visible", "watch", "watch-many", "poll", "ack-large", "writes-large", "reads"),
     *("failover", "failover-stop", "idle"),
 )
-#: The ends of leaders by name, one after the other in a run, each with its signal.
+#: Signal that ends the leader, by the name of the part of a run in which the leader is ended.
 ENDS: Final = {"failover": signal.SIGKILL, "failover-stop": signal.SIGSTOP}
-#: Measurements of another tree beside this one.
+#: Parts of a run that can compare this checkout with another checkout.
 AGAINST: Final = ("ack", "writes", "visible", "ack-large", "writes-large")
 CONNECTIONS: Final = 64
 VALUE_SIZES: Final = {"small": 200, "large": 20_000}
 TOPICS_SMALL: Final = 10
 BROKERS_IDLE: Final = 300
-#: Watchers at each member.
+#: Number of clients that watch (or poll) each member, by part of a run.
 WATCHERS: Final = {"watch": 1, "watch-many": 100, "poll": 100}
-#: Number of ends of each leader by each signal in a run of all parts; a run for this part alone uses 30.
+#: Default of ``--kills``: number of times that each signal ends each system's leader. In a run that measures
+#: only failovers, set ``--kills 30``.
 KILLS: Final = 5
-#: A JVM that has just started compiles for a while.
+#: Pause in s before idle costs are measured, because a JVM still compiles code for some time after its start.
 IDLE_SETTLE_S: Final = 20.0
-#: A JVM compiles code that runs often, so it gets this time before its first measurement.
+#: Warm-up in s before a system's first measurement: a JVM needs this time to compile its code.
 WARM_FIRST_S: Final = {"zookeeper": 15.0}
-#: Pause in which effects of a load (brokers gone, sessions closed) end.
+#: Pause in s after a load, until the servers have removed the load's brokers and closed its sessions.
 SETTLE_S: Final = 0.5
 
 
 class Bench:
-    """Started systems and their measurements."""
+    """The systems that have been started, and the results of their measurements so far."""
 
     def __init__(self, arguments: argparse.Namespace, root: Path) -> None:
         self.arguments = arguments
@@ -102,7 +103,7 @@ class Bench:
         return FACTORIES[name](folder, self.timers)
 
     def start(self, system: System, stack: contextlib.ExitStack) -> None:
-        """Start it, to be stopped with ``stack``, and note its version and timers."""
+        """Start the system, and print its version and timers; closing ``stack`` stops the system."""
         stack.callback(system.stop)
         system.start()
         version, borne = system.version(), self.timers.borne_ms(system.name)
@@ -113,10 +114,10 @@ class Bench:
         )
 
     def load(self, system: System, **plan: Any) -> dict[str, Any]:
-        """Run one load process; return its figures.
+        """Run one load process; return the values that it has measured.
 
         Raises:
-            Unhealthy: If it failed, or if the cluster is not whole when it starts.
+            Unhealthy: If the load failed, or if the cluster is not healthy before the load.
         """
         system.wait_healthy()
         figures = figures_of(system, run(plan_for(system, **plan)))
@@ -138,7 +139,7 @@ class Bench:
         print(f"{part} {system.name} round {round_ + 1}: {shown}", file=sys.stderr, flush=True)
 
     def save(self) -> None:
-        """Write the results so far, so that an interrupted run is not lost."""
+        """Write the results so far into the JSON file, so that an interrupted run is not lost."""
         if self.arguments.json is not None:
             failed = [{"part": "failed", "system": "", "why": failure} for failure in self.failures]
             self.arguments.json.write_text(json.dumps([*self.samples, *failed], indent=1))
@@ -154,8 +155,8 @@ class Bench:
         seconds = self.arguments.seconds
         match part:
             case "ack" | "ack-large":
-                # One in flight, over a connection to each member in turn, because a leader and a follower
-                # differ.
+                # Keep one request in flight over all members together, and send requests to the members in
+                # turn: a leader and a follower need different times.
                 figures = self.load(
                     system, job="one", connections=MEMBERS, warm_s=0.4, measure_s=seconds, **sizes
                 )
@@ -180,7 +181,7 @@ class Bench:
                 )
             case "poll":
                 if system.name != OURS or round_:
-                    return  # in every system, the period decides the result
+                    return  # measure once: in every system, the polling period decides the result
                 figures = self.load(
                     system,
                     job="poll",
@@ -199,10 +200,11 @@ class Bench:
         self.record(part, system, round_, figures)
 
     def _reads(self, system: System) -> dict[str, Any]:
-        """Read at all members, stale and linearizable, half of the time each, in random order."""
+        """Measure stale and linearizable reads at all members, each for half of the time, in random order."""
         found: dict[str, Any] = {}
         if system.kind == "jute":
-            return found  # its reads are stale; sync followed by read is another operation
+            # Omit ZooKeeper: its plain reads are stale, and a linearizable read needs two operations.
+            return found
         for linearizable in self.order.sample((False, True), 2):
             word = "linearizable" if linearizable else "stale"
             if isinstance(system, RouteKeeper) and not _set_freshness(system, word):
@@ -221,7 +223,7 @@ class Bench:
         return found
 
     def end_leader(self, part: str, system: System, round_: int) -> None:
-        """End the leader under load, note the instant of the next acknowledged write, restart it."""
+        """End the leader under load, measure the time to the next acknowledged write, restart the leader."""
         system.wait_healthy()
         leader = system.leader()
         assert leader is not None, "a healthy cluster has a leader"
@@ -234,7 +236,7 @@ class Bench:
         system.wait_healthy()
 
     def idle(self, system: System) -> None:
-        """Measure the cost of 300 brokers with 10 topics each that only send heartbeats."""
+        """Measure the cost of 300 registered brokers with 10 topics each, which only send heartbeats."""
         before_mb = system.resident_mb()
         plan = plan_for(
             system,
@@ -284,7 +286,11 @@ class Bench:
         self.record("idle", system, 0, figures)
 
     def elections(self, system: RouteKeeper, *, minutes: float, busy: bool) -> None:
-        """Count new terms and changes of leader over some minutes, idle or with both cores busy."""
+        """Count new terms and changes of leader within some minutes.
+
+        Args:
+            busy: True to run 64 writers and 64 readers in this time; False to leave the members idle.
+        """
         load = "64 writers and 64 readers" if busy else "idle"
         loads: list[subprocess.Popen[bytes]] = []
         with contextlib.ExitStack() as stack:
@@ -313,7 +319,7 @@ class Bench:
         self.record("elections", system, 0, figures)
 
     def hold(self, system: System, seconds: float) -> None:
-        """Keep writes in flight and print their figures every second, until the time is over, or Ctrl-C."""
+        """Keep writes in flight and print their rate every second, for ``seconds`` or until Ctrl-C."""
         print(f"{system.name}: members " + ", ".join(f"{i}: pid {pid}" for i, pid in enumerate(system.pids)))
         print(f"clients {', '.join(system.clients)}; leader {system.leader()}", flush=True)
         count = self.arguments.in_flight
@@ -324,11 +330,13 @@ class Bench:
             finally:
                 process.kill()
 
-    # -- the whole -----------------------------------------------------------------------------------
+    # -- series of measurements ----------------------------------------------------------------------
 
     def against(self, parts: list[str]) -> None:
-        """Measure this tree's group and another tree's, both started anew for each round: where a process has
-        its memory makes a difference of some percent.
+        """Measure this checkout's raft group and the other checkout's raft group in each round.
+
+        Start both groups again for each round, because the memory addresses of a process change its speed by
+        some percent.
         """
         for round_ in range(self.arguments.rounds):
             with contextlib.ExitStack() as stack:
@@ -339,7 +347,7 @@ class Bench:
                 self.rounds(systems, parts, range(round_, round_ + 1))
 
     def warm_up(self, systems: list[System], parts: list[str]) -> None:
-        """Let each system write for a while, if a part measures writes."""
+        """Send writes to each system for some seconds, if a part of the run measures writes."""
         if set(parts) <= {"reads", "poll", "idle"}:
             return
         for system in list(systems):
@@ -348,7 +356,7 @@ class Bench:
                 self.load(system, job="writes", connections=CONNECTIONS, warm_s=warm_s, measure_s=0.5)
 
     def rounds(self, systems: list[System], parts: list[str], numbers: range) -> None:
-        """Measure each part of each system in turn, in another order each round."""
+        """In each round, measure each part in each system once; the order of systems is random."""
         for round_ in numbers:
             for part in parts:
                 for system in self.order.sample(systems, len(systems)):
@@ -356,7 +364,7 @@ class Bench:
                         self.measure(part, system, round_)
 
     def ends(self, part: str, systems: list[System]) -> None:
-        """End the leader of each system in turn, a given number of times."""
+        """End the leader of each system ``--kills`` times; the order of systems is random."""
         for round_ in range(self.arguments.kills):
             for system in self.order.sample(systems, len(systems)):
                 with self.failing(system, systems, part):
@@ -364,7 +372,7 @@ class Bench:
 
     @contextlib.contextmanager
     def failing(self, system: System, systems: list[System], part: str) -> Iterator[None]:
-        """Print and count a failure, and go on without a system that does not recover."""
+        """Print and record a failed measurement; measure the system no more if it does not recover."""
         try:
             yield
         except Unhealthy as error:
@@ -378,7 +386,10 @@ class Bench:
 
 
 def _payloads() -> dict[Connection, int] | None:
-    """Ask the kernel what each TCP connection has carried so far; None if there is no ``ss``."""
+    """Return the bytes that each TCP connection has transferred since it was opened.
+
+    Return None if the program ``ss`` of iproute2 is missing.
+    """
     if shutil.which("ss") is None:
         return None
     lines = subprocess.run(["ss", "-tinpOH"], stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -390,13 +401,13 @@ def _ports(addresses: Collection[str]) -> set[str]:
 
 
 def _topics_for(size: int) -> int:
-    """Return how many topics a broker needs for a registration body of at least ``size`` bytes."""
+    """Return the smallest number of topics with which a registration's body has ``size`` bytes or more."""
     small, big = (RemotingWire(key=0, topics=topics, timestamp_ms=10**12).body_size for topics in (10, 110))
     return 10 + -(-(size - small) * 100 // (big - small))
 
 
 def _set_freshness(system: RouteKeeper, freshness: str) -> bool:
-    """Set ``routeFreshness`` on all members by request 318; False if one refuses."""
+    """Set ``routeFreshness`` on all members by request 318; return False if a member refuses."""
     body = f"routeFreshness={freshness}\n".encode()
     with BlockingClient() as client:
         answers = [
@@ -409,12 +420,13 @@ def _set_freshness(system: RouteKeeper, freshness: str) -> bool:
 
 
 def _interpreter_of(tree: Path, python: str) -> str:
-    """A Python that imports from another checkout."""
+    """Return the command of a Python that imports modules from another checkout."""
     return f"env {shlex.quote(f'PYTHONPATH={tree.resolve()}')} {python}"
 
 
 def _terminated(number: int, stack_frame: object) -> None:
-    raise SystemExit(f"ended by signal {number}")  # stop the members in the usual way
+    # Raise an exception, so that the members are stopped as at the normal end.
+    raise SystemExit(f"ended by signal {number}")
 
 
 def main() -> None:
@@ -578,8 +590,8 @@ def _measure(bench: Bench, names: list[str], parts: list[str]) -> None:
             if part in parts:
                 bench.ends(part, systems)
     for name in names if "idle" in parts else ():
-        # Run this part with new processes and alone: it needs 900 connections and a machine without other
-        # work.
+        # Start new processes, and measure no other part at the same time: this part needs 900 connections,
+        # and other work would disturb the result.
         with contextlib.ExitStack() as stack:
             system = bench.make(name, "-idle")
             try:

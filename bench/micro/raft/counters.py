@@ -1,4 +1,4 @@
-"""The kernel's counters of the connections of a process (pure)."""
+"""The kernel's counts of bytes for the TCP connections of processes (no I/O, no clock)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OWNER: Final = re.compile(r"\bpid=(\d+)")
 
 
 class Connection(NamedTuple):
-    """One end of one TCP connection."""
+    """One end of one TCP connection, in the process ``pid``."""
 
     pid: int
     local: str
@@ -23,10 +23,10 @@ Counts = Mapping[Connection, int]
 
 
 def payloads(lines: Iterable[str]) -> dict[Connection, int]:
-    """Return payload that each end has sent and received, from the lines of ``ss -tinpOH``.
+    """Return the payload bytes sent and received at each connection's end, from the lines of ``ss -tinpOH``.
 
-    The kernel counts it (TCP_INFO: bytes_acked without retransmissions, and bytes_received), without the
-    headers of TCP and IP. Lines without an owner are left out: those connections are over.
+    The kernel counts these bytes (TCP_INFO: bytes_acked without retransmissions, and bytes_received), without
+    the headers of TCP and IP. Lines without a process are omitted, because their connections have ended.
     """
     found = {}
     for line in lines:
@@ -46,9 +46,10 @@ def moved(
     member_ports: Collection[str],
     client_ports: Collection[str],
 ) -> dict[Side, list[int]]:
-    """Return the bytes of each process between the two counts, with other members and with clients.
+    """Return the bytes that each process exchanged with other members and with clients between two counts.
 
-    A connection that began in between counts from its beginning; one that closed does not count.
+    A connection that began between the counts is counted from its beginning. A connection that closed between
+    the counts is not counted.
     """
     sides: tuple[Side, Side] = ("members", "clients")
     totals = {side: dict.fromkeys(pids, 0) for side in sides}

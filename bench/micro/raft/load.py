@@ -1,8 +1,8 @@
 """The load process: one uvloop, one ``asyncio.Protocol`` for all systems; only the encoding differs.
 
-Reads one :class:`Plan` as JSON from standard input, writes one object with the figures to standard output.
-All instants are of CLOCK_MONOTONIC. Every answer is decoded and must be a success; the first refusal ends the
-run.
+It reads one :class:`Plan` as JSON from standard input, and writes one JSON object with the measured values to
+standard output. All instants are of CLOCK_MONOTONIC. The process decodes every answer. An answer that reports
+an error ends the run, except in the job ``failover``, which only counts such answers.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from routekeeper.bench.wires.job import Job, Plan, now
 from routekeeper.bench.wires.wire import Answer, Wire, WireError
 
 VISIBLE_S: Final = 10.0
-#: ZooKeeper's followers tolerate 10 s of silence at its defaults.
+#: Longest time in s until a new leader acknowledges a write. By default, ZooKeeper's followers wait 10 s
+#: until they take a silent leader for lost.
 FAILOVER_S: Final = 40.0
-#: Interval in s of writes to each survivor while there is no leader.
+#: Interval in s between writes to each surviving member while the group has no leader.
 FAILOVER_EVERY_S: Final = 0.005
 FAILOVER_KEYS: Final = 32
 ENDED_S: Final = 5.0
-"""Longest time in which a process must have taken a signal."""
+"""Seconds within which all threads of a process must have stopped or ended after SIGSTOP or SIGKILL."""
 
 
 class Run(Job):
-    """One job of one load process."""
+    """The job of one load process: it sends requests and measures the answers."""
 
     async def run(self) -> dict[str, Any]:
         plan = self.plan
@@ -63,7 +64,12 @@ class Run(Job):
     # -- writes/s, acknowledgement, reads/s ----------------------------------------------------------
 
     async def closed_loop(self, *, reads: bool = False, in_turn: bool = False) -> dict[str, Any]:
-        """Keep one request in flight on each connection; with ``in_turn``, only one over each in turn."""
+        """Keep one request in flight on each connection, and return rate, latencies and CPU times.
+
+        Args:
+            in_turn: True to keep only one request in flight on all connections together, and to send the
+                requests over each connection in turn.
+        """
         latencies: list[float] = []
         record = latencies.append
 
@@ -122,7 +128,10 @@ class Run(Job):
     # -- visible on all members ----------------------------------------------------------------------
 
     async def visible(self) -> dict[str, Any]:
-        """Write at each member in turn; from the send on, query all members until each shows the write."""
+        """Write at each member in turn, and measure the time until all members show the write.
+
+        The queries of all members begin when the write is sent, and go on until every member shows the write.
+        """
         plan = self.plan
         acks: list[float] = []
         seen_by_all: list[float] = []
@@ -198,12 +207,14 @@ class Run(Job):
     # -- leader lost ---------------------------------------------------------------------------------
 
     async def failover(self) -> dict[str, Any]:
-        """End the leader; measure until a survivor acknowledges a write that was sent after the end.
+        """End the leader, and measure the time until a surviving member acknowledges a later write.
 
-        The time runs from the signal. A leader that is stopped still holds its connections.
+        The time begins with the signal. A write counts only if it was sent after the leader's end. A leader
+        that SIGSTOP stops keeps its connections.
 
-        ``members`` are the survivors. Each gets a write every 5 ms, under changing keys, whether or not
-        earlier ones are answered. Connections that a survivor closes are made anew at the same rate.
+        ``members`` are the surviving members. Each of them gets a write every 5 ms, under changing keys, even
+        if earlier writes are unanswered. If a member closes a connection, open it again, at most once every
+        160 ms.
         """
         plan = self.plan
         sent: dict[tuple[Client[Wire], int], float] = {}
@@ -238,7 +249,8 @@ class Run(Job):
             except (OSError, TimeoutError):
                 return
             lanes[lane] = client
-            write(client, number)  # connect at once, without waiting for a turn
+            # Write at once: the next regular write over this connection comes 32 intervals later.
+            write(client, number)
 
         async def drive() -> None:
             connecting: dict[int, asyncio.Task[None]] = {}
@@ -270,10 +282,10 @@ class Run(Job):
 
 
 def wait_ended(pid: int) -> None:
-    """Wait until no thread of a process runs any more; this blocks the loop for some 0.1 ms.
+    """Wait until no thread of a process runs any more; this blocks the event loop for about 0.1 ms.
 
     Raises:
-        WireError: If a thread runs for too long.
+        WireError: If a thread still runs after 5 s.
     """
     deadline = now() + ENDED_S
     while any(state not in "TZX" for state in states(pid)):
@@ -282,12 +294,12 @@ def wait_ended(pid: int) -> None:
 
 
 def states(pid: int) -> list[str]:
-    """Return the scheduler's letter for each thread of a process; none if it is gone."""
+    """Return the state letter (R, S, T, Z...) of each thread of a process; an empty list if it has ended."""
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*/stat"):
         try:
             found.append(task.read_text().rpartition(")")[2].split()[0])
-        except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+        except (FileNotFoundError, ProcessLookupError):  # the thread ended before its file was read
             continue
     return found
 

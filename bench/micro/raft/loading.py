@@ -1,4 +1,4 @@
-"""Load processes: started with a plan, read to the end."""
+"""Starts a load process with a plan, and reads the values that it has measured."""
 
 from __future__ import annotations
 

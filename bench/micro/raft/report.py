@@ -1,4 +1,7 @@
-"""The lines of the result, and the aims; pure."""
+"""The lines of text for the results, and for the comparison of results with the benchmark's aims.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from routekeeper.bench.figures import interval, middle, paired, percentile, spre
 
 Samples = Sequence[Mapping[str, Any]]
 OURS: Final = "routekeeper-fsync"
-#: The figures of another checkout.
+#: Name in the tables for the system that runs another checkout of RouteKeeper.
 OTHER: Final = "other tree"
 _ORDER: Final = (OURS, OTHER, "routekeeper-memory", "zookeeper")
 _HOW_TOLD: Final = "ours by blocking queries over HTTP, ZooKeeper by watch and read"
@@ -41,7 +44,7 @@ def _cpu_per_1000(samples: Samples, part: str, system: str, name: str) -> list[f
 
 
 def tables(samples: Samples) -> Iterator[str]:
-    """Yield a table for each part measured: medians over the rounds, smallest and largest in brackets."""
+    """Yield a table for each measured part; a cell has the median of the rounds (smallest, largest)."""
     for part, head in _HEADS.items():
         systems = _systems(samples, part)
         if not systems:
@@ -102,7 +105,8 @@ def _ratio(samples: Samples, part: str, system: str, name: str) -> str:
         {s["round"]: float(s[name]) for s in samples if s["part"] == part and s["system"] == one}
         for one in (OURS, system)
     )
-    both = sorted(ours.keys() & theirs.keys())  # if a round failed for one of them, there is no pair
+    # Omit a round in which the measurement of one of the two systems failed.
+    both = sorted(ours.keys() & theirs.keys())
     ratio = paired([ours[number] for number in both], [theirs[number] for number in both])
     if ratio is None:
         return "-"
@@ -134,7 +138,7 @@ def _reads(samples: Samples) -> Iterator[str]:
 
 
 def _told(samples: Samples) -> Iterator[str]:
-    """Changes that clients learn by watching, and changes that they learn by polling."""
+    """Yield tables of the times until clients learn of a change: by watching, and by polling."""
     for part in ("watch", "watch-many"):
         systems = _systems(samples, part)
         if systems:
@@ -244,7 +248,7 @@ def _elections(samples: Samples) -> Iterator[str]:
 
 
 def targets(samples: Samples) -> Iterator[str]:
-    """Yield each aim and whether it was reached, for each part with the needed figures."""
+    """Yield a line for each aim of the benchmark: reached or missed; omit aims that were not measured."""
 
     def line(text: str, value: str, ok: bool) -> str:
         return f"{'reached' if ok else 'MISSED '}  {text}: {value}"

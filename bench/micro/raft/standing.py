@@ -1,4 +1,4 @@
-"""The job that simulates idle brokers: they are listed and send only heartbeats."""
+"""The job that simulates idle brokers, which are registered and send only heartbeats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from routekeeper.bench.wires.job import PREPARE_S, Job, now
 from routekeeper.bench.wires.wire import Answer, BrokerWire
 
 STARTS_AT_ONCE: Final = 20
-"""Brokers that are listed at the same time."""
+"""Number of brokers that register concurrently before the measurement begins."""
 
 
 def broker_wire(job: Job, key: int) -> BrokerWire:
@@ -26,15 +26,15 @@ def broker_wire(job: Job, key: int) -> BrokerWire:
 
 
 def members_of(kind: str, key: int, count: int) -> Sequence[int]:
-    """Return the members to which a broker connects: all of ours, or one of ZooKeeper's, in turn."""
+    """Return the members to which a broker connects: all RouteKeeper members, or one ZooKeeper member."""
     return range(count) if kind == "remoting" else (key % count,)
 
 
 async def heartbeats(job: Job) -> dict[str, Any]:
     """Simulate ``connections`` brokers: each registers once, then sends heartbeats, evenly spread over time.
 
-    Print ``steady`` when the measured time begins and ``measured`` when it ends. After each of the two, wait
-    for a line from the caller, so that the caller can measure other figures over the same time.
+    Print ``steady`` when the measured time begins and ``measured`` when it ends. After each of the two words,
+    wait for a line from the caller, because the caller measures other values over exactly the same time.
     """
     plan = job.plan
     answers = 0

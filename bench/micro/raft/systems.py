@@ -1,7 +1,7 @@
-"""The systems under test: three members each on loopback; their start, leader, end and restart.
+"""The compared systems with three members each on loopback; their start, leader, end and restart.
 
-Each runs with default sizes, and with default timers unless a series sets them. We choose ports, folders and
-logs.
+Each system runs with default sizes, and with default timers unless a series sets the timers. This module
+chooses ports, folders and logs.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class System(abc.ABC):
 
     Attributes:
         name: Name in the tables.
-        kind: The protocol of its clients.
-        clients: ``host:port`` for clients, by member.
-        watched: ``host:port`` at which clients watch for changes.
-        peers: ``host:port`` for other members.
+        kind: The protocol of the system's clients.
+        clients: ``host:port`` for clients, one for each member.
+        watched: ``host:port`` at which clients watch for changes, one for each member.
+        peers: ``host:port`` for other members, one for each member.
     """
 
     name: str
@@ -65,22 +65,22 @@ class System(abc.ABC):
 
     @abc.abstractmethod
     def leader(self) -> int | None:
-        """Return the index of the leader; None if no member says that it leads, or two do."""
+        """Return the index of the leader; None if no member, or more than one, reports that it leads."""
 
     @abc.abstractmethod
     def healthy(self) -> bool:
-        """Return whether all three serve, one leads and all know the leader."""
+        """Return True if all three members serve: one leads, and two follow."""
 
     @abc.abstractmethod
     def version(self) -> str:
-        """Return a started system's facts about itself."""
+        """Return the version that a running member reports."""
 
     def epoch(self) -> int | None:
-        """See :class:`routekeeper.bench.group.Group`."""
+        """Return the newest term or epoch, as :meth:`routekeeper.bench.group.Group.epoch` describes."""
         return None
 
     def kill_and_restart(self) -> None:
-        """See :class:`routekeeper.bench.group.Group`."""
+        """Kill all members with SIGKILL, and start them again with the same folders."""
         for pid in self.pids:
             os.kill(pid, signal.SIGKILL)
         for index in range(MEMBERS):
@@ -113,7 +113,7 @@ class System(abc.ABC):
             )
 
     def bring_back(self, index: int, *, stopped: bool) -> None:
-        """Let a stopped member go on, or start a killed one anew."""
+        """Let a member run again: continue it if a signal stopped it, or restart it if a signal killed it."""
         child = self._children[index]
         assert child is not None, "asked of a member that was not started"
         if stopped:
@@ -126,7 +126,8 @@ class System(abc.ABC):
         """Wait until all members serve.
 
         Raises:
-            Unhealthy: After 60 s, or when a member has ended; with the last lines of its log.
+            Unhealthy: If some member does not serve after 60 s, or has ended. The message has the last lines
+                of the member's log.
         """
         deadline = time.monotonic() + START_S
         while not self.healthy():
@@ -154,7 +155,7 @@ class System(abc.ABC):
         for child in self._children:
             if child is not None and child.poll() is None:
                 child.terminate()
-                child.send_signal(signal.SIGCONT)  # a stopped process would not get the signal
+                child.send_signal(signal.SIGCONT)  # a stopped process handles SIGTERM only after SIGCONT
         for child in self._children:
             if child is not None:
                 try:
@@ -169,7 +170,7 @@ class RouteKeeper(System):
 
     Args:
         interpreter: Command that runs ``-m PROGRAM``, such as a profiler; ``{index}`` is the member's number.
-        program: Module of the nameserver; other trees may have it elsewhere.
+        program: Module of the nameserver; another tree may have another module.
     """
 
     kind: Kind = "remoting"
@@ -187,8 +188,9 @@ class RouteKeeper(System):
         self.name = f"routekeeper-{durability}"
         self._durability = durability
         self._interpreter, self._program = interpreter, program
-        # A read returns the state of the asked member, as in the two other systems. The setting is in a file,
-        # because a flag would win over request 318, which changes it for the linearizable reads.
+        # Let reads return the state of the asked member, as in ZooKeeper. Set this in a file: the benchmark
+        # of linearizable reads changes the setting by request 318, and a command-line flag would take
+        # precedence.
         self._settings = folder / "namesrv.properties"
         self._settings.write_text("routeFreshness=stale\n")
         addresses = [f"{HOST}:{port}" for port in free_ports(3 * MEMBERS)]
@@ -239,8 +241,10 @@ class RouteKeeper(System):
 
 
 class ZooKeeper(System):
-    """ZooKeeper from the jars that come with pyspark: its example's settings, by default the heap of its own
-    script, no limit of connections by address. It syncs before it acknowledges, as it does by default.
+    """ZooKeeper from the jars that come with pyspark, with the settings of ZooKeeper's example file.
+
+    By default its heap is as large as with ZooKeeper's own start script. Connections per address are not
+    limited. ZooKeeper syncs before it acknowledges; that is its default.
     """
 
     kind: Kind = "jute"
@@ -316,12 +320,14 @@ def _one(flags: Sequence[bool]) -> int | None:
 
 
 def _get(url: str) -> bytes | None:
-    """Return the body of a 200; None for anything else."""
+    """Return the body of an HTTP answer with status 200; None for another status or without an answer."""
     try:
         with OPENER.open(url, timeout=3) as reply:
             body: bytes = reply.read()
             return body
-    except (OSError, http.client.HTTPException):  # a refusal is an OSError, too; one may be killed meanwhile
+    # OSError: for example, the connection is refused. HTTPException: the server may be killed while it
+    # answers.
+    except (OSError, http.client.HTTPException):
         return None
 
 
@@ -331,7 +337,7 @@ def _json(url: str) -> object:
 
 
 def fdatasync_ms(folder: Path, *, times: int = 200, size: int = 2048) -> list[float]:
-    """Return the times of appending ``size`` bytes with fdatasync in this folder, in ms, ascending."""
+    """Append ``size`` bytes to a file and call fdatasync, many times; return the times in ms, ascending."""
     path = folder / "fdatasync"
     took = []
     with path.open("wb", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""Timers of both systems, set equal or left at their defaults (pure)."""
+"""Timers of RouteKeeper and ZooKeeper: equal timers, or default timers (no I/O, no clock)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Final, Literal
 
 Series = Literal["defaults", "equal"]
 
-#: Number of our leader's heartbeats in one election timeout; ZooKeeper's leader is set to the same.
+#: Number of heartbeats that our leader sends in one election timeout. ZooKeeper's tick is set so that its
+#: leader sends as many pings in this time.
 _HEARTBEATS: Final = 6
-#: Ticks after which ZooKeeper's followers give up a silent leader. One tick is two heartbeats, because
-#: ZooKeeper's leader pings every half tick. So four ticks are 4/3 of the election timeout. Our two followers
-#: choose their timeouts at random between one and two election timeouts, and the earlier of the two is 4/3 on
-#: average. ZooKeeper's followers choose nothing at random: they time out together.
+#: Ticks after which a follower of ZooKeeper takes a silent leader for lost.
+#: - ZooKeeper's leader pings every half tick, so one tick is two heartbeats, and four ticks are 4/3 of the
+#:   election timeout.
+#: - Our two followers choose their timeouts at random between one and two election timeouts. The earlier of
+#:   the two timeouts is 4/3 of the election timeout on average.
+#: - ZooKeeper's followers choose nothing at random: they time out together.
 _EQUAL_SYNC_LIMIT: Final = 4
 
 
@@ -21,13 +24,13 @@ class Timers:
     """Timers with which each system is started.
 
     Attributes:
-        election_ms: Least silence after which our follower starts an election; it chooses its timeout at
-            random between once and twice this time. None: the default.
-        heartbeat_ms: Interval of a leader's heartbeats, which follows from ``election_ms``; None: the
+        election_ms: Shortest silence of a leader after which our follower starts an election. The follower
+            chooses its timeout at random between one and two times this value. None for the default.
+        heartbeat_ms: Interval of our leader's heartbeats, which follows from ``election_ms``; None for the
             default.
-        tick_ms, sync_limit, init_limit: ZooKeeper's timers. Defaults are those of its example file, because
-            it has no others.
-        lease_s: ZooKeeper's session timeout, which has no default.
+        tick_ms, sync_limit, init_limit: ZooKeeper's timers. The defaults are those of its example file,
+            because ZooKeeper itself has no defaults.
+        lease_s: Session timeout of ZooKeeper and lease of our brokers; there is no default.
     """
 
     series: Series
@@ -39,7 +42,7 @@ class Timers:
     lease_s: int
 
     def borne_ms(self, system: str) -> tuple[int, int]:
-        """Return the shortest and the longest silence of a leader that a follower tolerates."""
+        """Return the shortest and the longest silence of a leader in ms before a follower acts."""
         if system == "zookeeper":
             return self.sync_limit * self.tick_ms, self.sync_limit * self.tick_ms
         least = self.election_ms or 500
@@ -47,7 +50,7 @@ class Timers:
 
 
 def equal(election_ms: int, *, lease_s: int) -> Timers:
-    """Return timers by which both notice a silent leader after the same time, on average.
+    """Return timers with which both systems detect the loss of a leader after the same time, on average.
 
     Raises:
         ValueError: If the heartbeat period would not be a whole number of ms.
@@ -62,13 +65,15 @@ def equal(election_ms: int, *, lease_s: int) -> Timers:
         heartbeat_ms=heartbeat_ms,
         tick_ms=tick_ms,
         sync_limit=_EQUAL_SYNC_LIMIT,
-        init_limit=20_000 // tick_ms,  # allow the same time for a start, however short the ticks are
+        init_limit=20_000 // tick_ms,  # 20 s as with default timers, even if a tick is short
         lease_s=lease_s,
     )
 
 
-#: "defaults": sessions as in MetaQ 1.4's ZKConfig (zkSessionTimeoutMs), and equal leases. "equal": a lost
-#: broker is noticed as late as in RocketMQ.
+#: Timers by series.
+#: - "defaults": ZooKeeper's session timeout is that of MetaQ 1.4's ZKConfig (zkSessionTimeoutMs, 30 s), and
+#:   our leases have the same length.
+#: - "equal": a lost broker is detected after 120 s, as in RocketMQ.
 SERIES: Final[dict[Series, Timers]] = {
     "defaults": Timers(series="defaults", lease_s=30),
     "equal": equal(600, lease_s=120),

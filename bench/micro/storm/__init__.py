@@ -1,1 +1,1 @@
-"""Storms: many brokers with many topics register, leave or come back at the same time, in four systems."""
+"""Storms: many brokers with many topics register, leave or return at the same time, in four designs."""

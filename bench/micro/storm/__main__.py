@@ -1,11 +1,11 @@
-"""Storms in four systems with three servers each: many brokers register, leave or come back at once.
+"""Storms in four systems with three servers each: many brokers register, leave or return at once.
 
     python -m routekeeper.bench.micro.storm                                    every row, all designs, once
     python -m routekeeper.bench.micro.storm --rows register,leave --designs independent,raft --repeat 3
     python -m routekeeper.bench.micro.storm --brokers 40 --topics 1000
-    python -m routekeeper.bench.micro.storm --against TREE --rows register     beside another checkout
+    python -m routekeeper.bench.micro.storm --against TREE --rows register     compare with another checkout
 
-README.md in the folder above describes the measurements. By command only.
+README.md in the folder above describes the measurements. No test runs this program.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REST_MIN_S: Final = 5.0
 
 
 class Bench:
-    """All measurements of one run, and their file."""
+    """All measurements of one run, and the file into which their results are written."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
@@ -65,7 +65,8 @@ class Bench:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "storm.jsonl").open("w") as self._raw:
             for repetition in range(self.arguments.repeat):
-                # random order, so that no design always has the same time of the run
+                # Begin each repetition with another design, so that no design always has the same place in
+                # the order.
                 shift = repetition % len(columns)
                 for column in [*columns[shift:], *columns[:shift]]:
                     self._measure(column, repetition)
@@ -97,7 +98,7 @@ class Bench:
             self.why_not.setdefault(f"{row} {column}", "failed")
 
     def _live(self, column: str, group: list[Row], repetition: int) -> None:
-        """Start a design's servers, measure these rows, end the servers."""
+        """Start a design's servers, measure the result table's rows in ``group``, and stop the servers."""
 
         def record(row: dict[str, Any]) -> None:
             self._raw.write(json.dumps({"design": column, "repetition": repetition, **row}) + "\n")
@@ -107,7 +108,7 @@ class Bench:
             "register-small": self.sizes.small,
             "crowd": self.sizes.crowd,
             "stranger": self.sizes.stranger,
-            "misses": (1, 2),  # RocketMQ's nameserver refuses a broker that begins with a single topic
+            "misses": (1, 2),  # 2 topics: RocketMQ's nameserver refuses a new broker with a single topic
         }.get(first, self.sizes.large)
         plan = {"brokers": brokers, "topics": topics, "compressed": self.arguments.compressed}
         print(f"{column}: {', '.join(group)}: {brokers:,} x {topics:,}, load {load_now():.1f}", flush=True)
@@ -150,7 +151,7 @@ class Bench:
     # -- the result ------------------------------------------------------------------------------------
 
     def report(self) -> str:
-        """Return the table, and the conditions of its measurement."""
+        """Return the table of results, and the conditions of the measurement."""
         machine = this_machine()
         about = self.arguments.interpreter
         others = [
@@ -181,7 +182,7 @@ class Bench:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Print one line without the usage, and exit with 2."""
+        """Print the message in one line, without the usage text, and exit with code 2."""
         self.exit(2, f"storm: {message}\n")
 
 
@@ -260,12 +261,12 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def _terminated(number: int, stack_frame: object) -> NoReturn:
-    raise KeyboardInterrupt  # it ends all started processes, as Ctrl-C does
+    raise KeyboardInterrupt  # raised so that all started processes are ended, as after Ctrl-C
 
 
 def main(words: list[str] | None = None) -> int:
     arguments = arguments_of(words)
-    # a shell lets its background processes ignore the first of these signals
+    # Also set SIGINT: a shell makes its background processes ignore this signal.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _terminated)
     bench = Bench(arguments)

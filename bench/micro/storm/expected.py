@@ -1,4 +1,7 @@
-"""Estimate of a run's duration on two idle cores, from measured times of single rows (pure)."""
+"""Estimate of a run's duration on two idle cores, from the measured durations of its parts.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from typing import Final
 from routekeeper.bench.micro.storm.rows import LARGE, Row, Sizes, rows_not_for
 from routekeeper.bench.micro.storm.servers import Design
 
-#: Time in s for start and end of a design's servers with everything that belongs to them.
+#: Time in s to start and stop a design's servers, with the simulated brokers and clients.
 LIFE_S: Final[dict[Design, float]] = {"independent": 6, "raft": 7, "rocketmq": 12, "zookeeper": 12}
-#: Time in s of a row with few topics, and additional time for a million pairs of broker and topic.
+#: Two times for each line of the table: time in s with few topics, and additional time in s for each million
+#: pairs of broker and topic.
 ROW_S: Final[dict[Row, tuple[float, float]]] = {
     "register-small": (2, 12),
     "register": (2, 14),

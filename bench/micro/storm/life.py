@@ -1,4 +1,4 @@
-"""A run of one design's servers, with the rows about strangers and about topics that no broker has."""
+"""Measurements of frequent changes and of queries for missing topics, with one start of the servers."""
 
 from __future__ import annotations
 
@@ -17,27 +17,34 @@ from routekeeper.bench.storm.life import STORM_S, Record
 
 MISSES_DEPTHS: Final = (1, 16)
 MISSES_TOPICS: Final = 100
-#: A JVM compiles code that runs often, so it gets this time before it is measured.
+#: Warm-up in s before the first measurement: a JVM needs this time to compile its code.
 MISSES_WARM_S: Final = {"rocketmq": 12.0}
 
 
 class Life(life.Life):
-    """See :class:`routekeeper.bench.storm.life.Life`."""
+    """Measurements with one start of the servers.
+
+    This class adds two measurements to those of ``routekeeper.bench.storm.life.Life``.
+    """
 
     system: System
 
     def stranger(self, seconds: float) -> dict[str, Any]:
-        """Let the only broker change all its topics again and again, while the bystander sends queries."""
-        self._do("prepare")  # make the bodies now: later it would take CPU time from the servers
+        """Let the only broker change all its topics again and again, while another client sends queries."""
+        # Make the bodies of the requests before the measurement, because this takes CPU time from the
+        # servers.
+        self._do("prepare")
         with self._measuring("stranger") as found, self.asking(found):
             answer = self._do("repeat", seconds)
             found |= self._counted(answer["rows"]) | {"repeated": answer["count"]}
         return found
 
     def misses(self, seconds: float) -> dict[str, Any]:
-        """Query a server, the leader if there is one, for topics that no broker has, and for an existing one.
+        """Query one server for topics that no broker has, and for an existing topic.
 
-        Names are repeated, or each is used once, because strangers can invent any number of names.
+        The server is the leader, if the design has one. There are two cases with missing topics: the same
+        names again and again, and a new name in each query. The second case is measured because anybody on
+        the network can invent any number of names.
         """
         self._do("register")
         self._do("settle", STORM_S)
@@ -71,7 +78,7 @@ class Life(life.Life):
 def life_of(
     make: Callable[[Path, int], System], *, plan: dict[str, Any], data: Path | None, record: Record
 ) -> Iterator[Life]:
-    """Start the servers of a design in a folder of their own, with everything that belongs to them."""
+    """Start a design's servers in a new folder, and processes that simulate brokers and clients."""
     with tempfile.TemporaryDirectory(dir=data) as root:
         system = make(Path(root) / "servers", plan["brokers"] * plan["topics"])
         made = brokers.Plan(kind=system.kind, servers=system.clients, **plan)

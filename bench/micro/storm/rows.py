@@ -1,4 +1,4 @@
-"""From figures to the table (pure)."""
+"""The measurements of a storm of registrations, and the table with their results (no I/O, no clock)."""
 
 from __future__ import annotations
 
@@ -30,26 +30,31 @@ ROWS: Final[tuple[Row, ...]] = (
     "misses",
     "stranger",
 )
-#: Figures of one row and one design, one object for each repetition.
+#: Measured values by measurement and design; each repetition has one mapping with all its values.
 Figures = Mapping[tuple[Row, str], Sequence[Mapping[str, Any]]]
 _OF_ROCKETMQ: Final = "rocketmq"
-#: RocketMQ's registerNameServerPeriod, in seconds.
+#: RocketMQ's registerNameServerPeriod in s.
 PERIOD_S: Final = 30.0
-#: Rows that are measured in one run of a design's servers, in this order.
+#: Measurements that are made one after the other with the same servers and brokers, in this order.
 LARGE: Final[tuple[Row, ...]] = ("register", "rest", "restart", "restart-spread", "leave")
 
 
 def rows_not_for(design: str) -> tuple[Row, ...]:
-    """Return the rows that a design does not have: ZooKeeper gets other requests than nameservers."""
+    """Return the measurements that are not made for a design, because ZooKeeper has no such requests."""
     return ("crowd", "misses", "stranger") if design == "zookeeper" else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Numbers of brokers, and of topics that each of them registers.
+    """Numbers of brokers, and of topics that each broker registers.
 
-    The other sizes follow from those of the storm, in the proportions of 40 x 1,000, 100 x 10,000 and
-    300 x 10,000 brokers and topics, and one stranger with 100,000 topics.
+    The sizes of all measurements have fixed proportions to the measurement "large". By default, brokers x
+    topics are:
+
+    - small: 40 x 1,000;
+    - large: 100 x 10,000;
+    - crowd: 300 x 10,000;
+    - stranger: 1 x 100,000.
     """
 
     brokers: int
@@ -74,12 +79,12 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of the table.
+    """One line of the printed table.
 
     Attributes:
-        key: Key of the row's figures.
+        key: Name of the value among the measured values.
         goal: Aim of our designs, for the default sizes.
-        shared: Also show each figure as a multiple of RocketMQ's own.
+        shared: True to show each value also as a multiple of RocketMQ's value.
     """
 
     row: Row
@@ -218,12 +223,12 @@ def table(
     why_not: Mapping[str, str],
     heaps: Mapping[Any, int] = {},
 ) -> list[str]:
-    """Return the table as Markdown; of several repetitions the median, smallest and largest in brackets.
+    """Return the table as Markdown; a cell has the median of the repetitions (smallest, largest).
 
     Args:
         columns: Designs.
         heaps: Largest heap of a design's JVMs, in MB.
-        why_not: Text in place of missing figures, by ``row design``.
+        why_not: Text in place of a missing value. A key is the name of the row, a blank, and the design.
     """
     rows = {row for row, _ in figures} | {key.split()[0] for key in why_not}
     heads = [f"{column}, -Xmx{heaps[column]}m" if column in heaps else column for column in columns]

@@ -1,4 +1,4 @@
-"""The servers of four designs, three each on loopback: ours in both modes, RocketMQ's, and ZooKeeper's."""
+"""The servers of four designs, three each on loopback: ours in two modes, RocketMQ's, and ZooKeeper's."""
 
 from __future__ import annotations
 
@@ -22,15 +22,20 @@ from routekeeper.bench.wires.client import Kind
 
 Design = Literal["independent", "raft", "rocketmq", "zookeeper"]
 DESIGNS: Final[tuple[Design, ...]] = ("independent", "raft", "rocketmq", "zookeeper")
-#: Pairs of a topic and a broker above which our bound ``tablePairsMax`` is raised.
+#: Number of pairs of topic and broker above which the benchmark raises our bound ``tablePairsMax``.
 PAIRS_USUAL: Final = 3_200_000
-#: Heaps of JVMs in MB. RocketMQ's is that of its own script, runserver.sh. ZooKeeper's is enough for a
-#: million nodes; with less, a JVM spends its time on collecting garbage.
+#: Heaps of JVMs in MB. RocketMQ's heap is as large as its own script runserver.sh sets it. ZooKeeper's heap
+#: is enough for a million nodes; with a smaller heap, the JVM would spend its time on garbage collection.
 HEAP_MB: Final[dict[Design, int]] = {"rocketmq": 4096, "zookeeper": 3072}
 
 
 def program_of(tree: Path | None, python: str) -> tuple[str, str]:
-    """Return the command that runs ``-m PROGRAM``, and the nameserver's module; None is this checkout."""
+    """Return the command that runs ``-m PROGRAM``, and the nameserver's module.
+
+    Args:
+        tree: Checkout whose programs run; None for this checkout.
+        python: Command of a Python; empty for this Python.
+    """
     interpreter = python or shlex.quote(sys.executable)
     if tree is None:
         return interpreter, "routekeeper.nameserver"
@@ -42,7 +47,7 @@ def _bounds(pairs: int) -> str:
 
 
 class Independent(System):
-    """Our nameservers, each with a table of its own."""
+    """Our nameservers in independent mode: each has a route table of its own."""
 
     kind: Kind = "remoting"
     name = "independent"
@@ -70,7 +75,7 @@ class Independent(System):
 
 
 class Raft(RouteKeeper):
-    """Our nameservers with one replicated table, synced before acknowledgements; default freshness."""
+    """Our nameservers in raft mode, with one replicated table; they sync before they acknowledge."""
 
     def __init__(self, folder: Path, *, pairs: int, interpreter: str, program: str) -> None:
         super().__init__(
@@ -81,7 +86,7 @@ class Raft(RouteKeeper):
 
 
 class RocketMQ(System):
-    """RocketMQ's own nameservers, unmodified, from their jars."""
+    """RocketMQ's own unmodified nameservers, from their jars."""
 
     kind: Kind = "remoting"
     name = "rocketmq"
@@ -125,7 +130,10 @@ def _listens(addr: str) -> bool:
 
 
 def factory_of(design: Design, *, tree: Path | None, python: str) -> Callable[[Path, int], System]:
-    """Return a function that makes a design's servers from their folder and their number of pairs."""
+    """Return a function that makes a design's servers; its arguments are a folder and a number of pairs.
+
+    A pair is a topic at a broker.
+    """
     if design == "rocketmq":
         return lambda folder, pairs: RocketMQ(folder)
     if design == "zookeeper":

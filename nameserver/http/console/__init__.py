@@ -1,12 +1,13 @@
-"""The console's half on the server: all nameservers against all brokers, a topic everywhere, the last events.
+"""The console's server part: a comparison of all nameservers and brokers, and their last events.
 
-Here belongs the data of the page at ``/``, except for the lists. The nameserver asks its peers, the
-browser never does: at most once in two seconds, and only while a page is open.
+This folder holds the data of the page at ``/``, except for the lists. The nameserver requests data from its
+peers; the browser never does. The nameserver sends these requests at most once in two seconds, and only while
+a page is open.
 
-    bodies.py          bodies of answers, as values
-    addresses.py       which nameservers are asked, and which addresses never are; pure
-    picture.py         the differences between nameservers, and the members that the group cannot lose; pure
-    own.py             this nameserver's own part; pure
-    asking.py          Peers: the questions, their pace and their deadlines
+    bodies.py          bodies of answers, as typed values
+    addresses.py       choice of the nameservers to ask; addresses that are never asked; no I/O
+    picture.py         the differences between nameservers, and the members that the group cannot lose; no I/O
+    own.py             this nameserver's own data; no I/O
+    asking.py          Peers: the requests to peers, their rate and their deadlines
     resources.py       the resources below /v1/console
 """

@@ -1,10 +1,12 @@
-"""The nameservers that the console asks: named by settings, or by brokers under bounds. Pure.
+"""Addresses of the nameservers that the console asks, from settings or from brokers (no I/O).
 
-Anybody may register a broker, and its settings may name any address. So the console asks a broker only at the
-host from which it registered. It asks an address that a broker names only if this is the address of one
-machine: not multicast, and not link-local, where clouds serve secrets. It asks a loopback address only if the
-broker is on this machine, too. The number of addresses is bounded, and the console asks one that does not
-answer as a nameserver ever less often.
+Anybody may register a broker, and its settings may name any address. So these rules apply:
+
+- The console asks a broker only at the host from which it registered.
+- It asks an address that a broker names only if the address belongs to a single machine. It refuses multicast
+  addresses, and link-local addresses, because clouds serve secrets at such addresses.
+- It asks a loopback address only if the broker is on this machine too.
+- The number of addresses is bounded. The console asks an address that gives no answer less and less often.
 """
 
 from __future__ import annotations
@@ -20,25 +22,25 @@ from routekeeper.remoting.bounds import is_address
 from routekeeper.remoting.properties import parse_properties
 
 NAMED_MAX: Final = 8
-"""Bound of the nameservers that are asked because brokers name them."""
+"""Largest number of nameservers that the console asks because brokers name them."""
 NAMED_PER_BROKER: Final = 8
-"""Bound of the addresses that are taken from the settings of one broker."""
+"""Largest number of addresses that are taken from the settings of one broker."""
 BROKERS_PER_ROUND: Final = 4
-"""Bound of the brokers that are asked for their settings at once."""
+"""Largest number of brokers that the console asks for their settings in one round of requests."""
 BROKER_AGAIN_S: Final = 60.0
-"""Time in seconds after which a broker is asked again."""
+"""Seconds after which the console asks a broker for its settings again."""
 SETTINGS_MAX: Final = 64 * 1024
-"""Bound of a broker's settings, in bytes."""
+"""Size limit of a broker's settings, in bytes."""
 PAUSE_MAX_S: Final = 60.0
-"""Longest time in seconds between two questions to an address that gives no answer."""
+"""Longest pause in seconds between two requests to an address that gives no answer."""
 
 
 class Named(NamedTuple):
-    """A nameserver that brokers name.
+    """A nameserver named in the settings of brokers.
 
     Attributes:
-        named_by: How many brokers name it.
-        on_loopback: One of them registered from this machine.
+        named_by: Number of brokers that name the nameserver.
+        on_loopback: True if one of these brokers registered from this machine.
     """
 
     addr: str
@@ -47,16 +49,16 @@ class Named(NamedTuple):
 
 
 def registers_from(addr: str, host: str) -> bool:
-    """Return whether a broker's address is on the host from which it registered."""
+    """Return True if a broker's address is on the host from which the broker registered."""
     named = addr.rpartition(":")[0]
     return is_address(addr) and (named == host or canonical_host(named) == canonical_host(host))
 
 
 def why_not_asked(host: str, *, on_loopback: bool) -> str:
-    """Return why the console must not ask an IP address that a broker names; empty if it may.
+    """Return the reason why the console must not ask an IP address that a broker names; "" if it may.
 
     Args:
-        on_loopback: The broker is on this machine.
+        on_loopback: True if the broker is on this machine.
     """
     try:
         address = ipaddress.ip_address(canonical_host(host.partition("%")[0]))
@@ -72,7 +74,7 @@ def why_not_asked(host: str, *, on_loopback: bool) -> str:
 
 
 def named_in(body: bytes) -> tuple[str, ...]:
-    """Return the nameservers in a broker's settings (answer to request 26); none if these cannot be read."""
+    """Return the nameservers in a broker's settings (answer to request 26); none if they are unreadable."""
     if len(body) > SETTINGS_MAX:
         return ()
     try:
@@ -91,13 +93,13 @@ class _Settings:
 
 
 class NamedByBrokers:
-    """Nameservers that brokers name, and the brokers that are to be asked for them."""
+    """Nameservers that brokers name, and the brokers that the console must ask next."""
 
     def __init__(self) -> None:
         self._known: dict[BrokerKey, _Settings] = {}
 
     def due(self, present: Iterable[BrokerKey], now: float) -> list[BrokerKey]:
-        """Return the brokers that are to be asked now, and forget those that are not listed any more."""
+        """Return the brokers to ask now, and forget brokers that are not in ``present``."""
         listed = set(present)
         for broker in self._known.keys() - listed:
             del self._known[broker]
@@ -109,11 +111,11 @@ class NamedByBrokers:
         return [*never, *again][:BROKERS_PER_ROUND]
 
     def take(self, broker: BrokerKey, named: tuple[str, ...] | None, *, host: str, now: float) -> None:
-        """Note the nameservers that a broker names.
+        """Store the nameservers that a broker names.
 
         Args:
-            named: None if it gave no answer: the nameservers of its last answer stay.
-            host: From which it registered.
+            named: None if the broker gave no answer. The nameservers of its last answer then stay.
+            host: Host from which the broker registered.
         """
         before = self._known.get(broker)
         if named is None:
@@ -121,13 +123,13 @@ class NamedByBrokers:
         self._known[broker] = _Settings(now, named, is_loopback(host))
 
     def chosen(self) -> tuple[Named, ...]:
-        """Return the nameservers to ask: those that brokers on most hosts name, most hosts first."""
+        """Return at most :data:`NAMED_MAX` nameservers to ask: those named by brokers on the most hosts."""
         hosts: dict[str, set[str]] = {}
         brokers: dict[str, int] = {}
         near: set[str] = set()
         for broker, known in self._known.items():
             for addr in known.named:
-                # One host may register any number of brokers: it counts once.
+                # Count hosts, not brokers: one host may register any number of brokers.
                 hosts.setdefault(addr, set()).add(canonical_host(broker.broker_addr.rpartition(":")[0]))
                 brokers[addr] = brokers.get(addr, 0) + 1
                 if known.on_loopback:
@@ -137,10 +139,10 @@ class NamedByBrokers:
 
 
 class Pace:
-    """Instants before which no address is asked again. Each question without an answer doubles the pause.
+    """Times before which the console must not ask an address again. Each failed request doubles the pause.
 
     Args:
-        every_s: Time between two rounds.
+        every_s: Seconds between two rounds of requests, and the first pause.
     """
 
     def __init__(self, every_s: float) -> None:
@@ -156,9 +158,9 @@ class Pace:
     def failed(self, addr: str, now: float) -> None:
         count = self._failures.get(addr, (0, 0.0))[0] + 1
         pause_s = min(PAUSE_MAX_S, self._every_s * 2.0 ** min(count - 1, 10))
-        self._failures[addr] = count, now + pause_s * 0.99  # Allow for rounds that begin a little early.
+        self._failures[addr] = count, now + pause_s * 0.99  # A round may begin slightly early.
 
     def keep(self, addrs: Iterable[str]) -> None:
-        """Forget all but these nameservers."""
+        """Forget the failures of all addresses that are not in ``addrs``."""
         kept = set(addrs)
         self._failures = {addr: pause for addr, pause in self._failures.items() if addr in kept}

@@ -1,4 +1,8 @@
-"""Questions to the other nameservers, within deadlines: one round at a time, while a page is open."""
+"""Requests to the other nameservers, with deadlines, in rounds, while a page is open.
+
+In one round, this nameserver sends one request to each other nameserver, except to nameservers that failed to
+answer and whose pause (:class:`.addresses.Pace`) is not over.
+"""
 
 from __future__ import annotations
 
@@ -46,39 +50,40 @@ from .picture import Told, listing_of
 
 log = logging.getLogger(__name__)
 
-#: Time in seconds from the beginning of one round to that of the next one.
+#: Seconds from the beginning of one round to the beginning of the next one.
 EVERY_S: Final = 2.0
-#: Time in seconds that one peer has to answer.
+#: Seconds within which a peer must answer.
 ANSWER_S: Final = 1.0
-#: Time in seconds for which questions go on after a page asked for the picture, if it holds no watch.
+#: Seconds for which this nameserver sends requests to its peers, after a page requested the comparison of all
+#: nameservers. While a page receives events from ``/v1/watch``, the requests continue without this limit.
 OPEN_S: Final = 5.0
-#: Bytes of a peer's answer; 2,000 brokers are some 600 KB.
+#: Largest answer of a peer, in bytes. An answer with 2,000 brokers has some 600 KB.
 ANSWER_MAX: Final = 4 * 1024 * 1024
-#: Largest number of topics about which peers are asked in one round, however many pages show topics.
+#: Largest number of topics in the requests to peers during one round, no matter how many pages show topics.
 TOPICS_PER_ROUND: Final = 8
-#: Events of one peer that are remembered; the oldest is forgotten first.
+#: Largest number of events kept for one peer; the oldest event is dropped first.
 EVENTS_MAX: Final = 500
-#: Time in seconds for which the looked-up addresses of a host name are used.
+#: Seconds for which the looked-up IP addresses of a host name stay in use.
 _RESOLVED_S: Final = 30.0
 
 _T = TypeVar("_T")
 
 
 class _NoAnswer(Exception):
-    """A peer gave no answer that could be used; the message says why."""
+    """A peer gave no usable answer; the message says why."""
 
 
 class _IsThis(Exception):
-    """The name turned out to be an address of this nameserver itself."""
+    """A host name resolved to an address of this nameserver itself."""
 
 
 @dataclass(slots=True, eq=False)
 class _Peer:
-    """A nameserver that is asked, and its last answers.
+    """A nameserver that the console asks, and its last answers.
 
     Attributes:
-        http: The console asks it over HTTP; else over RocketMQ's protocol.
-        events: Its events, by number.
+        http: True if the console asks over HTTP; False if over RocketMQ's protocol.
+        events: The peer's events, in the order of their numbers.
     """
 
     addr: str
@@ -104,13 +109,13 @@ class _Peer:
 
 
 class Peers:
-    """The other nameservers, as far as this one knows them.
+    """The other nameservers that this nameserver knows, and the requests to them.
 
     Attributes:
-        told: The newest answer of each of them, in a fixed order.
-        note: Reason why no nameserver is asked; else empty.
+        told: The newest answer of each nameserver, in a fixed order.
+        note: Reason why the console asks no nameserver; empty if it asks some.
         rounds: Number of rounds that have ended.
-        questions: Number of questions to peers and brokers.
+        questions: Number of requests to peers and brokers.
         happened: Number of events that peers reported.
     """
 
@@ -133,7 +138,8 @@ class Peers:
         self._watchers = 0
         self._peers: dict[str, _Peer] = {}
         self._named = NamedByBrokers()
-        self._told_http: dict[str, str] = {}  # By member; kept so that a lost member is asked again.
+        # HTTP address of each member. An address stays after the link is lost, so the member is still asked.
+        self._told_http: dict[str, str] = {}
         self._pace = Pace(EVERY_S)
         self._http: aiohttp.ClientSession | None = None
         self._scheme = "http"
@@ -146,16 +152,16 @@ class Peers:
         self.questions = 0
         self.happened = 0
 
-    # -- pages -------------------------------------------------------------------------------------------
+    # -- methods for the HTTP resources ------------------------------------------------------------------
 
     def ask(self) -> None:
-        """Note that a page asked for the picture: rounds go on for the next :data:`OPEN_S` seconds."""
+        """Send requests to the peers in the next :data:`OPEN_S` seconds, because a page needs the answers."""
         self._open_until = self._loop.time() + OPEN_S
         self._begin()
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Keep rounds going while this context is entered."""
+        """Send requests to the peers, one round after another, while the context is active."""
         self._watchers += 1
         self._begin()
         try:
@@ -164,9 +170,9 @@ class Peers:
             self._watchers -= 1
 
     async def first_round(self) -> None:
-        """Wait until a round has ended since the pages were opened, but at most a second."""
+        """Wait at most 1.1 s for the end of the first round of requests after a page was opened."""
         self.ask()
-        if self._task is None:  # No other nameserver is to be asked, so no round will end.
+        if self._task is None:  # There is no other nameserver to ask, so no round will end.
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_S * 1.1):
@@ -188,12 +194,12 @@ class Peers:
 
     @property
     def events(self) -> list[tuple[str, TimelineEvent]]:
-        """The events of all peers, each with the peer's name."""
+        """The events of all peers, each with its peer's name."""
         return [(peer.told.name, event) for peer in self._others() for event in peer.events]
 
     def _others(self) -> Iterator[_Peer]:
-        # A list of all nameservers contains this one, too, and may contain one twice. The answers show both
-        # cases.
+        # The list of peers may contain this nameserver itself, or one nameserver under two addresses. Only
+        # the answers of the nameservers show this.
         names: set[str] = set()
         for peer in self._peers.values():
             if peer.told.state != "this" and peer.told.name not in names:
@@ -201,7 +207,7 @@ class Peers:
                 yield peer
 
     async def close(self) -> None:
-        """Stop all questions."""
+        """Cancel all requests and close the connections."""
         self._closed = True
         pending = [*self._topics.values(), *([] if self._task is None else [self._task])]
         for task in pending:
@@ -210,7 +216,7 @@ class Peers:
             await asyncio.wait(pending)
         await self._disconnect()
 
-    # -- rounds ------------------------------------------------------------------------------------------
+    # -- rounds: requests to all other nameservers at the same time --------------------------------------
 
     def _begin(self) -> None:
         if self._task is None and not self._closed and self.asked != "off":
@@ -222,12 +228,12 @@ class Peers:
                 begun = self._loop.time()
                 await self._round()
                 await asyncio.sleep(max(0.0, EVERY_S - (self._loop.time() - begun)))
-        except Exception:  # This is the boundary of the task: an error in it must not end the nameserver.
+        except Exception:  # An error in this task must not end the nameserver, so catch all errors here.
             log.exception("questions to other nameservers ended")
         finally:
             self._task = None
             self._first.clear()
-            for peer in self._peers.values():  # When the next page is opened, all peers are asked anew.
+            for peer in self._peers.values():  # A page that is opened later must not show old answers.
                 peer.told = replace(peer.told, state="asking", reason="", own=None, listing=None, at=None)
             if not self._closed:
                 await self._disconnect()
@@ -246,7 +252,7 @@ class Peers:
         await self._after_round()
 
     def _choose(self) -> list[tuple[BrokerKey, str]]:
-        """Bring the peers up to date; return the brokers to ask for nameservers, and their hosts."""
+        """Update the list of peers; return the brokers to ask for nameservers, each with its host."""
         asked, operations = self.asked, self._consistency.operations
         wanted: dict[str, _Peer] = {}
         brokers: list[tuple[BrokerKey, str]] = []
@@ -290,7 +296,7 @@ class Peers:
         return brokers
 
     def _brokers_due(self) -> list[tuple[BrokerKey, str]]:
-        """Return brokers to ask: those that registered over an open connection from their own host."""
+        """Return the brokers to ask: each has an open connection from the host in the broker's address."""
         hosts: dict[BrokerKey, str] = {}
         records = self._consistency.view(Freshness.STALE).records()
         for record in records:
@@ -306,9 +312,9 @@ class Peers:
         return [(broker, hosts[broker]) for broker in self._named.due(hosts, self._loop.time())]
 
     def _is_this(self, addr: str) -> bool:
-        """Return whether an address is this nameserver's own.
+        """Return True if an address is this nameserver's own.
 
-        It compares texts and this machine's addresses.
+        The check compares the text of the address and the IP addresses of this machine.
         """
         host, port = split_address(addr)
         own_host, own_port = self._settings.current.listen
@@ -320,10 +326,10 @@ class Peers:
             is_unspecified(own_host) and _is_of_this_machine(host)
         )
 
-    # -- questions ---------------------------------------------------------------------------------------
+    # -- requests to one broker or one nameserver --------------------------------------------------------
 
     async def _ask_broker(self, broker: BrokerKey, host: str) -> None:
-        """Ask a broker for its settings (26)."""
+        """Request a broker's settings (request 26)."""
         named = None
         try:
             answer = await self._invoke(
@@ -365,14 +371,15 @@ class Peers:
         except (_NoAnswer, RemotingError, msgspec.MsgspecError) as error:
             silent = isinstance(error, RemotingError)
             self._failed(peer, "silent" if silent else "refused", shortened(str(error)), now)
-        except Exception:  # This is the boundary of one peer: the others are asked all the same.
+        except Exception:  # An error with one peer must not stop the requests to other peers.
             log.exception("question to a nameserver failed addr=%s", peer.addr)
             self._failed(peer, "refused", "its answer could not be read; see this nameserver's log", now)
 
     def _failed(self, peer: _Peer, state: str, reason: str, now: float) -> None:
-        """Note that a peer gave no answer; its earlier answers are no longer shown."""
+        """Record that a peer gave no answer. The console stops showing its earlier answers."""
         peer.told = replace(peer.told, state=state, reason=reason, own=None, listing=None, at=None)
-        # Addresses from this nameserver's settings are trusted, addresses that brokers name are not.
+        # Trust addresses from this nameserver's settings or from its raft group: ask them in every round.
+        # Addresses that brokers name get growing pauses after failures.
         if not peer.http:
             self._pace.failed(peer.addr, now)
 
@@ -381,7 +388,7 @@ class Peers:
         own = await self._get(peer.addr, f"/v1/console/own?after={after}", Own)
         if own.boot_id == self._consistency.status().boot_id and not peer.raft:
             return replace(peer.told, state="this", own=None, at=None)
-        if own.boot_id != peer.boot_id:  # The answer comes from a new process, whose numbers begin at 0.
+        if own.boot_id != peer.boot_id:  # The peer is a new process, whose event numbers begin at 0 again.
             peer.boot_id = own.boot_id
             if after:
                 peer.events.clear()
@@ -403,7 +410,7 @@ class Peers:
             self._http = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=32, limit_per_host=2, ssl=True if tls is None else tls),
                 timeout=aiohttp.ClientTimeout(total=ANSWER_S),
-                headers={"Accept-Encoding": "identity"},  # ANSWER_MAX bounds the plain bytes.
+                headers={"Accept-Encoding": "identity"},  # No compression: ANSWER_MAX bounds plain bytes.
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
@@ -424,9 +431,9 @@ class Peers:
         return msgspec.json.decode(content, type=kind)
 
     def _tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context for questions to peers; None if this HTTP port has no TLS.
+        """Return the TLS context for requests to peers, or None if this HTTP port has no TLS.
 
-        It uses the certificate files of this HTTP port.
+        The context uses the certificate files of this HTTP port.
         """
         current = self._settings.current
         if not current.http_tls_cert:
@@ -437,7 +444,7 @@ class Peers:
         return context
 
     async def _invoke(self, addr: str, request: RemotingCommand) -> RemotingCommand:
-        """Return the answer to a request over RocketMQ's protocol, sent to an IP address and port."""
+        """Send a request over RocketMQ's protocol to an IP address and port; return the answer."""
         self.questions += 1
         if self._wire is None:
             self._wire = RemotingClient(
@@ -447,10 +454,10 @@ class Peers:
             return await self._wire.invoke(addr, request, timeout_s=ANSWER_S)
 
     async def _resolve(self, peer: _Peer) -> str:
-        """Return the IP address and port at which to ask a peer that brokers name.
+        """Return the IP address and port of a peer that brokers name.
 
         Raises:
-            _NoAnswer: If no question may be sent there.
+            _NoAnswer: If the console must not ask this address.
         """
         host, port = split_address(peer.addr)
         until, found = peer.resolved
@@ -477,7 +484,7 @@ class Peers:
     async def topic(self, topic: str) -> Sequence[tuple[Told, OwnTopic | None]]:
         """Return the peers' answers about a topic.
 
-        Each peer is asked once in a round, however many pages show it.
+        Each peer is asked once in a round, no matter how many pages show the topic.
         """
         await self.first_round()
         task = self._topics.get(topic)
@@ -516,7 +523,7 @@ class Peers:
                     replace(peer.told, state="refused", reason=shortened(str(error))),
                     None,
                 )
-            except Exception:  # This is the boundary of one question: the others go on.
+            except Exception:  # An error in one request must not stop the other requests.
                 log.exception("question about a topic failed addr=%s", peer.addr)
                 found[peer.told.name] = replace(peer.told, state="refused", reason="see the log"), None
 
@@ -557,7 +564,7 @@ def _check(answer: RemotingCommand) -> None:
 
 
 def _reason(error: OSError | aiohttp.ClientError) -> str:
-    """Return why there is no connection, in the system's words where possible."""
+    """Return the reason why there is no connection, if possible in the operating system's words."""
     tls = _tls_error(error)
     if isinstance(tls, ssl.SSLCertVerificationError):
         return shortened(f"its certificate is refused: {tls.verify_message or tls.reason or tls}")
@@ -572,7 +579,11 @@ def _reason(error: OSError | aiohttp.ClientError) -> str:
 
 
 def _tls_error(error: BaseException) -> ssl.SSLError | None:
-    """Return the error text of TLS: its number would read as a system error, "Operation not permitted"."""
+    """Return the TLS error that ``error`` contains, or None.
+
+    The errno of a TLS error is not a system error number. If it were read as one, the reason would be
+    "Operation not permitted", which is wrong.
+    """
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorError):
@@ -584,7 +595,7 @@ def _tls_error(error: BaseException) -> ssl.SSLError | None:
 
 
 def _put(events: deque[TimelineEvent], event: TimelineEvent) -> None:
-    """Add an event; it replaces its own earlier form, if there is one."""
+    """Add an event. If an earlier state of the same event is in ``events``, replace it."""
     for known in events:
         if (known.at_ms, known.kind, known.subject, known.detail) == (
             event.at_ms,
@@ -598,7 +609,7 @@ def _put(events: deque[TimelineEvent], event: TimelineEvent) -> None:
 
 
 def _is_of_this_machine(host: str) -> bool:
-    """Return whether an IP address is this machine's own; False for a host name, which is not looked up."""
+    """Return True if ``host`` is an IP address of this machine. Host names give False without a lookup."""
     try:
         (family, kind, _, _, name), *_ = socket.getaddrinfo(
             host, 0, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST

@@ -1,4 +1,4 @@
-"""Bodies of the console's answers, as values. Peers of a newer release may add members."""
+"""Bodies of the console's answers, as typed values. Peers of a newer release may add JSON members."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Base of the console's bodies."""
 
 
-# One nameserver's own part -----------------------------------------------------------------------------
+# Bodies with the data of a single nameserver -----------------------------------------------------------
 
 
 class OwnBroker(_Body, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class OwnBroker(_Body, frozen=True, kw_only=True):
 
 
 class Own(_Body, frozen=True, kw_only=True):
-    """All that the console shows of one nameserver. Peers request it from each other."""
+    """The console's data about one nameserver. Nameservers ask each other for this data."""
 
     mode: Mode
     role: str
@@ -48,7 +48,7 @@ class Own(_Body, frozen=True, kw_only=True):
     applied_index: int
     last_contact_ms: int | None
     wire_port: int
-    me: Annotated[str, said("Raft address; empty in independent mode.")]
+    me: Annotated[str, said("Raft address of the nameserver; empty in independent mode.")]
     voters: tuple[MemberAddress, ...]
     linked: tuple[MemberAddress, ...]
     ready: bool
@@ -58,9 +58,11 @@ class Own(_Body, frozen=True, kw_only=True):
     digest: str
     topics: int
     brokers: tuple[OwnBroker, ...]
-    brokers_in_all: Annotated[int, said("Number of all brokers; brokers lists them only up to a bound.")]
+    brokers_in_all: Annotated[int, said("Number of all brokers; the list in brokers may be shorter.")]
     number: Annotated[int, said("Number of the newest event.")]
-    events: Annotated[tuple[TimelineEvent, ...], said("The events after the number that the request named.")]
+    events: Annotated[
+        tuple[TimelineEvent, ...], said("Last events with numbers above the query parameter after.")
+    ]
 
 
 class OwnTopic(_Body, frozen=True, kw_only=True):
@@ -68,32 +70,49 @@ class OwnTopic(_Body, frozen=True, kw_only=True):
 
     topic: str
     listed: bool
-    index: Annotated[int, said("Revision of the topic's route there.")]
+    index: Annotated[int, said("Revision of the topic's route at the nameserver that gave this data.")]
     route: TopicRouteData | None
     order_configuration: str | None
     summary: str
     events: tuple[EventAnswer, ...]
     likely_causes: tuple[str, ...]
-    changes: Annotated[tuple[TimelineEvent, ...], said("Requests that changed it, the newest last.")]
+    changes: Annotated[tuple[TimelineEvent, ...], said("Requests that changed the topic, the newest last.")]
 
 
-# All nameservers side by side --------------------------------------------------------------------------
+# Bodies that compare all nameservers -------------------------------------------------------------------
 
 State = Annotated[str, _one_of("this", "answered", "asking", "silent", "refused", "unknown")]
 
 
 class SeenNameserver(_Body, frozen=True, kw_only=True):
-    """One nameserver as a column of the picture."""
+    """One nameserver: a column of the console's comparison of brokers (rows) and nameservers (columns)."""
 
-    name: Annotated[str, said("Its raft address, or else the address of its RocketMQ port, as far as known.")]
-    asked_at: Annotated[str, said("Address at which it is asked; empty for this one.")]
+    name: Annotated[
+        str,
+        said(
+            "Raft address of the nameserver, or the address of its RocketMQ port if it has no raft address. "
+            "Before its first answer: the address at which it is asked."
+        ),
+    ]
+    asked_at: Annotated[
+        str,
+        said(
+            "Address at which the answering nameserver asks for this column's data; empty for its own "
+            "column, or if the address is unknown."
+        ),
+    ]
     source: Annotated[str, _one_of("this", "member", "listed", "broker")]
-    raft: Annotated[str, said("Its raft address; empty if it has none.")]
+    raft: Annotated[str, said("Raft address of the nameserver; empty without a raft address.")]
     state: State
-    reason: Annotated[str, said("Why it did not answer, or was not asked; else empty.")]
+    reason: Annotated[
+        str, said("Reason why the nameserver did not answer, or was not asked; otherwise empty.")
+    ]
     knows: Annotated[
         str,
-        said("all: by its HTTP port. listing: by RocketMQ's protocol, without heartbeats and versions."),
+        said(
+            "all: the nameserver answered over HTTP. listing: the nameserver answered over RocketMQ's "
+            "protocol, which gives no heartbeats and no versions. nothing: no answer."
+        ),
         _one_of("all", "listing", "nothing"),
     ]
     role: str | None = None
@@ -104,23 +123,38 @@ class SeenNameserver(_Body, frozen=True, kw_only=True):
     version: str | None = None
     topics: int | None = None
     brokers: int | None = None
-    same_table: Annotated[bool | None, said("Its table has the same digest as this nameserver's.")] = None
+    same_table: Annotated[
+        bool | None,
+        said("True if the tables of the nameserver and the answering nameserver have equal digests."),
+    ] = None
     votes: bool | None = None
-    linked: Annotated[bool | None, said("The leader, or this member, has a link to it.")] = None
-    stops_group: Annotated[bool, said("The raft group stops if this member is lost now.")] = False
-    named_by: Annotated[int, said("Brokers that name it in their settings.")] = 0
+    linked: Annotated[
+        bool | None,
+        said(
+            "True if the leader has a link to the member. The links of the answering nameserver are used "
+            "if the leader's links are unknown."
+        ),
+    ] = None
+    stops_group: Annotated[bool, said("True if the raft group stops when this member fails now.")] = False
+    named_by: Annotated[int, said("Number of brokers whose settings name the nameserver.")] = 0
 
 
 class Cell(_Body, frozen=True, kw_only=True, omit_defaults=True):
-    """A broker at one nameserver."""
+    """One broker at one nameserver: a cell of the console's comparison of brokers and nameservers."""
 
     state: Annotated[str, _one_of("listed", "late", "differs", "older", "missing", "unknown")] = "listed"
-    differs: Annotated[tuple[str, ...], said("Fields that differ from those of the newest copy.")] = ()
-    broker: Annotated[OwnBroker | UnsetType, said("The nameserver's copy, if it differs.")] = UNSET
+    differs: Annotated[
+        tuple[str, ...],
+        said("Fields in which the nameserver's entry differs from the broker's newest entry."),
+    ] = ()
+    broker: Annotated[
+        OwnBroker | UnsetType,
+        said("The nameserver's entry, if it differs from the broker's newest entry."),
+    ] = UNSET
 
 
 class Row(_Body, frozen=True, kw_only=True):
-    """A broker at all nameservers."""
+    """One broker at all nameservers: a row of the console's comparison of brokers and nameservers."""
 
     cluster: str
     broker_addr: str
@@ -128,45 +162,59 @@ class Row(_Body, frozen=True, kw_only=True):
     broker_id: int
     topics: int | None
     differs: bool
-    cells: Annotated[tuple[Cell, ...], said("One entry for each nameserver, in their order.")]
+    cells: Annotated[
+        tuple[Cell, ...], said("One cell for each nameserver, in the order of the picture's nameservers.")
+    ]
 
 
 class Picture(_Body, frozen=True, kw_only=True):
-    """All nameservers against all brokers."""
+    """The picture: a comparison of all brokers (rows) at all nameservers (columns)."""
 
     mode: Mode
-    tag: Annotated[str, said("A name for this picture; heartbeats alone do not change it.")]
+    tag: Annotated[str, said("Tag of this picture. Heartbeats alone do not change the tag.")]
     asked: Annotated[
         str,
-        said("Source of the other nameservers' addresses."),
+        said(
+            "Source of the other nameservers' addresses: the members of the raft group, the list in "
+            "--console-peers, or the settings of brokers. off: the console asks no other nameserver."
+        ),
         _one_of("members", "listed", "brokers", "off"),
     ]
-    note: Annotated[str, said("Why no other nameserver is shown; else empty.")]
-    happened: Annotated[int, said("Grows with every event of the history.")]
-    differing: Annotated[int, said("Brokers that are not the same at all nameservers.")]
-    more_brokers: Annotated[int, said("Brokers above the bound, which are not compared.")]
+    note: Annotated[str, said("Reason why the console asks no other nameserver; otherwise empty.")]
+    happened: Annotated[int, said("Number that grows with every event of the history.")]
+    differing: Annotated[int, said("Number of brokers that are not the same at all nameservers.")]
+    more_brokers: Annotated[
+        int, said("Number of the answering nameserver's brokers that are above the limit of the comparison.")
+    ]
     nameservers: tuple[SeenNameserver, ...]
     rows: tuple[Row, ...]
 
 
 class NameserverPulse(_Body, frozen=True, kw_only=True):
-    """Figures of a nameserver that change all the time."""
+    """Figures of one nameserver that change all the time."""
 
     name: str
-    answered_ms: Annotated[int | None, said("Age of its last answer to this nameserver.")]
+    answered_ms: Annotated[
+        int | None, said("Age of the nameserver's last answer in ms; null if there was no answer.")
+    ]
     last_contact_ms: int | None
     lag: Annotated[
-        int | None, said("Entries that the group has committed and this nameserver has not applied.")
+        int | None,
+        said("Number of log entries that the group has committed and the nameserver has not applied."),
     ]
     seen_s: Annotated[
-        tuple[int, ...], said("Age of each broker's last message there in s, by row; -1 if unknown.")
+        tuple[int, ...],
+        said(
+            "Age of each broker's last message to the nameserver in s, in the order of the picture's rows; "
+            "-1 if unknown."
+        ),
     ]
 
 
 class Pulse(_Body, frozen=True, kw_only=True):
-    """Ages that go with a picture."""
+    """Figures of the picture that change all the time: ages of messages and answers, and lags."""
 
-    tag: Annotated[str, said("Tag of the picture to which these rows belong.")]
+    tag: Annotated[str, said("Tag of the picture. The ages in seen_s have the order of its rows.")]
     nameservers: tuple[NameserverPulse, ...]
 
 
@@ -176,7 +224,10 @@ class TopicAt(_Body, frozen=True, kw_only=True):
     name: str
     state: State
     reason: str
-    same: Annotated[bool | None, said("Its route equals this nameserver's; null if that is not known.")]
+    same: Annotated[
+        bool | None,
+        said("True if the route equals the route at the answering nameserver; null if unknown."),
+    ]
     own: OwnTopic | None
 
 
@@ -189,7 +240,7 @@ class TopicEverywhere(_Body, frozen=True, kw_only=True):
 
 
 class HistoryEvent(_Body, frozen=True, kw_only=True):
-    """An event and the nameserver that saw it."""
+    """An event, and the name of the nameserver that recorded the event."""
 
     nameserver: str
     event: TimelineEvent

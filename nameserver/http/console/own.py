@@ -1,4 +1,4 @@
-"""One nameserver's own part of the console. Pure."""
+"""This nameserver's own data for the console (no I/O)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from routekeeper.remoting.steps import Steps
 from .bodies import Own, OwnBroker, OwnTopic
 
 BROKERS_MAX: Final = 2_000
-"""Bound of the brokers of one nameserver that are compared."""
+"""Largest number of one nameserver's brokers that the console compares."""
 EVENTS_MAX: Final = 100
-"""Bound of the events in one answer to a peer; the newest are sent."""
+"""Largest number of events in one answer to another nameserver; the newest events are sent."""
 CHANGES_MAX: Final = 20
-"""Bound of the changes of a topic that are shown; the newest are shown."""
+"""Largest number of a topic's changes that the console shows; the newest changes are shown."""
 _STEP: Final = 100
 
 
 def own_part(consistency: Consistency, *, version: str, wire_port: int, after: int) -> Steps[Own]:
-    """Return what the console shows of this nameserver.
+    """Return the console's data about this nameserver, in steps.
 
     Args:
-        after: Number of the last event that the asking peer knows.
+        after: Number of the last event that the requesting peer knows.
     """
     view = consistency.view(Freshness.STALE)
     records = sorted(view.records(), key=lambda record: record.broker)
@@ -84,7 +84,7 @@ def _broker(consistency: Consistency, view: RouteView, record: Record) -> OwnBro
 
 
 def own_topic(consistency: Consistency, settings: NamesrvSettings, topic: str) -> OwnTopic:
-    """Return what this nameserver knows of a topic."""
+    """Return this nameserver's data about a topic."""
     view = consistency.view(Freshness.STALE)
     route = route_of(view, topic, settings)
     explanation = consistency.explain(topic)

@@ -1,4 +1,7 @@
-"""All nameservers against all brokers: listed or not, older or not, and the fields that differ. Pure."""
+"""The comparison of all nameservers with all brokers: missing, older and different broker entries.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,11 @@ from .bodies import (
 from .own import BROKERS_MAX
 
 LATE_SHARE: Final = 0.5
-"""Part of its lease after which a silent broker is shown as late: 60 s of 120 s, two heartbeats."""
-#: Fields of a broker that are compared, and their names on the page.
+"""Fraction of a broker's lease after which the console shows a silent broker as late.
+
+A broker with a lease of 120 s is late after 60 s, the time of two heartbeats.
+"""
+#: Broker fields that the console compares, with their names on the page.
 _FIELDS: Final[Mapping[str, str]] = {
     "data_version": "data version",
     "broker_name": "broker name",
@@ -40,7 +46,7 @@ _FIELDS: Final[Mapping[str, str]] = {
     "ha_server_addr": "HA address",
     "lease_ms": "lease",
 }
-#: The compared fields that the answer to request 106 contains as well.
+#: Compared fields that the answer to request 106 contains too.
 _LISTED_FIELDS: Final = ("broker_name", "broker_id")
 _STEP: Final = 100
 
@@ -50,11 +56,11 @@ class Told:
     """One nameserver and its newest answer.
 
     Attributes:
-        own: The part of the picture that it knows itself; None if it was asked over RocketMQ's protocol,
-            which gives only :attr:`listing`.
-        listing: Brokers that it lists, with name and id.
-        raft: Its raft address, empty if it has none.
-        at: Loop time of its answer in s; None if there was none.
+        own: The nameserver's own data; None if the console asked over RocketMQ's protocol. That protocol
+            gives only :attr:`listing`.
+        listing: Brokers that the nameserver lists, with broker name and id.
+        raft: The nameserver's raft address, or "" if it has none.
+        at: Time of the answer on the loop's clock, in seconds; None if there was no answer.
     """
 
     name: str
@@ -70,7 +76,7 @@ class Told:
 
 
 def listing_of(info: ClusterInfo) -> dict[BrokerKey, tuple[str, int]]:
-    """Return the brokers in an answer to request 106 with name and id, at most :data:`BROKERS_MAX`."""
+    """Return the brokers in an answer to request 106, with name and id; at most :data:`BROKERS_MAX`."""
     found: dict[BrokerKey, tuple[str, int]] = {}
     for name, data in info.broker_addr_table.items():
         for broker_id, addr in data.broker_addrs.items():
@@ -80,7 +86,7 @@ def listing_of(info: ClusterInfo) -> dict[BrokerKey, tuple[str, int]]:
 
 
 def making_picture(told: Sequence[Told], *, asked: str, note: str, happened: int) -> Steps[Picture]:
-    """Compare the answers of nameservers in steps; the first answer is this nameserver's own."""
+    """Compare the answers of nameservers, in steps. The first answer must be this nameserver's own."""
     here = told[0].own
     assert here is not None, "this nameserver knows itself"
     keys: dict[BrokerKey, None] = {}
@@ -117,9 +123,9 @@ def _key(broker: OwnBroker) -> BrokerKey:
 
 
 def _age(version: Version) -> tuple[int, int, int]:
-    """Return a key by which versions of one broker's topics are ordered, the newest last.
+    """Return a sort key for versions of one broker's topics; the newest version sorts last.
 
-    Source: DataVersion.compare, RocketMQ 5.3; nameservers themselves compare by equality.
+    Source: DataVersion.compare, RocketMQ 5.3. Nameservers themselves only compare versions for equality.
     """
     return version.state_version, version.counter, version.timestamp
 
@@ -180,7 +186,8 @@ def _cell(
 def _columns(told: Sequence[Told]) -> Iterable[SeenNameserver]:
     here = told[0].own
     assert here is not None
-    # The leader knows best which members live; another member knows its own links.
+    # Prefer the links of the leader, because the leader has links to all live members. If the leader has not
+    # answered, use this member's links.
     leading = next((each.own for each in told if each.own is not None and each.own.role == "leader"), here)
     up = {leading.me, *leading.linked} & set(leading.voters)
     critical = members_to_keep(leading.voters, up) if here.mode == "raft" else frozenset()
@@ -221,13 +228,16 @@ def _columns(told: Sequence[Told]) -> Iterable[SeenNameserver]:
 
 
 def members_to_keep(voters: Collection[str], up: Collection[str]) -> frozenset[str]:
-    """Return the members whose loss stops the group: all living members if only a bare majority lives."""
+    """Return the live members that the group cannot lose: if one of them fails, the group stops.
+
+    If the live voters are exactly a majority, the result is all live voters. Otherwise it is empty.
+    """
     majority = len(voters) // 2 + 1
     return frozenset(up) if len(up) == majority else frozenset()
 
 
 def pulse_of(told: Sequence[Told], picture: Picture, *, now: float) -> Pulse:
-    """Return the figures that change all the time, in the order of a picture's rows."""
+    """Return the figures that change all the time, in the order of the picture's rows."""
     committed = max((each.own.commit_index for each in told if each.own is not None), default=0)
     found = []
     for each in told:
@@ -252,7 +262,7 @@ def pulse_of(told: Sequence[Told], picture: Picture, *, now: float) -> Pulse:
 
 
 def topic_everywhere(topic: str, found: Sequence[tuple[Told, OwnTopic | None]]) -> TopicEverywhere:
-    """Put a topic's routes side by side; the first route is this nameserver's own."""
+    """Compare a topic's routes at all nameservers. The first route must be this nameserver's own."""
     here = _route(found[0][1])
     at = tuple(
         TopicAt(
@@ -268,7 +278,7 @@ def topic_everywhere(topic: str, found: Sequence[tuple[Told, OwnTopic | None]]) 
 
 
 def _route(own: OwnTopic | None) -> tuple[object, ...]:
-    """Return the compared parts of a route: queues and addresses by broker name."""
+    """Return the compared parts of a route: queues and addresses of each broker name."""
     if own is None or own.route is None:
         return ()
     queues: list[QueueData] = sorted(own.route.queue_datas, key=lambda data: data.broker_name)

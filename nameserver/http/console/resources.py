@@ -1,4 +1,4 @@
-"""The resources below ``/v1/console``: read only, for the page at ``/`` and for peers that show one."""
+"""Handlers of the resources below ``/v1/console``. All are reads, for the page at ``/`` and for peers."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ from .own import own_part, own_topic
 from .picture import Told, making_picture, pulse_of, topic_everywhere
 
 HISTORY_MAX: Final = 300
-"""Bound of the events of a history; the newest are shown."""
+"""Largest number of events in a history; the newest events are shown."""
 _PROBLEMS: Final = {
     400: "A parameter is unknown or wrong.",
-    503: "Too much is asked for now; see Retry-After.",
+    503: "This nameserver has too many requests at present; see Retry-After.",
 }
 
 
 class Console:
-    """The picture of all nameservers, and its sources.
+    """The comparison of all nameservers (the picture), and its sources.
 
     Attributes:
-        tag: Tag of the newest picture that was made after a round; empty before the first.
+        tag: Tag of the newest picture made after a round of requests to peers; empty before the first
+            picture.
     """
 
     def __init__(
@@ -61,36 +62,43 @@ class Console:
 
     @property
     def happened(self) -> int:
-        """A number that grows with every event of which this nameserver knows."""
+        """A number that grows with every event that this nameserver knows."""
         return self._consistency.timeline.number + self.peers.happened
 
     def watched(self) -> AbstractContextManager[None]:
-        """Have peers asked while this context is entered."""
+        """Keep asking peers while the returned context is active."""
         return self.peers.watched()
 
     async def close(self) -> None:
         await self.peers.close()
 
-    # -- one nameserver ----------------------------------------------------------------------------------
+    # -- data of a single nameserver ---------------------------------------------------------------------
 
-    @Serves("GET", "/v1/console/own", "This nameserver's part.", _PROBLEMS, query="after")
+    @Serves("GET", "/v1/console/own", "The data.", _PROBLEMS, query="after")
     async def get_own_part(self, request: web.Request) -> Own:
-        """Return all that the console shows of this nameserver; peers ask each other for it."""
+        """Return the console's data about this nameserver. Nameservers ask each other for this data."""
         check_query(request, {"after"})
         after = whole_number(request, "after") or 0
         return await self._lane.run(self._own_part(after), is_wanted=lambda: request.transport is not None)
 
-    @Serves("GET", "/v1/console/own/topics/{topic}", "This nameserver's part.")
+    @Serves("GET", "/v1/console/own/topics/{topic}", "The data.")
     async def get_own_topic(self, request: web.Request) -> OwnTopic:
-        """Return what this nameserver knows of a topic: route, order, explanation, changes."""
+        """Return this nameserver's data about a topic: route, order configuration, explanation, changes."""
         check_query(request, set())
         return own_topic(self._consistency, self._settings.current, request.match_info["topic"])
 
-    # -- all nameservers ---------------------------------------------------------------------------------
+    # -- comparison of all nameservers -------------------------------------------------------------------
 
-    @Serves("GET", "/v1/console/cluster", "The picture.", _PROBLEMS, answer=Picture, tagged=True)
+    @Serves(
+        "GET",
+        "/v1/console/cluster",
+        "The picture. The request also makes this nameserver ask the other nameservers for newer data.",
+        _PROBLEMS,
+        answer=Picture,
+        tagged=True,
+    )
     async def get_cluster_picture(self, request: web.Request) -> Answer:
-        """All nameservers against all brokers, as known now; peers are then asked for the next picture."""
+        """Return the picture: a comparison of all brokers at all nameservers, as known now."""
         check_query(request, set())
         self.peers.ask()
         picture, _ = await self._picture(request)
@@ -100,17 +108,17 @@ class Console:
         body = msgspec.json.encode(picture)
         return web.Response(body=body, content_type=JSON, headers={**HEADERS, "ETag": tag})
 
-    @Serves("GET", "/v1/console/pulse", "The ages.", _PROBLEMS)
+    @Serves("GET", "/v1/console/pulse", "The ages and lags.", _PROBLEMS)
     async def get_pulse(self, request: web.Request) -> Pulse:
-        """Ages of heartbeats and answers, and lags, for each row of the picture that tag names."""
+        """Return ages of messages and answers, and lags, for the picture that the answer's tag names."""
         check_query(request, set())
         self.peers.ask()
         picture, told = await self._picture(request)
         return pulse_of(told, picture, now=self._loop.time())
 
-    @Serves("GET", "/v1/console/topics/{topic}", "The topic.", _PROBLEMS)
+    @Serves("GET", "/v1/console/topics/{topic}", "The comparison.", _PROBLEMS)
     async def get_topic_everywhere(self, request: web.Request) -> TopicEverywhere:
-        """A topic at all nameservers, side by side; waits for peers for a second at most."""
+        """Compare a topic at all nameservers. Waits about 3 s at most for the other nameservers."""
         check_query(request, set())
         topic = request.match_info["topic"]
         here = Told(name=self._name, source="this", state="this")
@@ -119,7 +127,7 @@ class Console:
 
     @Serves("GET", "/v1/console/history", "The events.", _PROBLEMS)
     async def get_history(self, request: web.Request) -> History:
-        """The last leader changes, evictions, refusals and changes by people, at all nameservers."""
+        """List the last leader changes, evictions, refusals and changes by people, at all nameservers."""
         check_query(request, set())
         self.peers.ask()
         found = [(self._name, event) for event in self._consistency.timeline.after(0)]
@@ -130,11 +138,11 @@ class Console:
             events=tuple(HistoryEvent(nameserver=name, event=event) for name, event in found[:HISTORY_MAX]),
         )
 
-    # -- inside ------------------------------------------------------------------------------------------
+    # -- helper methods ----------------------------------------------------------------------------------
 
     @property
     def _name(self) -> str:
-        """Name of this nameserver: its raft address, else the address of its RocketMQ port."""
+        """Name of this nameserver: its raft address, or else the address of its RocketMQ port."""
         operations = self._consistency.operations
         if operations is not None:
             return operations.raft_status().me
@@ -157,15 +165,15 @@ class Console:
         return picture, told
 
     def _others(self, own: Own) -> Iterator[Told]:
-        """Yield the other nameservers: of a group all members, whether they can be asked or not."""
+        """Yield all other nameservers. In a group, they include the members that cannot be asked."""
         told = self.peers.told
         by_raft = {each.raft: each for each in told if each.raft}
         operations = self._consistency.operations
         members = () if operations is None else operations.raft_status().members or ()
         nameless = [each for each in told if not each.raft]
         unseen = [member for member in members if member != own.me and member not in by_raft]
-        # All other members' addresses are known, so the one address that never answered is the remaining
-        # member's.
+        # If the address of only one member is unknown, and only one address has never answered, then this
+        # address belongs to this member.
         if len(nameless) == len(unseen) == 1:
             (silent,) = nameless
             by_raft[unseen[0]] = replace(silent, name=unseen[0], raft=unseen[0])
@@ -181,9 +189,9 @@ class Console:
         yield from (each for each in told if not each.raft or each.raft not in members)
 
     async def _look(self) -> None:
-        """Make the picture after a round: its tag says whether anything that is shown has changed."""
+        """Compare all nameservers after a round. The new comparison gets another tag if it differs."""
         try:
             picture, _ = await self._lane.run(self._making(), is_wanted=lambda: True)
         except Problem:
-            return  # There is too much work just now; the next round tries again.
+            return  # The lane has too much work now; the next round makes the picture.
         self.tag = picture.tag

@@ -1,17 +1,18 @@
-"""Consensus without IO: elections, replication, membership, snapshots, contact, as state machines on values.
+"""Consensus without I/O: elections, replication, membership, snapshots and contact, as pure state machines.
 
-Here belongs code that decides. Clock and randomness are passed in; messages and writes come out as effects.
-Files, threads and sockets stay out.
+Code that makes Raft's decisions belongs here. The caller passes in the clock and the random source. The
+engine returns messages and disk writes as values (effects), and the caller performs them. Files, threads and
+sockets stay outside.
 
-    engine.py          the order of events: the effects of a message, an append, the journal or the clock
-    effects.py         work for the caller of the engine, as values in order
-    elections.py, following.py, leading.py   the parts that close the library's defects
-    replication.py, watch.py   messages under way to a follower; pauses of this member itself
-    greetings.py       the members that this one has met, and its own member state
-    membership.py      who takes part and who leads
+    engine.py          the order of the work that a message, an append, a journal write or a timer triggers
+    effects.py         effects: actions that the caller must perform, as values in order
+    elections.py, following.py, leading.py   the parts that repair the defects of the library (PySyncObj)
+    replication.py, watch.py   messages under way to a follower; detection of this member's own pauses
+    greetings.py       greetings received from other members, and this member's own greeting
+    membership.py      changes of the members, and of the leader
     members.py         configurations and member states as values
     images.py          snapshots: making, receiving and restoring them
-    contact.py         the age of the leader's last statement
+    contact.py         the newest time at which this member certainly belonged to the cluster
     log.py             entries in memory, and operations for the journal
     messages.py        messages between members, and their bytes
     part.py            state that the parts share: voters, silent members; it imports none of the parts

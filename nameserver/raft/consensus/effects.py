@@ -1,7 +1,7 @@
-"""Effects of a step: values, in the order in which they must be performed.
+"""Effects: actions that the engine asks its caller to perform, in the given order.
 
-As in other protocols without IO, the caller takes the effects after each call of the engine and performs them
-before the next call: :meth:`EffectQueue.take` of :attr:`.engine.Engine.effects`.
+After each call of the engine, the caller takes the effects with :meth:`EffectQueue.take` of
+:attr:`.engine.Engine.effects`. The caller performs all of them before it calls the engine again.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from .messages import Greeting, Message
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """One action that a step asks for."""
+    """One action that the caller of the engine must perform."""
 
 
 class Send(Effect, frozen=True):
-    """Send a message over the link, in order."""
+    """Send a message to ``peer`` over its link, in the order of the effects."""
 
     peer: str
     message: Message
 
 
 class WriteJournal(Effect, frozen=True):
-    """Write to the journal; :meth:`.engine.Engine.durable` follows, in order of position.
+    """Write to the journal; call :meth:`.engine.Engine.durable` after the write, in order of ``position``.
 
-    ``silent``: no wake-up is needed when the write ends. A leader of several voters looks for the end with
-    their next answer, and cannot commit before that anyway.
+    Attributes:
+        silent: True if the writer need not wake the event loop when the write ends. A leader of several
+            voters sets this flag: the leader cannot commit before a follower's next answer arrives, and it
+            looks for finished writes when that answer arrives.
     """
 
     position: int
@@ -37,8 +39,10 @@ class WriteJournal(Effect, frozen=True):
 
 
 class StoreVote(Effect, frozen=True):
-    """Make term and vote durable before any later message leaves, and before :meth:`.engine.Engine.durable`
-    is called again. Nothing else waits for the disk.
+    """Make term and vote durable before any later message leaves this member.
+
+    Until term and vote are durable, the caller does not call :meth:`.engine.Engine.durable` either. All other
+    work continues.
     """
 
     term: int
@@ -46,7 +50,10 @@ class StoreVote(Effect, frozen=True):
 
 
 class StoreStanding(Effect, frozen=True):
-    """Make the member state durable, under the rules of :class:`StoreVote` and after it."""
+    """Make the member state durable before any later message leaves this member.
+
+    An earlier :class:`StoreVote` must be durable first.
+    """
 
     standing: MemberState
 
@@ -55,8 +62,8 @@ class Committed(msgspec.Struct, frozen=True):
     """One committed entry.
 
     Attributes:
-        payload: None for an entry that the state machine does not see.
-        live: False for entries that this member already had in its log when it started.
+        payload: None for an entry that the state machine does not receive.
+        live: False for an entry that this member already had in its log when it started.
     """
 
     index: int
@@ -66,16 +73,17 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Apply(Effect, frozen=True):
-    """Apply these entries to the state machine, in order, for as long as the loop can wait.
+    """Apply these entries to the state machine, in order; stop early if other work of the loop must run.
 
-    :meth:`.engine.Engine.applied` or ``apply_failed`` follows at once. Always the last effect.
+    The caller then calls :meth:`.engine.Engine.applied` or ``apply_failed`` at once. This effect is always
+    the last one.
     """
 
     entries: list[Committed]
 
 
 class _ImageEffect(Effect, frozen=True):
-    """Store a snapshot of the state at ``index``, where ``configuration`` is in force."""
+    """Store a snapshot of the state at ``index``; ``configuration`` is in force at this index."""
 
     index: int
     term: int
@@ -83,37 +91,38 @@ class _ImageEffect(Effect, frozen=True):
 
 
 class MakeImage(_ImageEffect, frozen=True):
-    """Encode the state as it is now; store it in the background; ``Images.made`` or ``failed`` follows."""
+    """Encode the present state, and store it in the background; then call ``Images.made`` or ``failed``."""
 
 
 class InstallImage(_ImageEffect, frozen=True):
-    """Prepare and store a snapshot from a leader in the background; ``Images.installed`` or
-    ``install_failed`` follows.
+    """Prepare and store a snapshot from a leader in the background.
+
+    The caller then calls ``Images.installed`` or ``install_failed``.
     """
 
     image: bytearray
 
 
 class Trim(Effect, frozen=True):
-    """Delete the journal up to ``index``, which nothing needs any more."""
+    """Delete the journal up to ``index``, because a snapshot covers these entries."""
 
     index: int
 
 
 class KeepLinks(Effect, frozen=True):
-    """Keep links to these members from now on; a link to any other peer is not dialled again."""
+    """Keep links to these members from now on; do not dial any other peer again."""
 
     members: tuple[str, ...]
 
 
 class Leave(Effect, frozen=True):
-    """Stop for good: the cluster has removed this member."""
+    """Stop for ever, because the cluster has removed this member."""
 
     reason: str
 
 
 class Fail(Effect, frozen=True):
-    """Stop this member."""
+    """Stop this member because of an error."""
 
     reason: str
 
@@ -123,20 +132,20 @@ class Wake(Effect, frozen=True):
 
 
 class Changed(Effect, frozen=True):
-    """Something in the public state may have changed."""
+    """Tell the layer above that the public state may have changed."""
 
 
 _WAKE, _CHANGED = Wake(), Changed()
 
 
 class EffectQueue:
-    """Collects the effects that the parts of one member ask for.
+    """Collects the effects that the parts of one member request.
 
     Attributes:
         wanted: The effects since the last :meth:`take`, in order.
         links: Peers to which a link is up.
-        greeted: The newest greeting of each linked peer that has sent one.
-        stopped: This member takes no part any more.
+        greeted: The newest greeting of each linked peer that has sent a greeting.
+        stopped: True after this member has stopped taking part in the cluster.
     """
 
     def __init__(self, log: RaftLog) -> None:
@@ -147,7 +156,7 @@ class EffectQueue:
         self.stopped = False
 
     def take(self) -> list[Effect]:
-        """Return the effects since the last call, in order, to be performed now."""
+        """Return the effects since the last call, in order; the caller must perform them now."""
         wanted, self.wanted = self.wanted, []
         return wanted
 
@@ -157,12 +166,12 @@ class EffectQueue:
     def send(self, peer: str, message: Message) -> None:
         """Send a message to a peer that has sent its greeting. Any other linked peer gets only greetings."""
         if peer in self.greeted or (isinstance(message, Greeting) and peer in self.links):
-            if self._log.vote_dirty:  # nearly never
+            if self._log.vote_dirty:  # rarely true; checked here: calling store_vote() each time costs more
                 self.store_vote()
             self.wanted.append(Send(peer, message))
 
     def store_vote(self) -> None:
-        """Store term and vote before any message leaves that depends on them."""
+        """Store a changed term or vote before any message that depends on it leaves."""
         log = self._log
         if log.vote_dirty:
             log.vote_dirty = False
@@ -175,6 +184,6 @@ class EffectQueue:
         self.wanted.append(_CHANGED)
 
     def fail(self, reason: str) -> None:
-        """Stop this member for ``reason``: if it went on, it would break a promise."""
+        """Stop this member for ``reason``, for example because it cannot read or apply an entry."""
         self.stopped = True
         self.wanted.append(Fail(reason))

@@ -1,4 +1,7 @@
-"""D4, D5, D6: elections that depose no working leader: pre-votes first, and each vote counted once."""
+"""Elections that never replace a working leader (they repair the library's defects D4, D5 and D6).
+
+A member asks for pre-votes before each election, and counts each voter once.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,20 @@ from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
-#: Time for reading waiting messages before a silent leader is replaced: a fraction of the heartbeat period.
+#: Heartbeat periods between the election deadline and the pre-votes. In this time the member reads messages
+#: that wait in its sockets, because they may show that the leader works.
 LAST_LOOK: Final = 0.2
-#: Shortest interval between log lines of a member whose pre-votes fail.
+#: Shortest time in seconds between two log lines of a member whose pre-votes fail.
 ASKING_SAID_EVERY_S: Final = 5.0
 
 
 class Elections(EnginePart):
-    """Asks for pre-votes before it stands, gives votes, and passes received votes on to the library.
+    """Asks for pre-votes before an election, gives votes, and passes received votes to the library.
 
     Attributes:
-        elected_if_standing: A majority would vote for this member, so it stands in the next tick.
-        count: Elections that this member began.
+        elected_if_standing: True if a majority promised its votes; this member then stands for election in
+            the next tick.
+        count: Number of elections that this member began.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -37,25 +42,27 @@ class Elections(EnginePart):
         self.count = 0
 
     def ask_before_standing(self, now: float) -> None:
-        """D4: begin a real election, which raises the term, only after a majority promised to vote for us.
+        """Ask for pre-votes, and allow an election only if a majority promises its votes (D4).
 
-        So a member that was cut off or paused cannot depose a working leader: members that hear the leader
-        refuse. Event loops may run due timers before they read sockets, so the sockets are read once more
-        after the deadline.
+        Members that receive the leader's messages refuse a pre-vote. So a member that was cut off or paused
+        cannot replace a working leader, and does not raise the term.
+
+        After a pause, an event loop may run a due timer before it reads messages that wait in the sockets. So
+        this member reads the sockets once more after the election deadline, before it asks for pre-votes.
         """
         library, shared = self._library, self.shared
         deadline = library.election_deadline
         if deadline >= now or self.elected_if_standing or library.transfer_in_progress:
             return
         if not shared.other_voters and shared.may_stand:
-            return  # nobody to ask
+            return  # no other voter exists: this member stands for election without pre-votes
         if math.isfinite(deadline) and deadline != shared.last_look_at:
             shared.last_look_at = library.election_deadline = now + LAST_LOOK * shared.period
             return
         if shared.may_stand and (library.leader is not None or now - self._asking_said > ASKING_SAID_EVERY_S):
             self._asking_said = now
             logger.info("asking for votes me=%s term=%d %s", self._me, library.term + 1, self._heard(now))
-        library.forget_leader()  # after an election timeout of silence the leader is unknown
+        library.forget_leader()  # the leader was silent for a whole election timeout
         shared.ask_again_soon(now)
         if not shared.may_stand:
             return
@@ -65,7 +72,7 @@ class Elections(EnginePart):
             self._effects.send(name, PreVote(self._pre_term, self._log.last_index, self._log.last_term))
 
     def _heard(self, now: float) -> str:
-        """Describe this member's knowledge of its leader, for the log."""
+        """Return text for the log: the leader, the state of its link, and the age of its last message."""
         leader = self._library.leader
         linked = "none" if leader is None else "up" if leader in self._effects.greeted else "down"
         return f"leader={leader} link={linked} {self.shared.silence(now)}"
@@ -79,7 +86,8 @@ class Elections(EnginePart):
         if has_all and self.shared.may_vote and not self.shared.hears_leader(self._clock()):
             both_ask = m.term == self._pre_term and library.state != LEADER
             if both_ask and peer > self._me and not self.elected_if_standing:
-                # Both ask at once, as after a leader's death. If both stood, the vote could be split.
+                # Both members ask for pre-votes at the same time, for example after the leader's death. Let
+                # the peer stand for election first: if both members stood, the votes could be split.
                 self._pre_term = 0
                 self.shared.ask_again_soon(self._clock(), syncs=True)
             self._effects.send(peer, PreVoteReply(m.term))
@@ -100,14 +108,14 @@ class Elections(EnginePart):
             self._library.vote_request(now, peer, term=m.term, last_index=m.last_index, last_term=m.last_term)
 
     def on_vote_reply(self, peer: str, m: VoteReply) -> None:
-        """D5: count one vote of each voter."""
+        """Count at most one vote of each voter (D5)."""
         voters = self.shared.configuration.voters
         if m.term == self._library.term and peer not in self._votes and peer in voters:
             self._votes.add(peer)
             self._library.vote(self._clock(), peer, term=m.term)
 
     def on_stale(self, peer: str, m: Stale) -> None:
-        """D6: follow the later term that another member is in."""
+        """Change to the newer term that the message names (D6)."""
         if m.term > self._library.term:
             self._library.become_follower(m.term)
 
@@ -119,7 +127,7 @@ class Elections(EnginePart):
         self._votes.clear()
 
     def say_standing(self) -> None:
-        """Count and log an election, when the library makes this member stand."""
+        """Count and log an election that this member begins."""
         self.count += 1
         reason = "the only member"
         if self.elected_if_standing:

@@ -1,16 +1,18 @@
 """One member as a state machine: events (link, message, append, timer, durable) in, effects out.
 
-The engine opens no file and no socket, and the clock that it reads is passed in. Its effects
-(:mod:`.effects`) are values that the caller takes after each call, so the simulator runs this very code on
-virtual time. Entry points are called on one thread and never from within each other. The engine does not call
-the state machine: committed entries are an effect (:class:`.effects.Apply`). While they are applied,
-:meth:`Engine.append` may be called.
+The engine opens no file and no socket, and the caller passes in its clock. The engine's effects
+(:mod:`.effects`) are values that the caller takes after each call. So the simulator can run this same code on
+virtual time. All entry points are called on one thread, and no entry point calls another entry point.
 
-This file has the order of events: everything that a message, an append, the journal or the clock triggers.
+The engine does not call the state machine: it hands out committed entries as an effect
+(:class:`.effects.Apply`). While these entries are being applied, the caller may call :meth:`Engine.append`.
+
+This file defines the order of the work that a message, an append, the journal or the clock triggers.
 The entry points of :mod:`.greetings`, :mod:`.membership` and :mod:`.images` follow the same rules.
 
-The library elects, votes and advances the commit index (:mod:`routekeeper.nameserver.raft.library`). The
-parts repair its defects: docs/pysyncobj-defects.md lists each (D1 to D38) with its place.
+The library (PySyncObj, :mod:`routekeeper.nameserver.raft.library`) elects, votes and advances the commit
+index. The parts of the engine repair the library's defects: docs/pysyncobj-defects.md lists each defect (D1
+to D38) and the code that repairs it.
 """
 
 from __future__ import annotations
@@ -36,25 +38,25 @@ from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
-#: Interval of two checks: for a commit index to write to the journal, and for stalled writes.
+#: Seconds between two checks for stalled writes, and between two writes that hold only the commit index.
 HOUSEKEEPING_S: Final = 0.25
-#: A journal write that takes longer makes the leader step down (rule 9).
+#: Seconds after which an unfinished journal write makes the leader step down (rule 9 of docs/raft-rules.md).
 STALL_S: Final = 1.0
-#: The roles of voters, by the library's state.
+#: The role of a voter for each state in the library.
 _ROLES: Final = {FOLLOWER: Role.FOLLOWER, CANDIDATE: Role.CANDIDATE, LEADER: Role.LEADER}
-#: Messages that nearly always make something due at once.
+#: Messages after which the engine nearly always has work to do at once.
 _REPLICATION: Final = Append, AppendReply
-#: Bounds of the entries that go to the state machine at once: their number, and their bytes. A single entry
-#: may have more bytes.
+#: Largest number of entries, and largest number of their bytes, in one :class:`.effects.Apply`. A single
+#: entry may have more bytes.
 APPLY_ENTRIES: Final = 512
 APPLY_BYTES: Final = 1024 * 1024
 
 
 class Engine(EnginePart):
-    """The Raft member without IO: its parts, and the rules that the library asks for.
+    """The Raft member without I/O: its parts, and the decisions that replace the library's own decisions.
 
     Attributes:
-        effects: Holds the effects to perform after each call of another method.
+        effects: The effects that the caller must perform after each call of a method.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -62,12 +64,12 @@ class Engine(EnginePart):
         self.effects: Final = shared.effects
         self._next_housekeeping = -math.inf
         self._in_apply = False
-        self._sent_up_to = 0  # the last index of the log when the last apply began
-        self._given: list[Committed] = []  # entries that were handed out and are not applied yet
-        self._goes_on = False  # more entries are applied in the next turn of the loop
-        self._replay_end: Final = self._log.last_index  # the last entry that was in the log at the start
+        self._sent_up_to = 0  # index of the log's last entry when the last apply began
+        self._given: list[Committed] = []  # entries of the last Apply effect that are not applied yet
+        self._goes_on = False  # True if more entries must be applied in the next step
+        self._replay_end: Final = self._log.last_index  # index of the last entry in the log at the start
         self._stalls = 0  # number of journal writes that took too long
-        self._passed = 0  # number of committed entries that are not for the state machine
+        self._passed = 0  # number of applied entries that the state machine does not receive
         self._seen: tuple[object, ...] = ()
         self.elections = Elections(shared)
         self.following = following = Following(shared)
@@ -86,7 +88,7 @@ class Engine(EnginePart):
 
     @property
     def leader(self) -> str | None:
-        """The leader of the term, None if it is not known."""
+        """The leader of the term, None if no leader is known."""
         return self._library.leader
 
     @property
@@ -101,7 +103,7 @@ class Engine(EnginePart):
 
     @property
     def leads(self) -> bool:
-        """Return whether this member leads, and an entry of its own term is committed."""
+        """True if this member leads and an entry of its own term is committed."""
         return self._library.leads
 
     @property
@@ -119,15 +121,16 @@ class Engine(EnginePart):
         return _ROLES[self._library.state] if self.shared.votes else Role.LEARNER
 
     def contact_age(self) -> float:
-        """Return the seconds since this member certainly belonged to the cluster (rule 8); inf if it never
-        did.
+        """Return the seconds since this member certainly belonged to the cluster (rule 8).
+
+        The result is inf if this member never belonged to the cluster.
         """
         now = self._clock()
         self._date_leader(now)
         return self._contact.age(now)
 
     def in_contact(self) -> bool:
-        """Return ``contact_age() < contact_limit``; cheap, because each batch of reads asks."""
+        """Return ``contact_age() < contact_limit``; this method is fast: each batch of reads calls it."""
         now = self._clock()
         limit = self.greetings.contact_limit
         if self._contact.in_time(now, limit):
@@ -136,7 +139,7 @@ class Engine(EnginePart):
         return self._contact.younger(now, limit)
 
     def in_contact_behind_entry(self) -> bool:
-        """Return whether contact will be young enough as soon as the next entry is applied."""
+        """Return True if the contact is younger than the limit once the next entry has been applied."""
         now = self._clock()
         self._date_leader(now)
         date = self._contact.date_behind(self._library.applied_index + 1)
@@ -144,7 +147,9 @@ class Engine(EnginePart):
 
     def _date_leader(self, now: float) -> None:
         if self._library.leads:
-            # A follower may have applied entries, and answered from them, that this leader has not applied.
+            # Pass the commit index: a follower may have applied entries that this leader has not applied yet,
+            # and may have answered reads with them. So the time that led() computes becomes valid only when
+            # this leader has applied all entries up to the commit index.
             self._contact.led(now, self._library.commit_index, self._library.applied_index)
 
     def member_age(self, member: str) -> float:
@@ -162,7 +167,7 @@ class Engine(EnginePart):
         return min(self._next_housekeeping, library.election_deadline, watched)
 
     def status(self) -> dict[str, object]:
-        """Return figures for people and metrics."""
+        """Return figures for operators and metrics."""
         age = self.contact_age()
         image = self.shared.held_image.image()
         return {
@@ -201,12 +206,16 @@ class Engine(EnginePart):
         """Return committed entries to apply before :meth:`start`; an empty list when all are applied.
 
         Raises:
-            StopMember: An entry cannot be read; nothing has left this member.
+            StopMember: An entry cannot be read. This member has sent nothing yet.
         """
         return self._committed()
 
     def replayed(self, count: int, *, within: bool) -> None:
-        """Record that ``count`` entries of :meth:`replay` are applied."""
+        """Record that ``count`` entries of :meth:`replay` are applied.
+
+        Args:
+            within: True if the next entry is half applied.
+        """
         self._move_applied(count, within=within)
 
     def start(self) -> None:
@@ -216,13 +225,13 @@ class Engine(EnginePart):
         self.greetings.look_for_trust()
         if self.shared.may_stand and not self.shared.other_voters:
             self.shared.stand_now()
-        self.shared.watch.restart(self._clock())  # a long replay is no pause
+        self.shared.watch.restart(self._clock())  # the time of a long replay must not count as a pause
         self.step()
 
     # ---- links and messages
 
     def link_up(self, peer: str) -> None:
-        """Greet ``peer`` over a new authenticated link; the peer's greeting is the first message on it."""
+        """Greet ``peer`` over a new authenticated link; the first message from the peer is its greeting."""
         if peer == self._me or not self._begins():
             return
         if peer in self._effects.links:
@@ -241,10 +250,10 @@ class Engine(EnginePart):
         self._effects.wake()
 
     def receive(self, peer: str, data: bytes | memoryview) -> None:
-        """Take one message.
+        """Handle one received message.
 
         Raises:
-            MessageError: The link must be closed: the peer speaks another format, or is broken.
+            MessageError: The peer is broken, or uses another message format; the caller must close the link.
         """
         if self._effects.stopped or peer not in self._effects.links:
             return
@@ -255,8 +264,8 @@ class Engine(EnginePart):
         elif peer not in self._effects.greeted:
             raise MessageError(f"{type(message).__name__} before a greeting")
         elif message.term - (mine := self._library.term) > TERM_STEP_MAX:
-            # Raise our term by the largest step and close the link. Each new link brings our term closer to
-            # the peer's.
+            # Raise this member's term by the largest allowed step, and close the link. The peer connects
+            # again, and with each new link this member's term comes closer to the peer's term.
             self._library.become_follower(mine + TERM_STEP_MAX)
             self._effects.wake()
             raise MessageError(f"term {message.term} is more than {TERM_STEP_MAX} beyond {mine}")
@@ -273,13 +282,12 @@ class Engine(EnginePart):
         self._effects.wake()
 
     def _go_on(self, *, changed: bool = False) -> None:
-        """Do now everything that a message or the journal made due; waiting for the next turn would cost
-        time.
+        """Do the work that a message or a finished journal write made due, without waiting for a step.
 
-        Journal writes leave first, so that the disk works meanwhile.
+        Journal writes are handed over first, so that the disk works while this member does the other work.
 
         Args:
-            changed: The caller may have changed more of the public state than contact.
+            changed: True if the caller may have changed public state other than contact.
         """
         if self._effects.stopped:
             return
@@ -303,7 +311,7 @@ class Engine(EnginePart):
 
     def _on_message(self, peer: str, message: Message) -> None:
         greetings, shared = self.greetings, self.shared
-        # Look at the log first, which is cheap: only an empty member has an empty log.
+        # Check the log first, because that is cheap: a member with log entries is never an empty member.
         was_empty = self._log.last_index == FIRST_INDEX and shared.empty
         if was_empty and isinstance(message, Append | SnapshotPart):
             for stranger in greetings.join(peer):
@@ -322,10 +330,12 @@ class Engine(EnginePart):
     def take(self, peer: str, message: Message) -> None:
         """Handle one message from an authenticated peer.
 
-        D10: only peers that have sent their greeting take part. They may be more than the members known here:
-        the leader can be a member that was added while this one was away. The configuration decides who
-        counts in a majority. D6: a sender that leads or stands in an older term gets :class:`Stale`, and
-        nothing else happens.
+        Only peers that have sent their greeting take part (D10). It is possible that this member's
+        configuration does not name such a peer: the leader can be a member that was added while this member
+        was away. The configuration decides which members count in a majority.
+
+        If the sender leads or stands for election in an older term, this member only answers with
+        :class:`Stale` (D6).
         """
         if peer not in self._effects.greeted:
             return
@@ -366,10 +376,10 @@ class Engine(EnginePart):
     # ---- entries
 
     def append(self, payload: bytes, *, term: int) -> int | None:
-        """Append one entry if this member leads in ``term``.
+        """Append one entry if this member leads in ``term``; return its index, else None.
 
         Raises:
-            ValueError: The payload is above ``entry_size_max``.
+            ValueError: The payload has more than ``entry_size_max`` bytes.
         """
         size_max = self.shared.config.entry_size_max
         if len(payload) > size_max:
@@ -377,12 +387,13 @@ class Engine(EnginePart):
         if self._effects.stopped or self.images.restoring or self._clock() < self.leading.handing_over_until:
             return None
         self.shared.look()
-        if self._library.state != LEADER or self._library.term != term:  # D27
+        # never forward an entry to another member (D27)
+        if self._library.state != LEADER or self._library.term != term:
             return None
         index = self.leading.add(REGULAR + payload)
         if self._in_apply:
             self._effects.wake()
-        else:  # send at once; answers and the commit come later
+        else:  # send the entry at once; the engine handles the answers and the commit in later calls
             self.leading.replicate()
             self._flush()
         return index
@@ -390,8 +401,8 @@ class Engine(EnginePart):
     # ---- the journal
 
     def _flush(self, *, commit_too: bool = False) -> None:
-        """Hand changes to the journal; without a journal they are durable at once."""
-        if self._log.vote_dirty:  # nearly never
+        """Hand changes of the log to the journal; without a journal they count as durable at once."""
+        if self._log.vote_dirty:  # rarely true; checked here: calling store_vote() each time costs more
             self._effects.store_vote()
         if not (self._log.ops or commit_too):
             return
@@ -403,13 +414,13 @@ class Engine(EnginePart):
             self._log.durable(position)
             self.following.on_durable()
             if not self.shared.other_voters:
-                self._effects.wake()  # the entry is committed now
+                self._effects.wake()  # this member is the only voter, so the entry is committed now
         else:
             silent = self._library.leads and bool(self.shared.other_voters)
             self._effects.add(WriteJournal(position, ops, silent))
 
     def durable(self, position: int) -> None:
-        """Count everything written up to ``position`` as durable."""
+        """Record that all writes up to ``position`` are durable."""
         if not self._begins():
             return
         self._log.durable(position)
@@ -420,7 +431,7 @@ class Engine(EnginePart):
         self._go_on()
 
     def _look_for_stalls(self, now: float) -> None:
-        """Rule 9: step down if the journal cannot write."""
+        """Step down if a journal write takes longer than :data:`STALL_S` (Rule 9 of docs/raft-rules.md)."""
         took = self._write_takes(now)
         if took > STALL_S and not self.shared.stalled:
             self.shared.stalled = True
@@ -430,7 +441,7 @@ class Engine(EnginePart):
             self.leading.step_down("journal stalls")
 
     def _write_takes(self, now: float) -> float:
-        """Return the age in seconds of the oldest unfinished write, without the pauses of this member."""
+        """Return the age in seconds of the oldest unfinished write, not counting pauses of this member."""
         return now - self.shared.watch.lost - self._log.written_since
 
     # ---- the step
@@ -448,7 +459,7 @@ class Engine(EnginePart):
             self._end_step()
 
     def _tick(self) -> None:
-        """Do everything that time or a message made due: stand, commit, replicate."""
+        """Do the work that time or a message made due: stand for election, commit, replicate."""
         now, library = self.shared.now, self._library
         led, limit = library.state == LEADER, None
         if led:
@@ -466,7 +477,7 @@ class Engine(EnginePart):
             self.elections.elected_if_standing = False
 
     def _begin_apply(self) -> None:
-        """Ask for entries to be applied after the messages of the step; :meth:`applied` ends the step."""
+        """Hand out committed entries as the last effect of the step; :meth:`applied` ends the step."""
         try:
             entries = self._committed()
         except StopMember as error:
@@ -480,7 +491,7 @@ class Engine(EnginePart):
         """Return the next committed entries that are not applied, at most :data:`APPLY_ENTRIES`.
 
         Raises:
-            StopMember: The first of these entries is of an unknown kind (D31).
+            StopMember: The first of these entries is of a kind that this program does not know (D31).
         """
         first, commit = self._library.applied_index + 1, self._library.commit_index
         found: list[Committed] = []
@@ -496,7 +507,7 @@ class Engine(EnginePart):
             kind = command[:1]
             if kind == REGULAR:
                 found.append(Committed(index, term, command[1:], index > self._replay_end))
-            elif kind in (NO_OP, CONFIGURATION):  # a configuration is in force since it was appended
+            elif kind in (NO_OP, CONFIGURATION):  # nothing to apply: a configuration counts from its append
                 found.append(Committed(index, term, None, index > self._replay_end))
             elif found:
                 break
@@ -508,7 +519,7 @@ class Engine(EnginePart):
         return found
 
     def _move_applied(self, count: int, *, within: bool) -> None:
-        """Record that ``count`` entries are applied; ``within``: the next one is half applied."""
+        """Record that ``count`` entries are applied; if ``within``, the next entry is half applied."""
         done, self._given = self._given[:count], self._given[count:]
         for entry in done:
             if entry.payload is None:
@@ -517,15 +528,17 @@ class Engine(EnginePart):
         self.shared.within_entry = within
 
     def applied(self, count: int, *, within: bool, took: float) -> None:
-        """Record that ``count`` entries of :class:`.effects.Apply` are applied (D7); the rest follows soon.
+        """Record that ``count`` entries of :class:`.effects.Apply` are applied (D7).
 
-        By now the leader has sent the commit index to its followers, whose clients wait for it. So a slow
-        entry is slow on all members at the same time, shortly after each has received a message from the
-        leader.
+        A later step hands out those entries again that are not applied yet.
+
+        The leader sends the commit index to its followers before it applies the entries itself, because
+        clients of the followers wait until their entries are applied. So all members apply a slow entry at
+        about the same time, and send no messages meanwhile. This silence must not count as a failure.
 
         Args:
-            within: The next entry is half applied.
-            took: Time in seconds that applying them took.
+            within: True if the next entry is half applied.
+            took: Seconds that applying the entries took.
         """
         self._in_apply = False
         if self._effects.stopped:
@@ -534,12 +547,12 @@ class Engine(EnginePart):
         if took > self.shared.period:
             self.shared.expect_silence(took)
         if self._library.state == LEADER and self._log.last_index > self._sent_up_to:
-            self.leading.replicate()  # send entries that an applied entry appended
-        self._goes_on = False  # more entries are applied in the next turn of the loop
+            self.leading.replicate()  # send entries that were appended while entries were being applied
+        self._goes_on = False  # _end_step sets it again if more committed entries must be applied
         self._end_step()
 
     def apply_failed(self, count: int, reason: str) -> None:
-        """Stop: the entry behind the first ``count`` of :class:`.effects.Apply` cannot be applied (D11)."""
+        """Record ``count`` applied entries; stop this member, because the next entry fails to apply (D11)."""
         self._in_apply = False
         if not self._effects.stopped:
             self._move_applied(count, within=False)
@@ -565,8 +578,8 @@ class Engine(EnginePart):
         self._tell_changes()
 
     def _tell_changes(self) -> None:
-        # Compare only indexes of entries that the state machine does not see; its apply wakes requests
-        # itself.
+        # Compare the applied index only for entries that the state machine does not receive. For all other
+        # entries, the state machine's ``apply`` itself wakes the requests that wait.
         library, log = self._library, self._log
         seen: tuple[object, ...] = (
             self.in_contact(),
@@ -584,16 +597,16 @@ class Engine(EnginePart):
             self._effects.changed()
 
     def stop(self) -> None:
-        """Stop taking part, at once."""
+        """Stop taking part in the cluster."""
         self._effects.stopped = True
 
     def close(self) -> None:
-        """Stop taking part; write everything known to the journal, so that the next start replays it."""
+        """Stop taking part in the cluster, and write all changes to the journal for the next start."""
         if self._begins():
             self._flush(commit_too=True)
             self._effects.stopped = True
 
-    # ---- rules that the library calls
+    # ---- methods that the library calls (see library.Rules)
 
     def replicate(self) -> None:
         self.leading.replicate()
@@ -608,8 +621,9 @@ class Engine(EnginePart):
         self._effects.send(peer, messages.VoteReply(term))
 
     def term_begins(self, term: int) -> None:
-        """D3, D5: forget the messages of the former term; a leader of it leads no more."""
-        if self._library.state == LEADER:  # the library would step down a moment later
+        """Forget the messages of the former term; if this member led that term, stop leading (D3, D5)."""
+        # stop leading now; the library would stop only after the term changed
+        if self._library.state == LEADER:
             self.leading.doing += f", of term {term}"
             self._library.stop_leading()
         self.elections.term_begins()

@@ -1,4 +1,4 @@
-"""D1, D2, D7: the rules by which a follower takes entries, commits them and acknowledges them."""
+"""The rules by which a follower accepts, commits and acknowledges entries (repair of D1, D2 and D7)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ logger = logging.getLogger(__name__)
 
 
 class Following(EnginePart):
-    """Keeps its log equal to the leader's, and acknowledges entries once they are durable.
+    """Keeps the follower's log equal to the leader's, and acknowledges entries once they are durable.
 
     Attributes:
-        leader_changes: Number of times that another leader was accepted.
-        acknowledged: The last index that was acknowledged to the leader of this term.
-        refused_truncations: Appends that would have dropped committed entries.
+        leader_changes: Number of times that this member accepted another leader than before.
+        acknowledged: The last index that this member acknowledged to the leader of this term.
+        refused_truncations: Number of append messages that would have dropped committed entries.
     """
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
-        self._matched = 0  # our log equals the current leader's up to this index
+        self._matched = 0  # this log equals the current leader's log up to this index
         self._reply_seq = 0
         self.acknowledged = 0
         self.leader_changes = 0
@@ -36,10 +36,10 @@ class Following(EnginePart):
         self._matched = self.acknowledged = 0
 
     def accept_leader(self, leader: str, term: int, commit: int = 0, entries: Sequence[Entry] = ()) -> None:
-        """Accept ``leader`` as leader of ``term``, and replace the end of our log by ``entries``.
+        """Accept ``leader`` as leader of ``term``, and replace the end of this log by ``entries``.
 
-        D2: ``commit`` is an index up to which our log was compared with the leader's. A piece of a snapshot
-        says nothing about the log, so it brings 0.
+        ``commit`` is an index up to which this log was compared with the leader's log (D2). A piece of a
+        snapshot says nothing about this log, so after such a piece the caller passes 0.
         """
         library, shared, now = self._library, self.shared, self._clock()
         if library.leader != leader:
@@ -50,30 +50,34 @@ class Following(EnginePart):
         library.append_entries(now, leader, term=term, commit=commit, entries=entries)
 
     def on_append(self, peer: str, m: Append) -> None:
-        """D1: keep entries that match; drop them only from the first that differs, and never a committed
-        one.
+        """Keep entries that equal the leader's entries; drop entries only from the first different entry on.
+
+        A committed entry is never dropped (D1).
         """
         library, log = self._library, self._log
         prev, prev_term, entries = m.prev_index, m.prev_term, m.entries
-        if prev < log.base_index:  # our snapshot covers it, so it is committed and the same
+        # Entries that the snapshot covers are committed, so they equal the leader's entries.
+        if prev < log.base_index:
             entries = entries[log.base_index - prev :]
             prev = log.base_index
         elif log.term_at(prev) != prev_term:
             self.accept_leader(peer, m.term)
             self._take_statement(peer, m)
-            # D18: step back to an index that is certainly equal, not by one entry with each heartbeat.
+            # Ask the leader to go back to an index up to which both logs are certainly equal. The library
+            # would go back by only one entry with each heartbeat (D18).
             hint = log.last_index + 1 if prev > log.last_index else library.commit_index + 1
             self._reply(peer, m.seq, RESET, hint)
             return
         kept = 0
-        # Number of received entries for whose index our log has an entry.
+        # Number of received entries for whose index this log has an entry already.
         here = min(len(entries), log.last_index - prev)
         while kept < here and log.term_at(prev + 1 + kept) == entries[kept][0]:
             kept += 1
         match, rest = prev + kept, entries[kept:]
         if rest and match < min(log.last_index, max(library.commit_index, library.applied_index)):
             self.refused_truncations += 1
-            if self._refused_of != (peer, m.term):  # log it once, not with every heartbeat
+            # Log the refusal once for each leader, not with every heartbeat.
+            if self._refused_of != (peer, m.term):
                 self._refused_of = peer, m.term
                 logger.critical(
                     "truncation refused index=%d commit_index=%d leader=%s term=%d: committed entries differ",
@@ -105,7 +109,7 @@ class Following(EnginePart):
         self.say_alive(peer)
 
     def on_durable(self) -> None:
-        """D7: acknowledge entries only when the journal holds them."""
+        """Acknowledge entries to the leader when the journal holds them durably (D7)."""
         durable = min(self._matched, self._log.durable_index)
         if durable > self.acknowledged:
             self._acknowledge(durable)
@@ -117,14 +121,15 @@ class Following(EnginePart):
             self._reply(leader, self._reply_seq, MATCH, index)
 
     def acknowledge_committed(self) -> None:
-        """Acknowledge the committed entries: the leader's log has the same ones, even if they were not
-        compared.
+        """Acknowledge the committed entries to the leader.
+
+        The leader's log has the same committed entries, even if the two logs were not compared.
         """
         self._matched = max(self._matched, self._library.commit_index)
         self._acknowledge(min(self._matched, self._log.durable_index))
 
     def say_alive(self, leader: str) -> None:
-        """Answer the leader's clock while a snapshot is being installed."""
+        """Answer the leader while a snapshot is being installed, only to echo the leader's clock."""
         self._reply(leader, 0, ALIVE, 0)
 
     def _reply(self, leader: str, seq: int, state: int, index: int) -> None:

@@ -1,7 +1,8 @@
-"""Greetings, the first message on each link: the sender's member state.
+"""Greetings: the first message on each link, which carries the sender's member state.
 
-A member that never took part is empty. It founds a cluster together with other empty members. Or it joins the
-cluster of a leader that sends it a log: as a learner, until it has caught up (D25).
+A member that never took part in a cluster is empty. An empty member either founds a cluster together with
+other empty members, or receives a log from a leader. If it receives a log, it joins the leader's cluster as a
+learner, and becomes a voter once it has caught up (D25).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Greetings(EnginePart):
 
     Attributes:
         said: The newest greeting of each linked peer.
-        contact_limit: The smallest election timeout, in seconds, that any member ever stated to this one.
+        contact_limit: The smallest election timeout, in seconds, of this member and of all greetings so far.
     """
 
     def __init__(self, shared: Shared, leading: Leading) -> None:
@@ -31,7 +32,9 @@ class Greetings(EnginePart):
         self.said = self._effects.greeted
         self._link_numbers: dict[str, int] = {}  # number of links on which each peer has sent a greeting
         self.contact_limit = self.shared.timeout
-        self._learner_base: tuple[int, int] | None = None  # (term, end of its leader's log), see came_at
+        # A term, and the last index that its leader's log had when this learner received the leader's first
+        # message of the term; see came_at()
+        self._learner_base: tuple[int, int] | None = None
         self._said_waiting_for: tuple[str, ...] = ()
         self._said_distrusted: tuple[str, ...] = ()
 
@@ -39,8 +42,10 @@ class Greetings(EnginePart):
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
-        """Return the members that a first start still waits for; none if a cluster exists, which this member
-        will join as a learner.
+        """The members for which this member still waits at its first start.
+
+        The result is empty if a linked peer belongs to a cluster already, because this member then joins that
+        cluster as a learner.
         """
         if not self.shared.empty or any(not greeting.empty for greeting in self.said.values()):
             return ()
@@ -48,25 +53,27 @@ class Greetings(EnginePart):
 
     @property
     def distrusted(self) -> tuple[str, ...]:
-        """Return voters that may lack acknowledged entries, if the other voters are no majority. Nobody can
-        tell then which entries were committed. Empty while the others are, or may be, a majority.
+        """Voters that may lack acknowledged entries, if the remaining voters are no majority.
+
+        If the result is not empty, no member can tell which entries were committed. The result is empty while
+        the remaining voters are a majority, or while this member knows a leader.
         """
         if self.shared.empty or self._library.leader is not None:
             return ()
         voters = self.shared.configuration.voters
         known = {**self.said, self._me: self._mine}
-        # An empty member may be about to found the cluster with this one.
+        # Do not count an empty member as lost: it may be about to found the cluster with this member.
         lost = [name for name in voters if name in known and not (known[name].voter or known[name].empty)]
         return () if len(voters) - len(lost) >= majority(len(voters)) else tuple(lost)
 
     @property
     def best(self) -> str:
-        """Return the member with the best log, among this one and those linked to it."""
+        """The member with the newest last entry, among this member and the members linked to it."""
         known = {**self.said, self._me: self._mine}
         return max(sorted(known), key=lambda name: (known[name].last_term, known[name].last_index))
 
     def look_for_trust(self) -> None:
-        """Log once if nobody can lead any more unless an operator acts."""
+        """Log a warning once if no member can lead any more until an operator acts."""
         distrusted = self.distrusted
         if distrusted and distrusted != self._said_distrusted:
             self._say(
@@ -81,18 +88,19 @@ class Greetings(EnginePart):
 
     @property
     def linked(self) -> frozenset[str]:
-        """Return the linked members, and the leader, which the configuration here may not name yet."""
+        """Linked members of the configuration, and the linked leader even if the configuration lacks it."""
         return frozenset(self.said.keys() & {*self.shared.configuration.members, self._library.leader})
 
     def link_number(self, peer: str) -> int:
-        """Return the number of the present link to ``peer``, 0 if there is none. Messages of a former link
-        may be lost.
+        """Return the number of the present link to ``peer``, 0 if there is no link.
+
+        A higher number than before means a new link: messages of the former link may be lost.
         """
         return self._link_numbers[peer] if peer in self.said else 0
 
     @property
     def http_addresses(self) -> dict[str, str]:
-        """Return the HTTP addresses of the members that have announced one, this one included."""
+        """The HTTP addresses of the members that have announced an address, this member included."""
         known, members = {**self.said, self._me: self._mine}, self.shared.configuration.members
         return {name: known[name].http for name in members if name in known and known[name].http}
 
@@ -102,7 +110,7 @@ class Greetings(EnginePart):
         """Handle the greeting of ``peer``.
 
         Raises:
-            MessageError: The peer is a stranger (D10).
+            MessageError: The peer does not belong to this cluster (D10).
         """
         self._check_cluster(peer, greeting)
         first = peer not in self.said
@@ -128,10 +136,14 @@ class Greetings(EnginePart):
         self.look_for_trust()
 
     def _check_cluster(self, peer: str, greeting: Greeting) -> None:
-        """D10: refuse a member of another cluster; an empty member belongs to none yet.
+        """Refuse a member of another cluster (D10). An empty member belongs to no cluster yet.
 
-        A peer that the configuration here does not name may have been added while this member was away, or
-        removed while the peer was away. Both belong to the cluster, and neither counts.
+        The configuration here may not name the peer for two reasons: the peer was added while this member was
+        away, or the peer was removed while the peer was away. In both cases this member accepts the peer, but
+        the peer does not count in a majority.
+
+        Raises:
+            MessageError: The peer must be refused.
         """
         mine, theirs = self.shared.standing.cluster, greeting.cluster
         if theirs and mine != theirs and self.shared.empty == greeting.empty:
@@ -142,7 +154,7 @@ class Greetings(EnginePart):
 
     @property
     def _mine(self) -> Greeting:
-        """Return this member's greeting."""
+        """This member's greeting."""
         standing, config, log = self.shared.standing, self.shared.config, self._log
         return Greeting(
             standing.instance,
@@ -186,7 +198,7 @@ class Greetings(EnginePart):
         self.say_to_all()
 
     def _founders(self) -> dict[str, str]:
-        """Return the instances that found the cluster with this one; none if it cannot be founded yet."""
+        """Return the instance names of all founders, this member included; empty if founding must wait."""
         me, mine, said = self._me, self.shared.standing.instance, self.said
         others = self.shared.other_members
         for greeting in said.values():
@@ -197,11 +209,12 @@ class Greetings(EnginePart):
         return {}
 
     def join(self, leader: str) -> list[str]:
-        """Join the cluster of a leader that sends a log to this empty member, even if it was to found
-        another one.
+        """Make this empty member a member of the cluster of ``leader``, which has sent it log entries.
+
+        This member joins even if it was about to found another cluster.
 
         Returns:
-            Peers that became strangers by this.
+            Peers whose latest greeting names a cluster other than the leader's.
         """
         cluster = self.said[leader].cluster
         if not cluster or cluster == self.shared.standing.cluster:
@@ -213,16 +226,20 @@ class Greetings(EnginePart):
         ]
 
     def came_at(self, term: int, last: int) -> int:
-        """Return the end of the log of the leader of ``term`` when this learner first heard from it; ``last``
-        is its end now.
+        """Return the last index that the leader's log had at this learner's first message of ``term``.
+
+        Args:
+            last: The last index that the leader's log has now.
         """
         if self._learner_base is None or self._learner_base[0] != term:
             self._learner_base = (term, last)
         return self._learner_base[1]
 
     def leave_learning(self, leader: str, m: Append) -> None:
-        """D25: become a voter again once an entry that was appended after this learner came back is committed
-        without its help.
+        """Make this learner a voter again once it has caught up (D25).
+
+        The learner has caught up when it holds a committed entry that the leader appended after the learner
+        came back. The other members alone were a majority for this entry, because a learner does not count.
         """
         library = self._library
         if m.term != library.term or leader != library.leader:
@@ -233,8 +250,8 @@ class Greetings(EnginePart):
             and min(library.commit_index, self._log.durable_index) >= m.commit
         )
         if done:
-            # In its former life it may have voted in this very term. Only a vote for this leader can have
-            # mattered.
+            # Before it lost its data, this member may have voted in the present term. The leader's election
+            # is the only one of this term that succeeded, so recording a vote for the leader is safe.
             library.remember_vote(leader)
             self._effects.store_vote()
             self.shared.become(replace(self.shared.standing, voter=True, doubtful=False))

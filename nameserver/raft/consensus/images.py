@@ -1,6 +1,7 @@
-"""Snapshots of one member: when it makes one, receives one from its leader, and restores one.
+"""Snapshots of one member: making one, receiving one from the leader, and restoring one.
 
-A snapshot covers the log up to its index; once it is durable, the log before it may go.
+A snapshot covers the log up to its index. Once the snapshot is durable, the log before that index may be
+deleted.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
-#: Wait after a failed snapshot, doubled up to the second value (D28).
+#: Shortest and longest wait in seconds after a failed snapshot. The wait doubles with each failure (D28).
 SNAPSHOT_RETRY_S: Final = (5.0, 300.0)
-#: Wait before the leader is asked again for a snapshot that could not be stored, doubled up to the second
-#: value.
+#: Shortest and longest wait in seconds before this member asks the leader again for a snapshot that it could
+#: not store. The wait doubles with each failure.
 INSTALL_RETRY_S: Final = (1.0, 30.0)
-#: Largest snapshot that is accepted from a leader.
+#: Largest size in bytes of a snapshot that is accepted from a leader.
 IMAGE_SIZE_MAX: Final = 1 << 31
-#: Bytes of entries kept in memory behind the snapshot for peers that lag a little.
+#: Bytes of log entries that stay in memory although the snapshot covers them, for peers that lag a little.
 TAIL_BYTES: Final = 1024 * 1024
 
 
 class Images(EnginePart):
-    """One member's work with snapshots; one thing at a time.
+    """Makes, receives and restores the snapshots of one member, one snapshot at a time.
 
     Attributes:
-        failures: Number of snapshots that could not be stored; ``error`` is the reason of the last one
-            made here.
-        installing: Index of the leader's snapshot that is being stored, 0 if none.
-        restoring: An operator's snapshot is about to replace log and state; nothing is appended
+        failures: Number of snapshots that could not be stored.
+        error: The reason why the last snapshot that was made here could not be stored.
+        installing: Index of the leader's snapshot that is being stored, 0 if there is none.
+        restoring: True while an operator's snapshot is about to replace log and state; no entry is appended
             meanwhile.
     """
 
@@ -69,15 +70,16 @@ class Images(EnginePart):
         self._incoming: tuple[str, int, bytearray] | None = None  # leader, index, received bytes
         self.installing = 0
         self._refused = 0  # index of the leader's snapshot that is too large
-        self._install_failed: tuple[int, float] | None = None  # index, time to ask for it again
+        self._install_failed: tuple[int, float] | None = None  # snapshot index, time to ask for it again
         self._install_retry_s = INSTALL_RETRY_S[0]
         self.restoring = False
 
     # ---- snapshots made here
 
     def consider(self, now: float) -> None:
-        """Begin a snapshot once the journal is large. Only references are copied here; a thread does the rest
-        (D28, D29).
+        """Begin a snapshot once the journal is large (D28, D29).
+
+        The event loop only copies references to the state; a thread encodes and stores the snapshot.
         """
         if self._making or self.installing or self.restoring or self.shared.within_entry:
             return
@@ -94,11 +96,12 @@ class Images(EnginePart):
             self._begin()
 
     def save(self) -> None:
-        """Begin a snapshot of the present state, unless one is being made. If an entry is half applied, begin
-        once it is complete.
+        """Begin a snapshot of the present state, unless a snapshot is already under way.
+
+        If an entry is half applied, the snapshot begins once the entry is complete.
 
         Raises:
-            ChangeRefused: There is no state yet.
+            ChangeRefused: This member has no state yet.
         """
         if not self._begins() or self._library.applied_index <= FIRST_INDEX:
             raise ChangeRefused("nothing was written yet: there is no state to store")
@@ -129,7 +132,10 @@ class Images(EnginePart):
         self._effects.wake()
 
     def failed(self, error: str) -> None:
-        """Record that a snapshot could not be stored. Nothing is lost; the log stays longer (D28)."""
+        """Record that a snapshot could not be stored (D28).
+
+        Nothing is lost: the log stays longer, until the next attempt succeeds.
+        """
         if not self._begins():
             return
         self._making = False
@@ -144,13 +150,14 @@ class Images(EnginePart):
     # ---- snapshots from a leader
 
     def on_part(self, peer: str, m: SnapshotPart) -> None:
-        """Receive a piece of a snapshot, which the leader sends in place of entries that it no longer has."""
+        """Receive a piece of a snapshot; the leader has deleted entries that this member lacks."""
         self._following.accept_leader(peer, m.term)
         self._contact.stated_by_leader(peer, clock=m.clock, echo=m.echo, age=None, commit=0)
         if not self.shared.standing.voter:
             self._greetings.came_at(m.term, m.last)
         if m.index <= self._library.applied_index:
-            # D16: never go back. Committed entries are the same at the leader, so it can continue from there.
+            # Never replace the state by an older state (D16). The leader's log has the same committed
+            # entries, so the leader can continue with the entries after them.
             self._incoming = None
             self._following.acknowledge_committed()
             return
@@ -173,7 +180,7 @@ class Images(EnginePart):
             self._effects.add(InstallImage(m.index, m.index_term, m.configuration, buffer))
 
     def _refuse(self, m: SnapshotPart) -> None:
-        """Log once that this member cannot catch up."""
+        """Log once that this member cannot catch up, because the snapshot is too large."""
         self._incoming = None
         if self._refused != m.index:
             self._refused = m.index
@@ -197,7 +204,7 @@ class Images(EnginePart):
             self._incoming = None
 
     def install_failed(self, error: str) -> None:
-        """Record that a received snapshot could not be stored; the leader is asked for one again later."""
+        """Record that a received snapshot could not be stored; :meth:`ask_again` asks for it later."""
         if not self._effects.stopped:
             self._install_failed = self.installing, self._clock() + self._install_retry_s
             self.installing = 0
@@ -208,7 +215,10 @@ class Images(EnginePart):
             self._install_retry_s = min(2 * self._install_retry_s, INSTALL_RETRY_S[1])
 
     def ask_again(self, now: float) -> None:
-        """Ask for a snapshot again; otherwise the leader waits :data:`.replication.TRANSFER_TIMEOUT_S`."""
+        """Ask the leader again for a snapshot that could not be stored, once the waiting time is over.
+
+        Without this request, the leader would begin again only after :data:`.replication.TRANSFER_TIMEOUT_S`.
+        """
         if self._install_failed is None or now < self._install_failed[1]:
             return
         index, _ = self._install_failed
@@ -218,8 +228,9 @@ class Images(EnginePart):
             self._reply(leader, index, 0)
 
     def installed(self, index: int, term: int, configuration: bytes, install: Callable[[], None]) -> None:
-        """Make a received snapshot the state, now that it is durable, unless the state has moved beyond it
-        (D16).
+        """Replace the state by a received snapshot, which is durable now (D16).
+
+        If this member has applied entries beyond the snapshot meanwhile, the snapshot is not used.
         """
         if not self._begins():
             return
@@ -238,12 +249,13 @@ class Images(EnginePart):
     def _replace_state(
         self, index: int, term: int, configuration: bytes, install: Callable[[], None]
     ) -> bool:
-        """Base log and state on a durable snapshot at ``index``; False if the member must stop."""
+        """Replace log and state by a durable snapshot at ``index``; return False if the member must stop."""
         try:
             held = decode_configuration(configuration) if configuration else self._log.configuration
-            self.shared.within_entry = False  # the snapshot contains that entry
+            # No entry is half applied any more: the snapshot contains the whole entry.
+            self.shared.within_entry = False
             install()
-        except Exception as error:  # after any error the state may be half replaced
+        except Exception as error:  # stop after any error, because the state may be half replaced
             logger.exception("restore raised index=%d", index)
             self._effects.fail(f"snapshot {index} cannot be restored: {error}")
             return False
@@ -256,10 +268,10 @@ class Images(EnginePart):
     # ---- snapshots from an operator
 
     def may_restore(self) -> None:
-        """Check that this is a cluster of one.
+        """Check that this member leads a cluster of one member and is not busy with another snapshot.
 
         Raises:
-            NotLeader, ChangeRefused: Nothing was done.
+            NotLeader, ChangeRefused: The snapshot cannot be restored now; nothing was changed.
         """
         if not self._begins() or not self._library.leads:
             raise NotLeader(self._library.leader)
@@ -275,20 +287,22 @@ class Images(EnginePart):
 
     @property
     def settled(self) -> bool:
-        """Return whether every appended entry is durable and applied."""
+        """True if every appended entry is durable and applied."""
         return self._library.applied_index == self._log.last_index == self._log.durable_index
 
     def restore_at(self, image_index: int) -> tuple[int, int, bytes]:
-        """Return index, term and configuration for a restored snapshot: its index is above every other
-        one.
+        """Return index, term and configuration under which an operator's snapshot is stored.
+
+        The index is higher than the snapshot's own index and every index of the log.
         """
         index = max(image_index, self._log.last_index) + 1
         return index, self._library.term, encode_configuration(self.shared.configuration)
 
     def restored(self, index: int, term: int, configuration: bytes, install: Callable[[], None]) -> None:
-        """Replace log and state by the snapshot, which is durable under ``index``, and begin a new term.
+        """Replace log and state by the operator's snapshot, and begin a new term.
 
-        The new term tells users of the former state that their results are void.
+        The snapshot is durable under ``index`` already. Code that waits for a result of the former state sees
+        the new term, and then knows that this result is void.
         """
         if not self._begins():
             return

@@ -1,4 +1,7 @@
-"""D3, D17 to D20, D22, D26, D34: the messages that a leader sends, and the rules for counting answers."""
+"""The messages that a leader sends, and the rules for counting the answers.
+
+This module repairs the library's defects D3, D17 to D20, D22, D26 and D34.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,15 @@ logger = logging.getLogger(__name__)
 
 
 class Leading(EnginePart):
-    """Appends entries, sends each member the entries that it lacks, and knows the index that a majority
-    holds.
+    """Appends entries, sends members their missing entries, and finds the last index that a majority has.
 
     Attributes:
         progress: The known state of each other member's log; empty unless this member leads.
         notified_removed: Peers to which this leader has sent :class:`Removed`.
-        handing_over_until: Nothing is appended until then, so that a follower can catch up with the whole
-            log.
+        handing_over_until: Time until which no entry is appended, so that a follower can catch up with the
+            whole log.
         elected: Number of times that this member was elected.
-        successor: The linked voter that held most of the log at the end of this member's last term as leader.
+        successor: The linked voter with the longest log at the end of this member's last term as leader.
         doing: The present activity of this member, for the log line that says why it stopped leading.
     """
 
@@ -47,7 +49,7 @@ class Leading(EnginePart):
         for name in self.shared.other_members:
             self._set_progress(name)
         self.elected += 1
-        first = self._log.last_index + 1  # an empty entry: once it is committed, earlier terms' entries are
+        first = self._log.last_index + 1  # index of an empty entry; committing it commits all entries before
         logger.info("leader elected term=%d me=%s last_index=%d", self._library.term, self._me, first)
 
     def leadership_ends(self) -> None:
@@ -81,7 +83,7 @@ class Leading(EnginePart):
             self.shared.postpone(self._clock())
 
     def hand_over(self, to: str | None = None) -> None:
-        """Ask ``to``, or else the best voter, to take over, if it holds the whole log."""
+        """Ask a voter that holds the whole log to take over: ``to``, or any such voter if ``to`` is None."""
         for name, p in sorted(self.progress.items()):
             has_all = self._counts(name, p) and p.match == self._log.last_index
             if has_all and name in self._effects.greeted and to in (None, name):
@@ -90,9 +92,10 @@ class Leading(EnginePart):
                 return
 
     def ask_successor(self) -> None:
-        """Ask the successor to stand, because no peer answered and this member leads no more. If only one
-        direction of the network fails, the others still hear this member, and would wait another election
-        timeout.
+        """Ask the successor to stand for election: no majority answered, so this member stopped leading.
+
+        If only one direction of the network fails, the other members still receive this member's messages.
+        Without this request, the other members would wait another election timeout.
         """
         if self.successor is not None:
             self._effects.send(self.successor, TimeoutNow(self._library.term))
@@ -113,11 +116,11 @@ class Leading(EnginePart):
                 self._set_progress(name)
                 self._library.answered[name] = -math.inf
             if name in self.shared.other_voters and name not in former:
-                # A new voter has as much time to answer as all voters at the beginning of a term.
+                # A new voter gets the same time for its first answer as all voters get when a term begins.
                 self._library.answered[name] = self._clock()
 
     def link_changed(self, peer: str) -> None:
-        """D17: forget the messages from and to ``peer``, because it may come back with less data."""
+        """Start replication to ``peer`` anew: ``peer`` may have come back with less data (D17)."""
         self.notified_removed.discard(peer)
         if peer in self.progress:
             self._set_progress(peer)
@@ -125,15 +128,16 @@ class Leading(EnginePart):
     # ---- the commit index
 
     def read_index_in(self, term: int) -> int | None:
-        """Return the commit index if this member leads in ``term`` and has committed in it, else None.
+        """Return the commit index if this member leads in ``term`` and has committed an entry of this term.
 
-        No member can have applied anything beyond it: followers learn from the leader what is committed.
+        Otherwise return None. No member can have applied an entry beyond this index, because followers learn
+        the commit index from the leader.
         """
         library = self._library
         return library.commit_index if library.term == term and library.leads else None
 
     def quorum_index(self) -> int:
-        """D7: return the index that a majority holds; this member counts with its journal's durable index."""
+        """Return the last index that a majority holds; of this leader, only durable entries count (D7)."""
         progress = self.progress
         matches = [0 if (p := progress[voter]).learner else p.match for voter in self.shared.other_voters]
         return quorum_index(len(self.shared.configuration.voters), self._log.durable_index, matches)
@@ -151,25 +155,29 @@ class Leading(EnginePart):
         self._library.match[peer] = 0
 
     def _counts(self, peer: str, progress: Progress) -> bool:
-        """Return whether the log of ``peer`` counts: it must be a voter, and not emptied (D25)."""
+        """Return True if the log of ``peer`` counts: ``peer`` is a voter and has not lost its data (D25)."""
         return not progress.learner and peer in self.shared.configuration.voters
 
     def trusted(self, peer: str) -> Progress | None:
-        """Return the progress of ``peer`` if it is linked and still has everything it acknowledged (D25)."""
+        """Return the progress of ``peer`` if it is linked and has all entries that it acknowledged (D25).
+
+        Otherwise return None.
+        """
         progress = self.progress.get(peer)
         linked = peer in self._effects.greeted
         return progress if linked and progress is not None and not progress.learner else None
 
     def _take_answer(self, peer: str, m: AppendReply | SnapshotReply) -> Progress | None:
-        """D3: return the sender's progress if the answer is from this term, else None."""
+        """Return the sender's progress if the answer is from this term, else None (D3)."""
         progress = self.progress.get(peer)
         if m.term != self._library.term or self._library.state != LEADER or progress is None:
             return None
         progress.learner = m.learner
         counts = self._counts(peer, progress)
         self._contact.accepted_by(peer, clock=m.clock, echo=m.echo, voter=counts)
-        # D8: the library steps down when a majority is silent for leaderFallbackTimeout. An answer counts
-        # from the time at which it was asked for; a learner's answer never counts.
+        # The library steps down when a majority is silent for leaderFallbackTimeout. The silence of a voter
+        # begins at the time at which this leader sent the message that the voter answered last (D8). A
+        # learner's answer never counts.
         seen = max(self._contact.member_date(peer), self._library.answered.get(peer, -math.inf))
         self._library.answered[peer] = seen if counts else -math.inf
         self.shared.watch.heard()
@@ -183,12 +191,15 @@ class Leading(EnginePart):
             progress.acknowledged(min(m.index, self._log.last_index))
             if progress.transfer is not None and progress.match >= progress.transfer.index:
                 progress.transfer = None
-            # D25: entries that a learner holds do not count for the majority.
+            # Entries that a learner holds do not count for the majority (D25).
             self._library.match[peer] = progress.match if self._counts(peer, progress) else 0
         elif m.state == RESET and progress.transfer is None and m.seq >= progress.reset_floor:
-            progress.rewind(min(m.index, self._log.last_index + 1))  # D19: never beyond our own log
+            # Never go beyond the end of this leader's own log (D19).
+            progress.rewind(min(m.index, self._log.last_index + 1))
         if m.learner and not progress.catch_up_entry and progress.match >= self._log.last_index:
-            # D25: a learner is a voter again once an entry appended after its return is committed without it.
+            # This learner now has all entries. Append one more entry now, because there may be no new
+            # proposal for a long time. When the other voters alone have committed the new entry, the learner
+            # becomes a voter again (D25).
             progress.catch_up_entry = self.add(NO_OP)
 
     def on_snapshot_reply(self, peer: str, m: SnapshotReply) -> None:
@@ -196,7 +207,7 @@ class Leading(EnginePart):
         transfer = progress.transfer if progress is not None else None
         if progress is None or transfer is None or transfer.index != m.index:
             return
-        if m.offset == 0 and transfer.acknowledged:  # the peer could not store the snapshot
+        if m.offset == 0 and transfer.acknowledged:  # the peer could not store the snapshot: begin again
             progress.transfer = None
         elif m.offset > transfer.acknowledged:
             transfer.acknowledged = min(m.offset, transfer.size)
@@ -205,7 +216,7 @@ class Leading(EnginePart):
 
     @property
     def due(self) -> bool:
-        """Return whether a peer must be sent something before its next heartbeat."""
+        """True if this leader must send a peer something before the peer's next heartbeat."""
         last, base, commit = self._log.last_index, self._log.base_index, self._library.commit_index
         for p in self.progress.values():
             behind = p.next <= last and p.window_open
@@ -214,14 +225,14 @@ class Leading(EnginePart):
         return False
 
     def replicate(self) -> None:
-        """Send each peer the entries that it lacks, within its window, or a heartbeat if one is due.
+        """Send each peer the entries that it lacks, up to WINDOW_BYTES, or a heartbeat if one is due.
 
-        D20, D26, D34: there is no loop with a time limit, no entry in chunks, and the bytes under way are
-        bounded.
-        D21, D24: see transport.
+        Unlike the library's method, this method has no loop with a time limit (D20), sends no entry in pieces
+        (D26), and bounds the bytes under way to a peer (D34). The transport repairs D21 and D24.
         """
         now = self._clock()
-        # A follower's contact counts only after it has applied entries that may not be applied here yet.
+        # Send the age of the newest majority contact, even if this leader has not applied the commit index
+        # yet: a follower uses this age only after it has applied the commit index of the same message.
         age = now - self._contact.majority_date(now) if self._library.leads else math.inf
         for peer, progress in self.progress.items():
             if peer in self._effects.greeted:
@@ -254,10 +265,10 @@ class Leading(EnginePart):
                 p.sent(prev + len(entries), sum([len(command) for _, command in entries]))
 
     def _send_image(self, peer: str, p: Progress, now: float) -> None:
-        """Send the snapshot in pieces, a few at a time, because the peer lacks entries that only the snapshot
-        has.
+        """Send the snapshot in pieces, a few at a time, because the peer lacks entries that were deleted.
 
-        D20: a newer snapshot may be in the making meanwhile; the present one is sent.
+        While the snapshot is sent, this member may make a newer snapshot; the transfer continues with the
+        old snapshot (D20).
         """
         if p.transfer is not None and now - p.transfer.moved_at > TRANSFER_TIMEOUT_S:
             p.transfer = None
@@ -271,7 +282,7 @@ class Leading(EnginePart):
         while t.sent < t.size and t.sent - t.acknowledged < PART_BYTES * PARTS_WINDOW:
             data = self.shared.held_image.read_image(t.index, t.sent, PART_BYTES)
             if data is None:
-                p.transfer = None  # a newer snapshot replaced it: start with the newer one
+                p.transfer = None  # a newer snapshot replaced this one: begin with the newer one
                 return
             if not data:
                 return  # this member's disk has not read the piece yet

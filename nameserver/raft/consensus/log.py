@@ -1,7 +1,8 @@
-"""The log in memory, in the form the library wants, with its unwritten changes and its durable index.
+"""The log in memory, in the form that the library wants, with its unwritten changes and its durable index.
 
-The library indexes the log by position; entry 0 is the base: the last entry that the snapshot covers
-(index 1 of term 0 in an empty log), of which only index and term matter. Pure.
+The library addresses the log by position. The entry at position 0 is the base: the last entry that the
+snapshot covers (in an empty log: index 1 of term 0). Only the index and the term of the base are used. This
+module does no I/O.
 """
 
 from __future__ import annotations
@@ -13,21 +14,22 @@ from typing import Final
 
 from .members import NOBODY, Configuration, decode_configuration
 
-Entry = tuple[bytes, int, int]  # command with its kind in the first byte, index, term: the library's order
+# command (the first byte is the entry's kind), index, term: the library's order
+Entry = tuple[bytes, int, int]
 
 REGULAR: Final = b"\x00"
 NO_OP: Final = b"\x01"
 CONFIGURATION: Final = b"\x02"
 
-#: Index and term of the base of a log that never held anything.
+#: Index and term of the base in a log that never had an entry.
 FIRST_INDEX: Final = 1
 FIRST_TERM: Final = 0
 
-# One change of the journal: (kind, ...).
+# Kinds of journal operations. An operation is a tuple: its kind, then the values named here.
 OP_ENTRY: Final = 1  # index, term, command
 OP_TRUNCATE: Final = 2  # first index to remove
 OP_COMMIT: Final = 3  # commit index
-OP_RESET: Final = 4  # base index, base term: a snapshot replaced everything
+OP_RESET: Final = 4  # base index, base term: a snapshot replaced the whole log
 Op = tuple[int, int] | tuple[int, int, int] | tuple[int, int, int, bytes]
 
 
@@ -37,7 +39,7 @@ class Recovered:
 
     Attributes:
         configuration: The configuration in force at the base.
-        replaced: The journal does not continue the snapshot, so it begins anew.
+        replaced: True if the journal does not continue the snapshot, so that a new journal must begin.
     """
 
     base_index: int = FIRST_INDEX
@@ -52,39 +54,43 @@ class Recovered:
 
 
 class RaftLog:
-    """Entries from the base on; records each change as an operation for the journal.
+    """Log entries from the base on; records each change as an operation for the journal.
 
-    Each message asks for its indexes many times, so they are fields, and no properties.
+    The indexes are plain fields instead of properties, because each message reads them many times.
 
     Attributes:
-        base_index: The index of the base, see above.
+        base_index: The index of the base: the last entry that the snapshot covers.
         last_index: The index of the last entry.
-        durable_index: The last index up to which the journal certainly holds this log.
-        configuration: D36: the newest configuration in the log, committed or not.
+        durable_index: The last index up to which the journal certainly has this log.
+        configuration: The newest configuration in the log, committed or not (D36).
         configuration_index: The index of the entry with this configuration.
-        ops: Changes that wait for the journal; a commit index alone can wait.
+        ops: Operations to be written to the journal. Only :meth:`take_ops` adds the operation for a changed
+            commit index, because the commit index need not be written at once.
 
     Raises:
-        StopMember: An entry holds a configuration that this program cannot read, here and in :meth:`add`.
+        StopMember: An entry has a configuration that this program cannot read. :meth:`add` raises this error,
+            too.
     """
 
     def __init__(self, recovered: Recovered) -> None:
         self._entries: list[Entry] = [(NO_OP, recovered.base_index, recovered.base_term), *recovered.entries]
-        # (index, configuration) in rising order; the first is in force at the base
+        # Pairs (index, configuration) in rising order of the index; the first configuration is in force at
+        # the base.
         self._configurations = [(recovered.base_index, recovered.configuration)]
         self._set_ends()
         for command, index, _ in recovered.entries:
             self._note(command, index)
         self.ops: list[Op] = []
         self._position = 0
-        # (position, last index once it is durable, time at which it was handed over)
+        # Writes that are under way, each as: position, last index of the log once the write is durable, time
+        # at which the journal got the write.
         self._unwritten: deque[tuple[int, int, float]] = deque()
         self._commit = self._commit_written = recovered.commit_index
         self.durable_index = self.last_index
         self.term = recovered.term
         self.vote = recovered.vote
         self.vote_dirty = False
-        self.journal_bytes = recovered.journal_bytes  # bytes written since the last snapshot was begun
+        self.journal_bytes = recovered.journal_bytes  # bytes written since the last snapshot began
         self.retained_bytes = sum(len(command) for command, _, _ in self._entries)
 
     # ---- called by the engine
@@ -94,12 +100,12 @@ class RaftLog:
         return self._entries[-1][2]
 
     def term_at(self, index: int) -> int | None:
-        """Return the term of the entry at ``index``, None outside the log."""
+        """Return the term of the entry at ``index``; None if the log does not have this index."""
         offset = index - self.base_index
         return self._entries[offset][2] if 0 <= offset < len(self._entries) else None
 
     def committed_configuration(self, commit_index: int) -> tuple[int, Configuration]:
-        """Return the newest configuration up to ``commit_index`` with its index; else that of the base."""
+        """Return the newest configuration up to ``commit_index``, as the tuple (its index, configuration)."""
         return next(held for held in reversed(self._configurations) if held[0] <= commit_index)
 
     def _note(self, command: bytes, index: int) -> None:
@@ -108,13 +114,16 @@ class RaftLog:
             self._configurations.append((index, self.configuration))
 
     def _set_ends(self) -> None:
-        """Set the fields that tell both ends of the log, because entries are gone or replaced."""
+        """Set the fields that describe both ends of the log, after entries were deleted or replaced."""
         self.base_index: int = self._entries[0][1]
         self.last_index: int = self._entries[-1][1]
         self.configuration_index, self.configuration = self._configurations[-1]
 
     def read(self, first: int, *, bytes_max: int) -> list[tuple[int, bytes]]:
-        """Return (term, command) from ``first`` on: at least one, then as many as fit."""
+        """Return (term, command) of the entries from ``first`` on.
+
+        The result has at least one entry, and as many more as fit into ``bytes_max`` bytes.
+        """
         found: list[tuple[int, bytes]] = []
         size = 0
         for offset in range(first - self.base_index, len(self._entries)):
@@ -126,8 +135,10 @@ class RaftLog:
         return found
 
     def take_ops(self, at: float) -> tuple[int, list[Op]] | None:
-        """Return the journal's next writes and their position; None if there are none. ``at`` is the present
-        time.
+        """Return the position and the operations of the journal's next write; None if there are none.
+
+        Args:
+            at: The present time in seconds.
         """
         if self._commit != self._commit_written:
             self.ops.append((OP_COMMIT, self._commit))
@@ -140,18 +151,19 @@ class RaftLog:
         return self._position, ops
 
     def durable(self, position: int) -> None:
-        """Record that the journal holds everything up to ``position``."""
+        """Record that the journal has durably written everything up to ``position``."""
         while self._unwritten and self._unwritten[0][0] <= position:
             self.durable_index = max(self.durable_index, self._unwritten.popleft()[1])
 
     @property
     def written_since(self) -> float:
-        """Return the time at which the oldest unfinished write was handed over; inf if there is none."""
+        """The time at which the oldest unfinished write was handed to the journal; inf if there is none."""
         return self._unwritten[0][2] if self._unwritten else math.inf
 
     def trim(self, index: int) -> None:
-        """Forget entries before ``index``, which becomes the base; the snapshot that covers them is
-        durable.
+        """Forget entries before ``index``, which becomes the base.
+
+        A durable snapshot must cover these entries.
         """
         offset = index - self.base_index
         if offset > 0:
@@ -162,7 +174,7 @@ class RaftLog:
             self._set_ends()
 
     def tail_from(self, index: int, bytes_min: int) -> int:
-        """Return the first of the last entries up to ``index`` that have ``bytes_min`` bytes together."""
+        """Return the index at which the last ``bytes_min`` bytes of entries before ``index`` begin."""
         size = 0
         while index > self.base_index + 1 and size < bytes_min:
             index -= 1
@@ -170,8 +182,9 @@ class RaftLog:
         return index
 
     def reset(self, index: int, term: int, configuration: Configuration) -> None:
-        """Replace the log by a durable snapshot at ``index``; entries after it stay if the log agrees
-        there.
+        """Replace the log by a durable snapshot at ``index``.
+
+        If the log has the same term at ``index``, the entries after ``index`` stay.
         """
         if self.term_at(index) == term:
             self.trim(index)
@@ -200,7 +213,8 @@ class RaftLog:
         first = self.base_index + entryFrom
         self.retained_bytes -= sum(len(command) for command, _, _ in self._entries[entryFrom:])
         del self._entries[entryFrom:]
-        while self._configurations[-1][0] >= first:  # the former configuration is in force again
+        # the entries of these configurations were removed: use the newest remaining configuration again
+        while self._configurations[-1][0] >= first:
             self._configurations.pop()
         self._set_ends()
         self.ops.append((OP_TRUNCATE, first))

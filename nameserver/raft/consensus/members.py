@@ -1,13 +1,16 @@
-"""Membership: a member's state in its cluster, and the founding of a cluster. Pure.
+"""Membership: a member's state in its cluster, and the founding of a cluster; without I/O.
 
-A data directory that never took part is empty. Empty members found a cluster only together: each must see
-every other one linked and empty at the same time (or hear from one that has just done so that its own
-instance was among them). Any later empty member is a learner (D25): its former promises are lost, so it
-neither votes nor counts until it has caught up.
+A member is empty if its data directory never took part in a cluster. Empty members found a cluster only
+together: each member must see every other member linked and empty at the same time. Instead, a peer may have
+founded the cluster a moment earlier, and may name this member's instance among the founders.
 
-Later the configuration in the log names the members. The newest one that a member holds is in force from the
-moment it is appended (D36). If it is dropped with a conflicting tail, the one before is in force again. Only
-one member changes at a time (D35), so the majorities before and after a change have a member in common.
+A member that comes back empty later is a learner (D25). It has lost its votes and acknowledged entries, so it
+does not vote, and does not count in a majority, until it has caught up.
+
+After the founding, the configuration in the log names the members. The newest configuration in a member's log
+is in force as soon as it is appended (D36). If a leader later replaces the entry that has this configuration,
+the configuration before it is in force again. Only one member changes at a time (D35), so the majorities
+before and after a change have a member in common.
 """
 
 from __future__ import annotations
@@ -28,19 +31,19 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberState:
-    """A member's own state; durable before other members see its effects.
+    """A member's own state; it is durable before other members see its effects.
 
     Attributes:
-        instance: The name of this life of the data directory; an emptied directory gets another one.
-        voter: It may vote, and its acknowledgements count.
-        founders: The instance of each member when the cluster was founded, if this member took part in
-            that.
-        cluster: The cluster's name, which comes from its founders and never changes. An empty member has
-            the name of the cluster that it would found; it takes over the name of the leader that sends
-            it a log.
-        removed: The cluster has removed this member, which must not start again.
-        doubtful: It was a voter, and may have lost entries that it acknowledged. Until it has caught up
-            it is no voter, and it is not empty either.
+        instance: A random name of the data directory; a directory that was emptied gets another name.
+        voter: True if the member may vote and its acknowledgements count.
+        founders: The instance of each member when the cluster was founded; empty if this member did not take
+            part in the founding.
+        cluster: The cluster's name, which is computed from its first members and never changes. In an empty
+            member, this is the name of the cluster that the member would found. When a leader sends an empty
+            member a log, the member takes over the name of the leader's cluster.
+        removed: True if the cluster has removed this member; the member must not start again.
+        doubtful: True if the member was a voter and may have lost entries that it acknowledged. Until it has
+            caught up, it is neither a voter nor empty.
     """
 
     instance: str
@@ -53,8 +56,9 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The members: voters count, learners only receive. Names are sorted, so that equal sets compare
-    equal.
+    """The members of a cluster: voters count in a majority, learners only receive entries.
+
+    Names are sorted, so that equal sets compare equal.
     """
 
     voters: tuple[str, ...]
@@ -87,15 +91,15 @@ def founding(members: tuple[str, ...]) -> Configuration:
 
 
 def encode_configuration(configuration: Configuration) -> bytes:
-    """Return the configuration as a log entry or a snapshot's header carries it."""
+    """Return the configuration as the bytes that log entries and snapshot headers carry."""
     return msgspec.msgpack.encode((FORMAT, configuration.voters, configuration.learners))
 
 
 def decode_configuration(data: bytes) -> Configuration:
-    """Return the configuration that :func:`encode_configuration` has encoded.
+    """Decode a configuration that :func:`encode_configuration` has encoded.
 
     Raises:
-        StopMember: A newer program wrote it, or it is damaged.
+        StopMember: A newer program wrote the configuration, or the data is damaged.
     """
     try:
         version, *rest = msgspec.msgpack.decode(data, type=list[object])
@@ -116,9 +120,9 @@ def quorum_index(members: int, durable: int, matches: Iterable[int]) -> int:
     """Return the last index that a majority holds durably; the leader counts with its own durable index.
 
     Args:
-        members: Size of the cluster, learners included (they hold 0).
+        members: Number of voters in the configuration, the leader included.
         durable: The leader's own durable index.
-        matches: Match indexes of the other voters.
+        matches: Match indexes of the other voters; 0 for a voter that has lost its data.
     """
     held, needed = sorted([durable, *matches], reverse=True), majority(members)
     return held[needed - 1] if len(held) >= needed else 0

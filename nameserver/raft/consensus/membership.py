@@ -1,5 +1,6 @@
-"""D35, D37: changes of the cluster by its leader: adding and removing one member at a time, and handing over
-leadership.
+"""Changes of the cluster by its leader (they repair the library's defects D35 and D37).
+
+The leader adds or removes one member at a time, and hands over leadership.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
-#: A learner that lacks fewer entries than this has caught up; those entries are on their way.
+#: A learner that lacks fewer entries than this number counts as caught up: the missing entries are on their
+#: way.
 CAUGHT_UP_ENTRIES: Final = 128
-#: A member that answered within so many election timeouts counts as present, even if it pauses.
+#: Number of election timeouts for which a member counts as present after its last answer, because the member
+#: may only have paused.
 ALIVE_TIMEOUTS: Final = 4
 
 
 class Membership(EnginePart):
-    """Changes of members and of the leader, made or received by one member."""
+    """Makes changes of the members and of the leader, and handles such changes by other members."""
 
     def __init__(self, shared: Shared, leading: Leading) -> None:
         super().__init__(shared)
@@ -39,7 +42,7 @@ class Membership(EnginePart):
     # ---- the configuration in force
 
     def adopt_configuration(self) -> None:
-        """Put the log's configuration in force; if it is a new one, inform the parts that depend on it."""
+        """Put the log's configuration in force; if it is new, inform the parts that depend on it."""
         former = self.shared.configuration
         if self._log.configuration is not former:
             self._leading.adopt_configuration()
@@ -60,13 +63,13 @@ class Membership(EnginePart):
     def _change(self, configuration: Configuration) -> int:
         """Append a new configuration as the leader; return its index.
 
-        D35: the former configuration and an entry of this term must be committed, or two majorities without a
-        common member could exist. D37: a leader never appends a configuration in which it does not vote. A
-        removed member never gets the entry that removes it, because the entry is in force here and is not
-        sent there.
+        The former configuration and an entry of this term must be committed first (D35). Otherwise two
+        majorities without a common member could exist. A leader never appends a configuration in which it
+        does not vote (D37). A removed member never receives the entry that removes it: as soon as the leader
+        has appended the entry, it sends this member no more entries.
 
         Raises:
-            ChangeNotYet: Nothing was done.
+            ChangeNotYet: The change is not possible at present; nothing was appended.
         """
         if not self._library.leads:
             raise ChangeNotYet("the leader has not committed an entry of its own term yet; ask again")
@@ -79,31 +82,32 @@ class Membership(EnginePart):
         return index
 
     def _must_lead(self) -> None:
-        """Check the clock, and that this member leads.
+        """Read the clock, and raise an error if this member does not lead.
 
         Raises:
-            NotLeader: Another member leads, or nobody, or this member takes part no more.
+            NotLeader: This member does not lead, or has stopped.
         """
         if not self._begins() or self._library.state != LEADER:
             raise NotLeader(self._library.leader)
 
     def _may_change(self) -> None:
-        """Check the clock, and that this member may change the cluster.
+        """Read the clock, and raise an error if this member may not change the cluster.
 
         Raises:
-            NotLeader, ChangeRefused: Nothing was done.
+            NotLeader, ChangeRefused: This member may not change the cluster now.
         """
         self._must_lead()
         if self._clock() < self._leading.handing_over_until:
             raise ChangeNotYet("leadership is being handed over; ask again")
 
     def add_member(self, member: str) -> int | None:
-        """Append the configuration with ``member`` as a learner; None if it is a learner or voter already.
+        """Append the configuration with ``member`` as a learner; return its index.
 
-        The leader makes it a voter by another entry as soon as it has caught up.
+        Return None if ``member`` is a learner or voter already. As soon as the learner has caught up, the
+        leader appends another entry that makes the learner a voter.
 
         Raises:
-            NotLeader, ChangeRefused: Nothing was done.
+            NotLeader, ChangeRefused: The member cannot be added; nothing was changed.
         """
         self._may_change()
         configuration = self.shared.configuration
@@ -118,7 +122,7 @@ class Membership(EnginePart):
         return self._change(configuration.with_learner(member))
 
     def consider_promotion(self) -> None:
-        """Make a learner a voter once it has left its empty state and has nearly all entries."""
+        """Make a learner a voter once it is not empty any more and has nearly all entries."""
         configuration = self.shared.configuration
         if not configuration.learners or not self.shared.committed:
             return
@@ -136,10 +140,13 @@ class Membership(EnginePart):
                 return
 
     def remove_member(self, member: str) -> int | None:
-        """Append the configuration without ``member``; None if the configuration in force lacks it already.
+        """Append the configuration without ``member``; return its index.
+
+        Return None if the configuration in force does not name ``member``.
 
         Raises:
-            NotLeader, ChangeRefused: Nothing was done. This member itself must hand over first (D37).
+            NotLeader, ChangeRefused: The member cannot be removed; nothing was changed. To remove the leader,
+                hand over leadership first (D37).
         """
         self._may_change()
         if member not in self.shared.configuration.members:
@@ -154,12 +161,12 @@ class Membership(EnginePart):
         return self._change(configuration)
 
     def _counts_now(self, voter: str) -> bool:
-        """Return whether ``voter`` answers this leader, and has all that it once promised (D25)."""
+        """Return True if ``voter`` answers this leader and has all entries that it acknowledged (D25)."""
         age = self._clock() - self._contact.member_date(voter)
         return self._leading.trusted(voter) is not None and age < ALIVE_TIMEOUTS * self.shared.timeout
 
     def notify_removed(self) -> None:
-        """Send :class:`Removed` to removed members, as a leader that has committed the removal."""
+        """Send :class:`Removed` to removed members, once the removal is committed; called on the leader."""
         if not self.shared.committed:
             return
         members = self.shared.configuration.members
@@ -171,12 +178,17 @@ class Membership(EnginePart):
                 self._effects.send(peer, Removed(self._library.term, self._log.configuration_index))
 
     def on_removed(self, peer: str, m: Removed) -> None:
-        """Stop, unless the sender is a leader of an older term that does not know of this member's return.
+        """Stop this member because a leader says that it removed this member.
 
-        A member whose addition was never committed, because its leader failed, was not removed: it waits to
-        be added again. Without a committed change in its log such a member cannot be a voter. So a voter
-        belongs to the cluster since its founding, even if it was emptied and no founder knows its new
-        instance.
+        Ignore the message in these cases:
+
+        - A leader of an older term sent it: that leader may not know that this member was added again.
+        - This member is empty, or does not belong to the cluster. For example, the leader failed before it
+          committed the addition of this member. Such a member waits to be added again.
+
+        A member belongs to the cluster if the newest committed configuration in its log names it. If its log
+        has no committed configuration, a voter belongs to the cluster: it took part since the founding. This
+        is true even if the voter's disk was emptied and no founder knows its new instance.
         """
         index, committed = self._log.committed_configuration(self._library.commit_index)
         was_member = self._me in committed.members if index > FIRST_INDEX else self.shared.standing.voter
@@ -191,7 +203,7 @@ class Membership(EnginePart):
     def hand_over(self, to: str | None = None) -> bool:
         """Ask ``to``, or the best follower, to take over; return False if this member does not lead any more.
 
-        For one election timeout nothing is appended.
+        This member appends no entry for one election timeout.
         """
         if not self._begins() or self._library.state != LEADER or not self.shared.other_voters:
             return False
@@ -201,7 +213,7 @@ class Membership(EnginePart):
         return True
 
     def may_hand_over(self, to: str | None) -> None:
-        """Check that there is a member that can take over.
+        """Check that a member can take over leadership.
 
         Raises:
             NotLeader, ChangeRefused: No member can take over; the text says why.

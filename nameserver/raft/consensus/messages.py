@@ -1,7 +1,8 @@
-"""Messages between members: a closed set, encoded as msgpack after one format byte.
+"""Messages between members: a fixed set of types, encoded as msgpack after one format byte.
 
-Fields are positional; a later version may append fields with defaults (older members skip them) and raises
-:data:`FORMAT` when an older member could not understand the message (docs/formats.md).
+Fields are positional. A later version of this program may append fields with defaults; older members skip
+these fields. If older members could not understand a changed message, the later version must raise
+:data:`FORMAT` (docs/formats.md).
 """
 
 from __future__ import annotations
@@ -13,33 +14,39 @@ import msgspec
 from routekeeper.nameserver.raft.types import ELECTION_TIMEOUT_MS_MAX, ELECTION_TIMEOUT_MS_MIN
 from routekeeper.remoting.lenient import UNREADABLE
 
-#: The first byte of each message. A message of another format ends the link, with a line that names both.
+#: The first byte of each message. A member that receives another format closes the link, and logs both
+#: formats.
 FORMAT: Final = 1
 
-#: Largest number in a message; the next one still fits into every field of messages and journal.
+#: Largest number that a message may contain. Even this number plus one fits into every field of messages and
+#: journal.
 NUMBER_MAX: Final = 2**62
-#: Largest step by which one message raises a member's term. Without it, a few messages could use up all
-#: terms. A group with 100 elections a second takes over a year for so many.
+#: Largest step by which one message raises a member's term. Without this bound, a few messages could use up
+#: all terms. A cluster with 100 elections per second needs more than a year for this many terms.
 TERM_STEP_MAX: Final = 2**32
 
 Index = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 Term = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
-#: The name of a cluster, or of one life of a directory. It is stored and logged, so its length is bounded.
+#: The name of a cluster or of a data directory's instance. It is stored and logged, so its length is bounded.
 Name = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class MessageError(Exception):
-    """A peer sent bytes that are no message, or of an unknown format."""
+    """A peer sent bytes that are not a message, or a message of an unknown format."""
 
 
 class Greeting(msgspec.Struct, array_like=True, frozen=True, tag=0):
     """First message on a link; sent again when the sender's member state changes.
 
-    ``instance`` names one life of a data directory. ``empty``: the sender never took part in the cluster.
-    ``founders`` are the instances that founded it, as far as the sender knows. ``cluster`` is the cluster's
-    name; an empty sender names the cluster that it would found. ``http`` is the address where operators reach
-    the sender, empty if unknown. ``last_term`` and ``last_index`` are those of its log when it sent this.
-    ``durability`` is its setting, empty if it does not state it.
+    Attributes:
+        instance: Random name of the sender's data directory; a directory that was emptied gets another name.
+        empty: True if the sender never took part in a cluster.
+        founders: The instance of each member that founded the cluster, as far as the sender knows.
+        cluster: The cluster's name. An empty sender names the cluster that it would found.
+        http: Address at which operators reach the sender; empty if unknown.
+        last_term: Term of the last entry in the sender's log.
+        last_index: Index of the last entry in the sender's log.
+        durability: The sender's ``durability`` setting; empty if the sender does not state it.
     """
 
     instance: Name
@@ -62,7 +69,7 @@ class _OfTerm(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PreVote(_OfTerm, frozen=True, tag=1):
-    """Ask whether the receiver would vote for the sender in ``term``. Changes nothing on either side."""
+    """Ask if the receiver would vote for the sender in ``term``; neither member changes its state."""
 
     last_index: Index
     last_term: Term
@@ -73,7 +80,12 @@ class PreVoteReply(_OfTerm, frozen=True, tag=2):
 
 
 class RequestVote(_OfTerm, frozen=True, tag=3):
-    """``transfer``: the leader itself asked for this election, so its followers need not protect it."""
+    """Ask for the receiver's vote.
+
+    Attributes:
+        transfer: True if the leader itself asked for this election; the receiver then votes even if it still
+            receives the leader's messages.
+    """
 
     last_index: Index
     last_term: Term
@@ -85,22 +97,22 @@ class VoteReply(_OfTerm, frozen=True, tag=4):
 
 
 class Stale(_OfTerm, frozen=True, tag=5):
-    """The receiver's term is over; ``term`` is the newer one."""
+    """The receiver's term is over; ``term`` is the newer term."""
 
 
 class TimeoutNow(_OfTerm, frozen=True, tag=6):
-    """Order of the leader: the receiver must stand for election now."""
+    """Order of the leader to the receiver: stand for election now."""
 
 
 class Append(_OfTerm, frozen=True, tag=7):
-    """Log entries, commit index and contact.
+    """Log entries, commit index and age of the contact, from the leader to a follower.
 
     Attributes:
-        entries: (term, command) from ``prev_index + 1`` on.
-        last: The leader's last index.
-        beat: Answer at once; otherwise answer when the entries are durable.
-        clock, echo, age: See :mod:`routekeeper.nameserver.raft.consensus.contact`; seconds. ``age``
-            belongs to ``commit``: no member has applied an entry beyond that.
+        entries: (term, command) of the entries from ``prev_index + 1`` on.
+        last: The last index of the leader's log.
+        beat: True if the receiver must answer at once; otherwise it answers when the entries are durable.
+        clock, echo, age: Times in seconds, see :mod:`routekeeper.nameserver.raft.consensus.contact`. ``age``
+            belongs to ``commit``: no member has applied an entry beyond ``commit``.
     """
 
     seq: int
@@ -115,10 +127,10 @@ class Append(_OfTerm, frozen=True, tag=7):
     age: float | None
 
 
-#: Values of ``state`` in an :class:`AppendReply`: each gives ``index`` another meaning.
-MATCH: Final = 0  # the log equals the leader's up to this index, and is durable
-RESET: Final = 1  # send entries from this index on
-ALIVE: Final = 2  # ignore the index; only the clocks count
+#: Values of ``state`` in an :class:`AppendReply`; the meaning of ``index`` depends on the value.
+MATCH: Final = 0  # up to this index, the sender's log equals the leader's log and is durable
+RESET: Final = 1  # the leader must send entries from this index on
+ALIVE: Final = 2  # the leader must ignore the index and use only the clocks
 
 
 class AppendReply(_OfTerm, frozen=True, tag=8):
@@ -131,9 +143,10 @@ class AppendReply(_OfTerm, frozen=True, tag=8):
 
 
 class SnapshotPart(_OfTerm, frozen=True, tag=9):
-    """A piece of the snapshot at ``index``; says nothing about the commit index (D2).
+    """A piece of the snapshot at ``index``; the message does not raise the commit index (D2).
 
-    ``configuration`` is in force at ``index``.
+    Attributes:
+        configuration: The encoded configuration that is in force at ``index``.
     """
 
     seq: int
@@ -149,9 +162,11 @@ class SnapshotPart(_OfTerm, frozen=True, tag=9):
 
 
 class SnapshotReply(_OfTerm, frozen=True, tag=10):
-    """``offset``: bytes of the snapshot at ``index`` that have arrived without a gap.
+    """Answer to :class:`SnapshotPart`.
 
-    An offset of 0 after some have arrived: the snapshot could not be stored; begin again.
+    Attributes:
+        offset: Number of bytes of the snapshot at ``index`` that have arrived without a gap. 0 after a higher
+            number means that the snapshot could not be stored, and the leader must begin again.
     """
 
     index: Index
@@ -162,7 +177,7 @@ class SnapshotReply(_OfTerm, frozen=True, tag=10):
 
 
 class Removed(_OfTerm, frozen=True, tag=11):
-    """The receiver must stop: the leader's committed configuration at ``index`` does not contain it."""
+    """Order to stop: the leader's committed configuration at ``index`` does not name the receiver."""
 
     index: Index
 
@@ -177,15 +192,15 @@ _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Mess
 
 
 def encode(message: Message) -> bytes:
-    """Return the format byte and the message."""
+    """Encode a message, with the format byte in front."""
     return _FORMAT_BYTE + _encoder.encode(message)
 
 
 def decode(data: bytes | memoryview) -> Message:
-    """Read one message.
+    """Decode one message.
 
     Raises:
-        MessageError: The sender is broken or newer than we are.
+        MessageError: The data is not a message that this program knows; the sender may be a newer program.
     """
     written = data[0] if data else "none"
     if written != FORMAT:

@@ -23,43 +23,49 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Election timeouts without an answer from a majority after which a leader steps down (D8).
+#: Number of election timeouts without answers from a majority, after which a leader steps down (D8).
 FALLBACK: Final = 1.5
-#: Longest time that other members are expected to apply an entry, in election timeouts.
+#: Largest number of election timeouts for which the others may be silent while they apply a slow entry.
 APPLY_PATIENCE: Final = 4
 
 
 class HeldImage(Protocol):
-    """The newest snapshot that is durable here."""
+    """The newest snapshot that is durable on this member."""
 
     def image(self) -> tuple[int, int, int, bytes] | None:
-        """Return index, term, size and encoded configuration."""
+        """Return index, term, size in bytes and encoded configuration; None if there is no snapshot."""
 
     def read_image(self, index: int, offset: int, size: int) -> bytes | None:
-        """Return a piece of the snapshot at ``index``; None if the snapshot is gone.
+        """Return a piece of the snapshot at ``index``; None if this snapshot was deleted.
 
-        Empty if the disk has not read it yet; :meth:`.engine.Engine.step` is called when it has.
+        The piece is empty if it has not been read from the disk yet. After the read, the caller of the engine
+        calls :meth:`.engine.Engine.step`.
         """
 
 
 @dataclass(eq=False, repr=False)
 class Shared:
-    """State that all parts of one member read, and some change. It imports no part; all parts import it.
+    """State that all parts of one member read, and that some parts change.
+
+    This class imports no part; all parts import it.
 
     Attributes:
-        standing: The member state; stored before another member sees an effect of it.
-        stalled: The oldest write of the journal takes too long.
-        volatile: There is no journal, so entries count as durable as soon as they are in the log.
+        standing: The member state; it is stored before another member sees an effect of it.
+        stalled: True while the oldest unfinished write of the journal takes too long.
+        volatile: True if there is no journal; entries then count as durable as soon as they are in the log.
         configuration: The configuration in force.
-        other_voters: Its voters except this member; ``other_members``: its learners as well.
-        timeout: The election timeout N, in seconds; ``period`` is the time between two heartbeats.
+        other_voters: The voters of the configuration except this member.
+        other_members: The voters and learners of the configuration except this member.
+        timeout: The election timeout N, in seconds.
+        period: The time between two heartbeats, in seconds.
         heard: Time of the last message from the leader.
-        now: Time of the present event, read at its beginning. The step of the event uses it, so that a pause
-            in between is no silence of others: the next event notices the pause.
+        now: Time of the present event, read at its beginning. All work for the event uses this time. So a
+            pause during the work does not count as silence of other members; the next event detects it.
         watch: Detects pauses of this member itself.
-        within_entry: The entry after the last applied one is half applied, so the state belongs to no
-            index.
-        last_look_at: The election deadline after the last read of the sockets, see :mod:`.elections`.
+        within_entry: True if the entry after the last applied entry is half applied. The state is then not
+            the state at any index.
+        last_look_at: The last election deadline that is only a short delay. During this delay the member
+            reads its sockets once more before it asks for pre-votes (see :mod:`.elections`).
         peer_log: A bounded log for lines that a peer can cause with every message.
     """
 
@@ -100,9 +106,10 @@ class Shared:
     # ---- voters
 
     def adopt_configuration(self) -> None:
-        """D36: put the log's newest configuration in force, from its append until it may be dropped.
+        """Put the newest configuration in the log in force, as soon as it is appended (D36).
 
-        Library and contact count by it from here on.
+        From this call on, the voters of this configuration decide elections, and only they can confirm that
+        a leader still leads.
         """
         self.configuration: Configuration = self.log.configuration
         self.other_voters = tuple(name for name in self.configuration.voters if name != self.me)
@@ -111,27 +118,28 @@ class Shared:
         self.contact.voters_are(self.other_voters)
 
     def is_majority(self, others: Collection[str]) -> bool:
-        """Return whether this member and the voters among ``others`` are more than half of the voters."""
+        """Return True if this member and the voters among ``others`` are more than half of the voters."""
         voters = self.configuration.voters
         return 1 + sum(name in voters for name in others) >= majority(len(voters))
 
     @property
     def committed(self) -> bool:
-        """Return whether the newest configuration in the log is committed."""
+        """True if the newest configuration in the log is committed."""
         return self.log.configuration_index <= self.library.commit_index
 
-    # ---- silence: how long this member waits. Its own pauses are not the silence of others.
+    # ---- silence: time without messages from other members. This member's own pauses are not counted.
 
     def look(self) -> None:
-        """Read the clock, at each event, and notice a pause of this member."""
+        """Read the clock at the beginning of an event, and detect a pause of this member."""
         self.now = now = self.clock()
         late = self.watch.look(now)
         if late:
             self._forgive(now, late)
 
     def _forgive(self, now: float, late: float) -> None:
-        """Do not count a pause of this member, of ``late`` seconds, as silence of others (see
-        :mod:`.watch`).
+        """Move all deadlines by ``late`` seconds, because this member paused (see :mod:`.watch`).
+
+        Other members perhaps sent messages during the pause, so the pause must not count as their silence.
         """
         library, until = self.library, self.watch.listening_until
         if until > now:
@@ -139,7 +147,9 @@ class Shared:
             logger.log(level, "member stood still me=%s ms=%.0f", self.me, late * 1000)
         self.heard = max(self.heard, min(now, self.heard + late))
         if library.state == LEADER:
-            # The library steps down when answers are older than leaderFallbackTimeout; -inf never counts.
+            # Also move forward the times of the last answers: the library steps down when these times are
+            # older than leaderFallbackTimeout. A time of -inf stays, because it means that answers never
+            # count.
             times, oldest = library.answered, until - FALLBACK * self.timeout
             for name, answered in times.items():
                 if answered > -math.inf:
@@ -149,12 +159,11 @@ class Shared:
         if math.isfinite(deadline):
             library.election_deadline = max(deadline + late, until)
             if deadline == self.last_look_at:
-                self.last_look_at = library.election_deadline  # so the sockets are read once more, not twice
+                # Before the old deadline the sockets were read once more; do not read them again.
+                self.last_look_at = library.election_deadline
 
     def expect_silence(self, took: float) -> None:
-        """Expect others to be silent for ``took`` seconds: applying an entry takes them as long as this
-        member.
-        """
+        """Expect silence of the other members for ``took`` seconds, because they apply the same entry."""
         now, took, library = self.clock(), min(took, APPLY_PATIENCE * self.timeout), self.library
         if library.state == LEADER:
             times = library.answered
@@ -166,24 +175,24 @@ class Shared:
             self.postpone(self.heard)
 
     def postpone(self, now: float) -> None:
-        """Set the election deadline to a whole election timeout after ``now``."""
+        """Set the election deadline to a random election timeout (N to 2N) after ``now``."""
         self.library.election_deadline = now + self.library.draw_timeout()
 
     def ask_again_soon(self, now: float, *, syncs: bool = False) -> None:
-        """Set a short election deadline after a refused or split attempt; pre-votes make that harmless.
+        """Set a short election deadline after an election attempt failed; pre-votes make early attempts safe.
 
-        It is longer while votes are being stored: two disks must sync one, and a new attempt would discard
-        it.
+        If ``syncs`` is true, votes are being stored, and the deadline is later. Two disks must sync before
+        the present attempt can succeed, and a new attempt before that would discard the present attempt.
         """
         least, most = (3, 6) if syncs else (1, 3)
         self.library.election_deadline = now + self.rng.uniform(least, most) * self.period
 
     def stand_now(self) -> None:
-        """Set the election deadline to now (for the only member, and for one asked to take over)."""
+        """Stand for election in the next tick: there is no other voter, or a majority promised its votes."""
         self.library.election_deadline = -math.inf
 
     def hears_leader(self, now: float) -> bool:
-        """Return whether a leader works as far as this member can tell (stickiness)."""
+        """Return True if this member knows a working leader, so that it votes for no other member."""
         listening = now < self.watch.listening_until
         if self.library.state == LEADER:
             return listening or now - self.contact.majority_date(now) < self.timeout
@@ -193,9 +202,10 @@ class Shared:
         return listening or now - self.heard < self.timeout
 
     def link_down(self, peer: str) -> None:
-        """Ask for pre-votes early if the leader's link closed, as a killed leader's links do at once.
+        """Ask for pre-votes early if the leader's link closed: the links of a killed leader close at once.
 
-        That is harmless: others refuse while they hear the leader (D4).
+        If the leader still works, this does no harm: the other members refuse a pre-vote while they receive
+        the leader's messages (D4).
         """
         library = self.library
         if library.state != LEADER and peer == library.leader:
@@ -203,41 +213,41 @@ class Shared:
             library.election_deadline = min(library.election_deadline, soon)
 
     def silence(self, now: float) -> str:
-        """Return the time of the last message from the leader, for the log."""
+        """Return text for the log: the age of the leader's last message, and this member's longest pause."""
         heard = f"{(now - self.heard) * 1000:.0f}" if math.isfinite(self.heard) else "never"
         return f"last_heard_ms={heard} own_gap_ms={self.watch.longest * 1000:.0f}"
 
     # ---- member state
 
     def become(self, standing: MemberState) -> None:
-        """Take another member state, which is durable before another member sees an effect of it."""
+        """Change the member state; it is durable before another member sees an effect of it."""
         self.effects.add(StoreStanding(standing))
         self.standing = standing
 
     @property
     def empty(self) -> bool:
-        """Return whether nothing was ever promised or stored here."""
+        """True if this member never gave a vote and never stored an entry."""
         standing = self.standing
         return not (standing.voter or standing.doubtful) and self.log.last_index == FIRST_INDEX
 
     @property
     def may_vote(self) -> bool:
-        """Return whether this member may vote; a learner may not (D25)."""
+        """True if this member may vote; a learner may not vote (D25)."""
         return self.standing.voter
 
     @property
     def votes(self) -> bool:
-        """Return whether this member is a voter by its own configuration and member state."""
+        """True if this member is a voter by its own configuration and its member state."""
         return self.standing.voter and self.me in self.configuration.voters
 
     @property
     def may_stand(self) -> bool:
-        """Return whether this member may stand for election: a voter whose journal does not stall."""
+        """True if this member may stand for election: it is a voter, and its journal does not stall."""
         return self.votes and not self.stalled
 
 
 class EnginePart:
-    """Base of the parts: their access to the shared state."""
+    """Base class of the engine's parts; it gives them access to the shared state."""
 
     def __init__(self, shared: Shared) -> None:
         self.shared: Final = shared
@@ -249,11 +259,11 @@ class EnginePart:
         self._library = shared.library
 
     def _say(self, about: str, text: str, *values: object, level: int = logging.INFO) -> None:
-        """Write a line that a peer can cause with every message, unless there are too many of them."""
+        """Log a line that a peer can cause with every message; the number of such lines is limited."""
         self.shared.peer_log.write(level, about, text, *values)
 
     def _begins(self) -> bool:
-        """Read the clock at the beginning of an event; return False if this member takes part no more."""
+        """Read the clock at the beginning of an event; return False if this member has stopped."""
         if self._effects.stopped:
             return False
         self.shared.look()

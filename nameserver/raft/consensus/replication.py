@@ -1,6 +1,4 @@
-"""The leader's view of each peer's log: entries sent, entries acknowledged, and the bytes under way.
-Pure.
-"""
+"""The leader's knowledge of each peer's log: sent entries, acknowledged entries, and bytes under way."""
 
 from __future__ import annotations
 
@@ -8,14 +6,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-#: Bytes of entries in one message, unless a single entry is larger.
+#: Largest number of bytes of entries in one message, unless a single entry is larger.
 BATCH_BYTES: Final = 1024 * 1024
-#: Bytes of entries sent to one peer and not yet acknowledged (D34); one message may exceed it.
+#: The leader sends a peer no more entries while this number of bytes is not acknowledged (D34). The last
+#: message may exceed this number.
 WINDOW_BYTES: Final = 8 * 1024 * 1024
-#: Size of a piece of a snapshot, and the number of pieces that may be under way.
+#: First: size in bytes of a piece of a snapshot. Second: number of pieces that may be under way to one peer.
 PART_BYTES: Final = 256 * 1024
 PARTS_WINDOW: Final = 8
-#: A transfer without progress for this time starts again.
+#: Seconds without progress after which a snapshot transfer begins again.
 TRANSFER_TIMEOUT_S: Final = 30.0
 
 
@@ -37,11 +36,12 @@ class Progress:
     """One peer's log as its leader sees it, within one term and one link.
 
     Attributes:
-        next: First index not yet sent.
-        match: Last index known to be durable there and equal to ours.
-        seq: Number of the last message; ``reset_floor`` is the first one sent after the last rewind, so that
-            answers to earlier messages do not rewind again (D18, D22).
-        catch_up_entry: Index of the entry appended so that a learner can leave its state, 0 if none.
+        next: First index that was not sent yet.
+        match: Last index up to which the peer's log is certainly durable and equal to the leader's.
+        seq: Number of the last message to the peer.
+        reset_floor: Number of the first message after the last rewind. Answers to earlier messages must not
+            rewind again (D18, D22).
+        catch_up_entry: Index of the entry that was appended so that a learner can become a voter; 0 if none.
     """
 
     next: int
@@ -54,7 +54,7 @@ class Progress:
     unacknowledged: int = 0
     transfer: Transfer | None = None
     catch_up_entry: int = 0
-    _sent: deque[tuple[int, int]] = field(default_factory=deque)  # (last index, bytes) of messages under way
+    _sent: deque[tuple[int, int]] = field(default_factory=deque)  # last index and bytes of messages under way
 
     def sent(self, last: int, size: int) -> None:
         self.next = last + 1
@@ -62,14 +62,14 @@ class Progress:
         self._sent.append((last, size))
 
     def acknowledged(self, index: int) -> None:
-        """Record that everything up to ``index`` is durable at the peer. Never rewinds (D22)."""
+        """Record that the peer holds all entries up to ``index`` durably; ignore an older answer (D22)."""
         self.match = max(self.match, index)
         self.next = max(self.next, self.match + 1)
         while self._sent and self._sent[0][0] <= self.match:
             self.unacknowledged -= self._sent.popleft()[1]
 
     def rewind(self, first: int) -> None:
-        """Send again from ``first`` on, as the peer asked."""
+        """Send all entries again from index ``first`` on, because the peer asked for them."""
         self.next = max(first, self.match + 1)
         self.reset_floor = self.seq + 1
         self.unacknowledged = 0

@@ -1,12 +1,14 @@
-"""Detection of pauses of this member, after which the silence of others proves nothing. Pure.
+"""Detection of this member's own pauses, after which silence of other members is no sign of a failure.
 
-After a pause, or a long wait for a processor, a member has heard from nobody. But messages may wait in its
-sockets, and if the whole machine was paused, the others were silent for the same reason. So each gap between
-two looks counts for at most :data:`LOOK` periods as silence, and the sockets are read in between. Otherwise a
-leader on a busy machine would step down because its followers waited for a processor, as it did itself.
+After a pause, or a long wait for a processor, a member has received no messages. But messages may wait in its
+sockets. And if the whole machine was paused, the other members were silent for the same reason. So the time
+between two readings of the clock counts as silence for at most :data:`LOOK` heartbeat periods, and the member
+reads its sockets between these readings. Otherwise a leader on a busy machine would step down, although its
+followers only waited for a processor, as the leader itself did.
 
-After a gap the member listens for a moment before it judges others: it asks for no votes, votes for nobody
-against a leader, and does not step down. Contact (rule 8) is different: its clocks count every pause in full.
+After a long gap between two readings, the member listens for a moment before it judges other members. While
+it listens, it asks for no votes, gives no vote against a leader, and does not step down. The age of contact
+(rule 8 of docs/raft-rules.md) counts every pause in full. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -14,19 +16,20 @@ from __future__ import annotations
 import math
 from typing import Final
 
-#: In heartbeat periods: the interval of looks, the gap that counts as a pause, and the listening time after
-#: one.
+#: Three times in heartbeat periods. LOOK: longest planned interval between two readings of the clock. GAP:
+#: interval above which the member has paused. LISTEN: time for which the member listens after a pause.
 LOOK: Final = 2
 GAP: Final = 3
 LISTEN: Final = 2
-#: Pauses in a row after which a member acts although it has heard no leader.
+#: Largest number of successive pauses after each of which the member listens; after more, it does not listen.
 LISTEN_MAX: Final = 3
-#: Gaps are remembered for one to two times this long, in seconds, for the log.
+#: Length in seconds of the time window for :attr:`Watch.longest`: log lines name the longest gap in this
+#: window and the window before.
 WINDOW_S: Final = 1.0
 
 
 class Watch:
-    """Measures the gaps between events of this member.
+    """Measures the time between two events of this member.
 
     Args:
         period: Seconds between two heartbeats of a leader.
@@ -39,12 +42,12 @@ class Watch:
         self._last = math.nan
         self._row = 0
         self._window = -math.inf
-        self._longest = self._before = 0.0  # in this window and in the window before
+        self._longest = self._before = 0.0  # longest gap in this window, and in the window before
         self.listening_until = -math.inf
-        self.lost = 0.0  # all the seconds by which looks were late
+        self.lost = 0.0  # sum of the seconds by which readings of the clock were late
 
     def look(self, now: float) -> float:
-        """Note that the member runs at ``now``; return the seconds by which it is late, 0 if it is not."""
+        """Record that this member runs at ``now``; return the seconds by which this call is late, else 0."""
         gap = now - self._last
         self._last = now
         if now - self._window > WINDOW_S:
@@ -53,7 +56,7 @@ class Watch:
         if gap > self._longest:
             self._longest = gap
         late = gap - LOOK * self._period
-        if not late > 0.0:  # nan at the first look
+        if not late > 0.0:  # in the first call late is nan, and "not >" is true for nan
             return 0.0
         self.lost += late
         if gap > GAP * self._period and self._row < LISTEN_MAX:
@@ -62,19 +65,19 @@ class Watch:
         return late
 
     def restart(self, now: float) -> None:
-        """Begin anew after work that is done once (a replay), so that it counts as no gap."""
+        """Begin a new measurement after unusual work (a long replay), so that this work counts as no gap."""
         self._last = now
 
     def heard(self) -> None:
-        """Record a message from the leader, or as a leader from a majority: it ends the row of pauses."""
+        """End a series of pauses, because a message of the leader or an answer to this leader arrived."""
         self._row = 0
 
     @property
     def due(self) -> float:
-        """Return the time by which the member should look again, so that a gap can be recognised."""
+        """The time by which the member should read the clock again; a later reading is late."""
         return self._last + LOOK * self._period
 
     @property
     def longest(self) -> float:
-        """Return the longest gap between two looks in the last one to two seconds."""
+        """The longest time in seconds between two calls of :meth:`look`, in the last one to two seconds."""
         return max(self._longest, self._before)

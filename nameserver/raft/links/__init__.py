@@ -1,6 +1,7 @@
 """Links between members: dialling, framing, proof of the secret, TLS.
 
-Here belongs code that brings bytes from one member to another, and to nobody else; ``consensus`` decides.
+Code that carries bytes between members, and only between members, belongs here. Code that makes Raft's
+decisions belongs to ``consensus``.
 
     transport.py       one link per pair of members: dialling, admission, framing, keep-alive
     auth.py            mutual challenge, and the MAC of every frame

@@ -1,7 +1,7 @@
-"""Proof of the peer's identity and of unchanged messages. Pure: randomness comes in as
-nonces.
+"""Proof of the peer's identity, and of unchanged messages. No I/O; the caller passes in random nonces.
 
-Four handshake frames; the dialling side proves itself first, so a stranger learns one random number::
+A handshake has four frames. The dialling side proves its identity first, so a dialler without the secret
+learns only one random number::
 
     dialler                               acceptor
     HELLO magic, from, to, cluster, nonce ->
@@ -9,10 +9,11 @@ Four handshake frames; the dialling side proves itself first, so a stranger lear
     PROOF mac("dialler")                  ->
                                           <- PROOF mac("acceptor")
 
-A proof is HMAC-SHA256 under the shared secret over role and transcript (identities, cluster, both nonces).
-Each later frame ends in a MAC under a key of this session and direction over a counter and the frame, so a
-frame cannot be changed, repeated, left out, reflected, or played back in another session. Without a secret
-(loopback only, or under TLS) proofs and MACs are empty.
+A proof is HMAC-SHA256 with the shared secret as the key, over the role and the transcript (identities,
+cluster, both nonces). Each later frame ends in a MAC over a counter and the frame. Each session and each
+direction has its own key for MACs. So an attacker cannot change, repeat, omit or reflect a frame, and cannot
+replay it in another session. Without a secret (only allowed on loopback or under TLS) proofs and MACs are
+empty.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MAC_SIZE: Final = 16
 
 
 class LinkError(Exception):
-    """The link must be closed: the other end has another identity than it should, or sent unusable bytes."""
+    """The link must be closed: the peer has a wrong identity, or sent unusable bytes."""
 
 
 class _Hello(msgspec.Struct, array_like=True, frozen=True):
@@ -45,8 +46,9 @@ class _Hello(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Seal:
-    """MACs for one direction of one session: HMAC-SHA256 over counter and frame, cut to MAC_SIZE. Without a
-    key they are empty.
+    """MACs for one direction of one session: the first MAC_SIZE bytes of HMAC-SHA256 over counter and frame.
+
+    Without a key the MACs are empty.
     """
 
     __slots__ = ("_counter", "_keyed", "size")
@@ -57,7 +59,7 @@ class Seal:
         self.size = MAC_SIZE if key else 0
 
     def next(self, *parts: bytes | memoryview) -> bytes:
-        """Return the MAC of the next frame, which is given in parts."""
+        """Return the MAC of the next frame; ``parts`` together are the bytes of the frame."""
         if self._keyed is None:
             return b""
         mac = self._keyed.copy()
@@ -71,7 +73,7 @@ class Seal:
         """Check the MAC of the next frame.
 
         Raises:
-            LinkError: It is wrong: the session is over.
+            LinkError: The MAC is wrong; the caller must end the session.
         """
         if not hmac.compare_digest(self.next(body), mac):
             raise LinkError("frame with a wrong MAC")
@@ -82,10 +84,11 @@ class Credentials:
     """One member's data for its handshakes.
 
     Attributes:
-        members: Members that this one knows. Another member of the same cluster is let in, too: it may
-            have been added while this one was away, or removed while it was away itself.
-        open: This member is empty: it belongs to no cluster yet, and names the one that it would found.
-        other_secrets: Secrets that dialling members may use as well, while the secret is changed.
+        members: Members that this member knows. An unknown member of the same cluster may connect, too: the
+            cluster may have added it while this member was away, or removed it while it was away.
+        open: True if this member is empty: this member belongs to no cluster yet, and ``cluster`` is the name
+            of the cluster that it would found.
+        other_secrets: Secrets that dialling members may also use, while operators change the secret.
     """
 
     me: str
@@ -102,17 +105,18 @@ class Credentials:
 
 
 class Handshake:
-    """One side of a handshake: frames in, frames out, then the seals of both directions.
+    """One side of a handshake: takes frames, returns answers, and finally has MACs for both directions.
 
     Args:
-        peer: The member dialled; None at the accepting side.
-        nonce: Fresh and random, NONCE_SIZE bytes.
-        attempt: Number of dials whose proof the peer refused; each uses the next secret.
+        peer: The member that is dialled; None on the accepting side.
+        nonce: Fresh random bytes, NONCE_SIZE of them.
+        attempt: Number of earlier dials in which the peer refused the proof; each refusal selects the next
+            secret.
 
     Attributes:
-        peer: The claimed identity of the other end, or the one that was dialled; empty before its first
-            frame.
-        proven: The peer has proved its identity. Later frames carry MACs of ``outgoing`` and
+        peer: On the dialling side: the identity that was dialled. On the accepting side: the identity that
+            the dialler claims; empty before the first frame.
+        proven: True once the peer has proved its identity. Later frames carry MACs of ``outgoing`` and
             ``incoming``.
     """
 
@@ -124,18 +128,22 @@ class Handshake:
         self.peer = peer or ""
         self._nonce = nonce
         self._their_nonce = b""
-        self._cluster = credentials.cluster  # as the dialler names it
+        self._cluster = credentials.cluster  # the cluster's name as the dialler states it
         self.proven = False
         self.outgoing = self.incoming = Seal(b"")
 
     @property
     def is_proof_refused(self) -> bool:
-        """Return whether the peer closed the connection after our proof and without its own."""
+        """True if this member has dialled and has sent its proof, but the peer has sent no proof.
+
+        After the connection has ended, this means that the peer refused this member's proof. Always False on
+        the accepting side.
+        """
         return self._dials and bool(self._their_nonce) and not self.proven
 
     @property
     def refusal(self) -> str:
-        """Return the likely reason, for the dialler, why a connection was closed before it was proven."""
+        """The likely reason, for the dialler's log, why the peer closed an unproven connection."""
         if self._their_nonce:
             return "it does not take our proof: is its secret another one?"
         return "it does not take us for a member: its log says why"
@@ -147,7 +155,7 @@ class Handshake:
         )
 
     def receive(self, frame: bytes) -> bytes | None:
-        """Take the peer's next frame; return ours, if one is due.
+        """Handle the peer's next frame; return the frame to send, None if there is none.
 
         Raises:
             LinkError: The connection must be closed.
@@ -180,7 +188,7 @@ class Handshake:
             raise LinkError("no hello of ours")
         if hello.receiver != mine.me:
             raise LinkError(f"{hello.sender[:80]!r} wants {hello.receiver[:80]!r}, this is {mine.me}")
-        if not is_address(hello.sender):  # it is logged, dialled and kept
+        if not is_address(hello.sender):  # check the name's form: the name will be logged, dialled and stored
             raise LinkError(f"{hello.sender[:80]!r} is no {ADDR_FORM}")
         stranger = hello.sender not in mine.members and (hello.open or hello.cluster != mine.cluster)
         if (stranger and not mine.open) or hello.sender == mine.me:
@@ -192,7 +200,7 @@ class Handshake:
         return self._nonce
 
     def _proof(self, role: str, purpose: bytes = b"proof ") -> bytes:
-        """Return the MAC that proves our secret; empty without a secret."""
+        """Return the MAC that proves this member's secret; empty without a secret."""
         if self._secret is None:
             return b""
         ours, theirs = (self._mine.me, self._nonce), (self.peer, self._their_nonce)

@@ -1,8 +1,9 @@
 """Mutual TLS 1.3 between members: TLS contexts, and the check of names in certificates.
 
-Each end must show a certificate of the configured authority. It must name the host of the member's address,
-as an IP address or a DNS name among its subject alternative names; ports, wildcards and common names do not
-count. The event loop's own TLS is not used, because it does not report why an accepted connection failed.
+Each end must show a certificate from the configured authority. The certificate must have the host of the
+member's address, an IP address or a DNS name, among its subject alternative names. Ports, wildcards and
+common names do not count. The event loop's own TLS is not used, because it does not report why an accepted
+connection failed.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class TlsContexts:
     """One member's certificate and authority, for connections that it accepts and that it dials.
 
     Attributes:
-        expires_at: When the certificate, or the last of the authorities, expires, whichever is earlier;
-            Unix s.
+        expires_at: Unix time in seconds at which the certificate expires, or at which the last of the
+            authorities expires, whichever is earlier.
     """
 
     accept: ssl.SSLContext
@@ -35,22 +36,22 @@ class TlsContexts:
     expires_at: float = math.inf
 
     def pipe(self, *, accepts: bool, who: str = "the peer", whose: str = "the peer's") -> Pipe:
-        """Return one end of a new connection; the dialler begins the handshake."""
+        """Return one end of a new TLS connection; the dialler begins the handshake."""
         context = self.accept if accepts else self.dial
         return Pipe(context, accepts=accepts, who=who, whose=whose)
 
 
 def load(*, me: str, cert: Path, key: Path, ca: Path) -> TlsContexts:
-    """Read this member's certificate, its key, and the authority of all members, and try them.
+    """Read this member's certificate and key, and the authority of all members; test them with a handshake.
 
     Raises:
-        RaftStartError: A file cannot be used, or the certificate does not fit ``me`` itself.
+        RaftStartError: A file cannot be used, or the certificate does not name the host of ``me``.
     """
     contexts = TlsContexts(
         accept=_context(ssl.PROTOCOL_TLS_SERVER, cert=cert, key=key, ca=ca),
         dial=_context(ssl.PROTOCOL_TLS_CLIENT, cert=cert, key=key, ca=ca),
     )
-    contexts.accept.num_tickets = 0  # no session is ever resumed
+    contexts.accept.num_tickets = 0  # send no tickets: this program never resumes a TLS session
     accept, dial = (
         contexts.pipe(accepts=accepts, who="this member", whose="this member's") for accepts in (True, False)
     )
@@ -72,10 +73,10 @@ def _expires_at(certificate: Mapping[str, Any], context: ssl.SSLContext) -> floa
 def _context(protocol: int, *, cert: Path, key: Path, ca: Path) -> ssl.SSLContext:
     for what, path in ((f"certificate {cert}", cert), (f"key {key}", key), (f"authority {ca}", ca)):
         with needed_to_start(what, OSError):
-            read_regular(path, size_max=CERTIFICATES_SIZE_MAX)  # the library would wait for a FIFO
+            read_regular(path, size_max=CERTIFICATES_SIZE_MAX)  # refuses a FIFO, on which OpenSSL would hang
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # both ends check the name of a member: names_host
+    context.check_hostname = False  # names_host() checks the member's name instead, on both ends
     context.verify_mode = ssl.CERT_REQUIRED
     with needed_to_start(f"certificate {cert} with key {key}", OSError, ValueError, reason=reason):
         context.load_cert_chain(cert, key, password=no_password)
@@ -85,7 +86,7 @@ def _context(protocol: int, *, cert: Path, key: Path, ca: Path) -> ssl.SSLContex
 
 
 def names_host(certificate: Mapping[str, Any], host: str) -> bool:
-    """Return whether a certificate, as :meth:`ssl.SSLObject.getpeercert` gives it, names ``host``."""
+    """Return True if a certificate, in the form of :meth:`ssl.SSLObject.getpeercert`, names ``host``."""
     kind, name = _canonical(host)
     return any(
         kind == of_kind and name == _canonical(value)[1]
@@ -100,7 +101,7 @@ def names(certificate: Mapping[str, Any]) -> str:
 
 
 def _canonical(host: str) -> tuple[str, str]:
-    """Return kind and comparable form of a host, with kinds as the ssl module names them."""
+    """Return a host's kind in the ssl module's words (DNS, IP Address), and its name in comparable form."""
     try:
         return "IP Address", str(ipaddress.ip_address(host))
     except ValueError:

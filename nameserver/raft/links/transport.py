@@ -1,13 +1,18 @@
-"""All links of one member on the running event loop, and each of their connections.
+"""All links of one member on the running event loop, and the connections that carry them.
 
-Of two members, the one with the greater identity dials. The other one dials only if there has been no link
-for a while, because the greater one may not know it. Unproven connections are bounded in all, and for each
-host that is no member's. A flood pushes out its own oldest connections, and never our own dials.
+In each pair of members, the member with the greater identity (compared as text) dials. The member with the
+lesser identity dials only after :data:`LESSER_DIALS_AFTER_S` seconds without a link: the member with the
+greater identity may not know this member yet.
 
-A frame is a u32 size and that many bytes; after the handshake these are one byte of kind, the payload, and
-the MAC. Before a peer is proven, only handshake frames of at most 1 KB are read from it, for at most 3 s.
-Under TLS (:mod:`.tls`) all of this travels inside, and the certificate of each end must name the host of
-the identity that it claims.
+A connection is unproven until the peer has proved its identity. Two bounds limit the number of unproven
+connections: one for all of them together, and one for each host that belongs to no member. If a flood of
+connections exceeds a bound, this member closes the oldest connections of the flood. It never closes
+connections that it dialled itself.
+
+A frame has a size (u32) and that number of bytes. After the handshake these bytes are the kind (one byte),
+the payload, and the MAC. From an unproven peer, this member reads only handshake frames of at most 1 KB, for
+at most 3 s. With TLS (:mod:`.tls`) all frames travel inside TLS, and each end's certificate must name the
+host of the identity that this end claims.
 """
 
 from __future__ import annotations
@@ -33,34 +38,39 @@ from .tls import TlsContexts, names, names_host
 
 logger = logging.getLogger(__name__)
 
-#: Unproven connections that others opened; our own dials are not counted.
+#: Largest number of unproven connections that other hosts opened; this member's own dials are not counted.
 UNPROVEN_MAX: Final = 64
-#: Unproven connections from one host that is no member's; an IPv6 network of 64 bits is one host.
+#: Largest number of unproven connections from one host that belongs to no member; an IPv6 network of 64 bits
+#: counts as one host.
 UNPROVEN_PER_ADDRESS: Final = 16
-#: Connections under TLS that one such host may open in a second: each costs the loop a handshake.
+#: Largest number of TLS connections that one host may open in a second, if the host belongs to no member.
+#: Each TLS handshake costs time of the event loop.
 STRANGERS_PER_SECOND: Final = 20
-#: The same of all such hosts: so many of them may open their first one in a second, and all together so many
-#: further ones. So a few hosts cannot keep out all others.
+#: Two limits per second for all hosts that belong to no member together: the number of first connections of
+#: these hosts, and the number of their further connections. First and further connections are counted
+#: separately, so that many connections of a few hosts cannot block other hosts.
 STRANGERS_PER_SECOND_OVERALL: Final = 50
-#: Links to peers of the same cluster that are in no configuration here: they may have been added, or removed,
-#: while this member was away. On loopback without a secret any program can claim that.
+#: Largest number of links to peers that claim the same cluster but are not in this member's configuration.
+#: Such a peer may have been added or removed while this member was away. The bound is needed because any
+#: program on loopback can claim to be such a peer, if there is no secret.
 OUTSIDERS_MAX: Final = 16
 RETRY_S: Final = (0.05, 0.5)
-#: Time without a link after which the member with the lesser identity dials as well.
+#: Seconds without a link after which the member with the lesser identity dials, too.
 LESSER_DIALS_AFTER_S: Final = 3.0
-#: Time after which the same reason for a host's unproven connections is logged again.
+#: Shortest time in seconds between two log lines about closed unproven connections, if the host and the
+#: reason are the same.
 REPORT_AGAIN_S: Final = 30.0
-#: Lines about unproven connections in that time.
+#: Largest number of log lines about unproven connections in REPORT_AGAIN_S seconds.
 REPORTS_MAX: Final = 150
 
 HANDSHAKE_FRAME_MAX: Final = 1024
 HANDSHAKE_TIMEOUT_S: Final = 3.0
-#: Most unsent data for a peer that does not read; above it the link is closed.
+#: Largest number of unsent bytes for one peer; if there are more, this member closes the link.
 BUFFER_MAX: Final = 64 * 1024 * 1024
-#: Application messages are refused above this much unsent data.
+#: Number of unsent bytes for one peer above which :meth:`Link.send` refuses application messages to it.
 APPLICATION_BUFFER_MAX: Final = 16 * 1024 * 1024
-#: Interval of checks. A link that sent nothing since the last check sends a ping. After this many checks
-#: without a received byte the link is dead.
+#: Seconds between two checks of a link. At a check, a link that sent nothing since the last check sends a
+#: ping. After SILENT_CHECKS_MAX checks without a received byte, the link counts as dead and is closed.
 CHECK_S: Final = 1.0
 SILENT_CHECKS_MAX: Final = 4
 
@@ -69,36 +79,37 @@ RAFT: Final = 1
 APPLICATION: Final = 2
 
 _SIZE: Final = struct.Struct(">I")
-#: Size of a frame, and its kind.
+#: A frame's size, and its kind.
 _HEAD: Final = struct.Struct(">IB")
-#: The first two bytes of a TLS handshake, or of its refusal.
+#: The first two bytes of a TLS handshake record, and of a TLS alert that refuses the handshake.
 _TLS_RECORDS: Final = (b"\x16\x03", b"\x15\x03")
-#: Up to this size, copying costs less than another call of the loop.
+#: Size in bytes up to which copying the parts of a frame into one buffer is cheaper than writing them
+#: separately.
 _JOIN_MAX: Final = 64 * 1024
 
 
 class LinkOwner(Protocol):
-    """Owner of links, which is notified of events; every call is on the loop."""
+    """Owner of the links: the links call its methods, on the event loop, when something happens."""
 
     def link_up(self, peer: str) -> None: ...
     def link_down(self, peer: str) -> None: ...
     def raft_message(self, peer: str, data: bytes | memoryview) -> None:
-        """May raise :class:`LinkError` to have the link closed."""
+        """Handle a message of the engine. If this method raises :class:`LinkError`, the link is closed."""
 
     def application_message(self, peer: str, data: bytes) -> None: ...
     def fatal(self, reason: str) -> None: ...
 
 
 class Strangers:
-    """The number of unproven connections from each host in this second."""
+    """Counts connections from each host that belongs to no member, in the present second."""
 
     def __init__(self) -> None:
         self._second = -1
         self._counts: Counter[str] = Counter()
-        self._further = 0  # connections behind the first one of their host
+        self._further = 0  # number of connections that were not the first of their host
 
     def allow(self, host: str, now: float) -> bool:
-        """Return whether one more may begin."""
+        """Return True and count the connection, if ``host`` may open one more connection in this second."""
         if int(now) != self._second:
             self._second = int(now)
             self._counts.clear()
@@ -131,9 +142,9 @@ class Transport:
         self.frame_size_max = frame_size_max
         self._links: dict[str, Link] = {}
         self._open: dict[Link, None] = {}  # all connections, oldest first
-        self._hosts_of_members: set[str] = set()  # known addresses of members
+        self._hosts_of_members: set[str] = set()  # known IP addresses of members
         self._strangers = Strangers()
-        self._attempts: Counter[str] = Counter()  # by member: dials whose proof it refused
+        self._attempts: Counter[str] = Counter()  # number of dials whose proof was refused, by member
         self._server: asyncio.Server | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
@@ -142,20 +153,22 @@ class Transport:
         clock = asyncio.get_running_loop().time
         limit = LineLimit(per_peer=1, overall=REPORTS_MAX, window_s=REPORT_AGAIN_S)
         self._of_strangers = LimitedLog(logger, clock, limit)
-        self._of_proven = LimitedLog(logger, clock)  # separate, so that strangers cannot use up its lines
+        # Proven peers have a separate limit for log lines, so that lines about strangers cannot use it up.
+        self._of_proven = LimitedLog(logger, clock)
 
     async def listen(self, address: str) -> str:
-        """Bind; return the bound address. Connections wait until :meth:`go`.
+        """Bind the address and return the bound address; connections wait until :meth:`go`.
 
         Raises:
-            RaftStartError: The address cannot be bound, or others can reach it and need no proof.
+            RaftStartError: The address cannot be bound, or it is unsafe: other machines can reach it, and
+                there is neither a secret nor TLS.
         """
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
         with needed_to_start(f"cannot listen on {address}", OSError):
             hosts = await hosts_to_listen_on(host)
             at = hosts if isinstance(hosts, str) else hosts[0]
-            flags = socket.AI_PASSIVE | socket.AI_NUMERICHOST  # ask no resolver
+            flags = socket.AI_PASSIVE | socket.AI_NUMERICHOST  # numeric only: a resolver would block the loop
             found = socket.getaddrinfo(at or None, port, type=socket.SOCK_STREAM, flags=flags)
             family, *_, name = found[0]
             listener = _bind(family, name)
@@ -170,13 +183,13 @@ class Transport:
         return join_address(bound_host, bound_port)
 
     async def go(self) -> None:
-        """Accept connections, and dial the members that this one has to dial."""
+        """Accept connections, and dial the other members."""
         assert self._server is not None
         await self._server.start_serving()
         self._dialling = asyncio.get_running_loop().create_task(self._dial_all(), name="raft dial")
 
     async def close(self) -> None:
-        """Close everything and wait until it is closed."""
+        """Close all links and the listening socket, and wait until they are closed."""
         self._closing = True
         if self._dialling is not None:
             self._dialling.cancel()
@@ -192,9 +205,9 @@ class Transport:
             await self._server.wait_closed()
 
     def use_credentials(self, credentials: Credentials) -> None:
-        """Use another identity from the next handshake on, and dial its members.
+        """Use other credentials from the next handshake on, and dial the members that they name.
 
-        Present links stay, no matter which identity is at the other end.
+        Present links stay, even if the other end is no member any more.
         """
         if credentials != self.credentials:
             self.credentials = credentials
@@ -205,7 +218,7 @@ class Transport:
         return link is not None and link.send(kind, payload)
 
     def attempt(self, member: str | None) -> int:
-        """Return the number of refused proofs at a member, which chooses the secret for the next dial."""
+        """Return the number of proofs that ``member`` refused; this number selects the next dial's secret."""
         return 0 if member is None else self._attempts[member]
 
     def proof_refused(self, member: str) -> None:
@@ -213,18 +226,19 @@ class Transport:
         self._attempts[member] += 1
 
     def drop(self, peer: str) -> None:
-        """Close the link to ``peer``; it is dialled again."""
+        """Close the link to ``peer``; a dial opens a new one later."""
         if (link := self._links.get(peer)) is not None:
             link.close()
 
     # ---- links
 
     def unproven(self, link: Link) -> None:
-        """Record a new connection. If too many accepted ones are unproven, close the oldest of the host with
-        most.
+        """Record a new connection, and close an old unproven connection if there are too many.
 
-        Connections that this member dialled are not counted. So members connect despite any number of
-        strangers: one of two members dials, and its connection is the newest at the other.
+        The bounds count only connections that other hosts opened. If the bound of one host is exceeded, the
+        oldest connection of this host is closed. If the bound for all hosts is exceeded, the oldest
+        connection of the host with most connections is closed. So a member can connect in spite of any number
+        of strangers: at the accepting member its connection is the newest, and only the oldest is closed.
         """
         if self._closing:
             link.close()
@@ -249,7 +263,7 @@ class Transport:
             oldest.close(f"more than {UNPROVEN_MAX} unproven connections")
 
     def _accepted(self) -> list[Link]:
-        """Return the unproven connections that others opened, oldest first."""
+        """Return the unproven connections that other hosts opened, oldest first."""
         return [link for link in self._open if link.dialled is None and link.peer is None]
 
     def joined(self, link: Link, peer: str) -> None:
@@ -260,15 +274,15 @@ class Transport:
             return
         self._hosts_of_members.add(link.host)
         if old is not None and self._rank(old, peer) > self._rank(link, peer):
-            link.close(flush=True)  # both dialled at once; both keep the same connection
+            link.close(flush=True)  # both members dialled at once; _rank() makes both keep the same link
             return
-        if old is not None:  # no byte of the old connection may arrive after the new link is up
+        if old is not None:  # close it now: none of its bytes may arrive after the new link is up
             old.close()
         self._links[peer] = link
         self.owner.link_up(peer)
 
     def _rank(self, link: Link, peer: str) -> bool:
-        """Return whether the member with the greater identity dialled, as it should."""
+        """Return True if the member with the greater identity dialled ``link``; such a link is preferred."""
         return (link.dialled is not None) == (peer < self.credentials.me)
 
     def left(self, link: Link) -> None:
@@ -278,7 +292,7 @@ class Transport:
             self.owner.link_down(link.peer)
 
     def report(self, link: Link, what: str) -> None:
-        """Log one line for a closed connection; for strangers only the first of many."""
+        """Log one line for a closed connection; for strangers, only the first of many similar lines."""
         line = "raft link closed peer=%s reason=%s"
         if link.peer is not None:
             self._of_proven.write(logging.WARNING, link.peer, line, link.peer, what)
@@ -289,8 +303,10 @@ class Transport:
     # ---- dialling
 
     async def _dial_all(self) -> None:
-        """Dial all members until :meth:`close`. If this ended earlier, the member would look alive and be
-        isolated.
+        """Dial all members until :meth:`close`.
+
+        If this task fails, the member stops. Otherwise the member would look healthy, but could reach no
+        other member.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -312,8 +328,9 @@ class Transport:
             self._dials[member] = self._group.create_task(self._dial(member), name=f"raft dial {member}")
 
     async def _dial(self, member: str) -> None:
-        """Keep a link to ``member``: dial, wait until it ends, dial again. Each dial resolves the name
-        again.
+        """Keep a link to ``member``: dial, wait until the link ends, dial again.
+
+        Each dial resolves the member's name again.
         """
         host, port = split_address(member)
         wait = RETRY_S[0]
@@ -324,7 +341,7 @@ class Transport:
                     with contextlib.suppress(OSError, UnicodeError):
                         await self._resolve(host)
                 before = self._links.get(member)
-                await asyncio.sleep(LESSER_DIALS_AFTER_S)  # gives the greater one time to dial
+                await asyncio.sleep(LESSER_DIALS_AFTER_S)  # let the member with the greater identity dial
                 if before is not None or member in self._links:
                     continue
             try:
@@ -340,17 +357,17 @@ class Transport:
             wait = min(2 * wait, RETRY_S[1])
 
     async def _resolve(self, host: str) -> list[str]:
-        """Return a member's addresses; under TLS they also tell members' connections from strangers'."""
+        """Return a member's IP addresses; under TLS, also remember them as hosts of members."""
         addresses = await addresses_of(host, timeout_s=HANDSHAKE_TIMEOUT_S)
         if self.tls is not None:
             self._hosts_of_members.update(addresses)
         return addresses
 
     async def _connect(self, member: str, addresses: list[str], port: int) -> Link:
-        """Dial the addresses of a member in turn.
+        """Dial the addresses of a member, one after the other, until a connection opens.
 
-        Names are resolved before: under uvloop, dialling by name leaves a late failure of the resolver
-        unhandled.
+        The caller has resolved the name. Under uvloop, dialling by name would leave a late failure of the
+        resolver unhandled.
         """
         loop, last = asyncio.get_running_loop(), OSError(f"{member} has no address")
         for host in addresses:
@@ -375,32 +392,32 @@ def _bind(family: int, address: tuple[str | int | bytes, ...]) -> socket.socket:
 
 
 class Link(asyncio.Protocol):
-    """One connection, first unproven, then of one member."""
+    """One connection: unproven at first, later the link to one member."""
 
     def __init__(self, links: Transport, dialled: str | None) -> None:
         self._links = links
-        self.dialled: Final = dialled  # the member that was dialled, None if it dialled us
+        self.dialled: Final = dialled  # the member that this member dialled; None for an accepted connection
         self._handshake = Handshake(
             links.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE), attempt=links.attempt(dialled)
         )
-        self.peer: str | None = None  # the identity, once it is proven
-        self._plain_peer: str | None = None  # the same, if frames have neither MAC nor encryption
-        self._pipe: Pipe | None = None  # set by connection_made if there is TLS
-        self._encrypted = False  # the pipe has finished its own handshake
+        self.peer: str | None = None  # the peer's identity, once it is proven
+        self._plain_peer: str | None = None  # the peer's identity, if frames have neither MAC nor encryption
+        self._pipe: Pipe | None = None  # the TLS connection; set by connection_made if TLS is used
+        self._encrypted = False  # True once the TLS handshake is complete
         self._buffer = bytearray()
-        self._wire: asyncio.Transport  # this and the timer from the first call on
+        self._wire: asyncio.Transport  # connection_made sets this field and the timer
         self._timer: asyncio.TimerHandle
         self._closed = False
         self._sent_since_check = False
-        self._silent_checks = 0  # number of checks since something was received
-        self.host = ""  # of the other end
+        self._silent_checks = 0  # number of checks since the last received byte
+        self.host = ""  # IP address of the other end
         self.address = dialled or "unknown"
         self.ended = asyncio.get_running_loop().create_future()
 
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._wire = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
+        self._wire = cast(asyncio.Transport, transport)  # uvloop's class does not inherit from asyncio's
         if name := transport.get_extra_info("peername"):
             self.host = str(name[0])
             self.address = self.dialled or f"{name[0]}:{name[1]}"
@@ -410,7 +427,8 @@ class Link(asyncio.Protocol):
         self._links.unproven(self)
         if self._closed:
             return
-        if self._links.tls is not None:  # now, because refused strangers must cost little
+        # Create TLS state only now, because a connection that was refused above must cost little.
+        if self._links.tls is not None:
             self._pipe = self._links.tls.pipe(accepts=self.dialled is None)
         if self.dialled is None:
             return
@@ -429,7 +447,7 @@ class Link(asyncio.Protocol):
                 and not self._buffer
                 and len(data) > 5
                 and int.from_bytes(data[:4], "big") + 4 == len(data)
-            ):  # one whole message without MAC or encryption: nearly every one of a group without a secret
+            ):  # fast path for one whole message without MAC or encryption, the usual case without a secret
                 self._hand_up(peer, data[4], data[5:])
             else:
                 self._take_bytes(data if self._pipe is None else self._decrypt(self._pipe, data))
@@ -443,7 +461,7 @@ class Link(asyncio.Protocol):
                 self._encrypted, data = pipe.shake(data), b""
             plain = pipe.open(data) if self._encrypted else None
         finally:
-            if answer := pipe.pending():  # after a failure it is an alert that tells the peer the reason
+            if answer := pipe.pending():  # after a failure this is an alert that tells the peer the reason
                 self._wire.write(answer)
         if self._encrypted and not before and self.dialled is not None:
             self._check_name(pipe, self.dialled)
@@ -474,7 +492,9 @@ class Link(asyncio.Protocol):
                     self._take(frame)
                 position += 4 + size
         if position and not self._closed:
-            self._buffer = buffer[position:]  # a failed reader may hold a view: it cannot shrink
+            # Copy the rest of the buffer: shrinking it could raise an error, because a reader that failed may
+            # still hold a view of the buffer.
+            self._buffer = buffer[position:]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.close("" if self._closed else self._why_it_left())
@@ -484,7 +504,7 @@ class Link(asyncio.Protocol):
             self.ended.set_result(None)
 
     def _why_it_left(self) -> str:
-        """Return the likely reason why the peer closed the connection, so that both ends log the fault."""
+        """Return the likely reason why the peer closed the connection; this member logs the reason, too."""
         pipe = self._pipe
         if self.peer is not None:
             return ""
@@ -518,7 +538,7 @@ class Link(asyncio.Protocol):
         self._hand_up(peer, body[0], body[1:])
 
     def _hand_up(self, peer: str, kind: int, payload: bytes | memoryview) -> None:
-        """Pass on the content of a frame.
+        """Pass the content of a frame to the owner of the links.
 
         Raises:
             LinkError: The link must be closed.
@@ -544,20 +564,21 @@ class Link(asyncio.Protocol):
             self._wire.write(data if self._pipe is None else self._pipe.seal(data))
 
     def send(self, kind: int, payload: bytes) -> bool:
-        """Send one frame to the proven peer; False if the link is down or its buffer is full."""
+        """Send one frame to the proven peer; return False if no link is up or too many bytes are unsent."""
         seal, wire = self._handshake.outgoing, self._wire
         if self.peer is None or self._closed:
             return False
         size, limit = len(payload), self._links.frame_size_max
         if 1 + size + seal.size > limit:
-            # The peer would close this link and each later one, for as long as the message is sent again.
+            # Refuse the message: the peer would close this link. If the message was sent again over another
+            # link, the peer would close that link, too.
             logger.error("message refused peer=%s kind=%d bytes=%d limit=%d", self.peer, kind, size, limit)
             return False
         waiting = wire.get_write_buffer_size()
         if waiting > APPLICATION_BUFFER_MAX and kind == APPLICATION:
             return False
         if waiting > BUFFER_MAX:
-            # A link that stays must not skip a message: the peer could not notice.
+            # Close the link: if it stayed up without this message, the peer could not notice the gap.
             self._links.report(self, f"{waiting} bytes unsent")
             asyncio.get_running_loop().call_soon(self.close)
             return False
@@ -572,10 +593,14 @@ class Link(asyncio.Protocol):
             wire.writelines((head, payload, mac))
         return True
 
-    # ---- ends
+    # ---- checking and closing
 
     def _check(self) -> None:
-        """D24: send a ping over an idle link, so that its death is noticed and no later message is lost."""
+        """Send a ping over an idle link, so that this member detects a dead link before it sends a message.
+
+        Without pings, the library would drop the connection, and lose the message, when it sends the first
+        message after a silence (D24).
+        """
         if self._silent_checks >= SILENT_CHECKS_MAX:
             self.close(f"silent for {SILENT_CHECKS_MAX * CHECK_S:.0f} s")
             return
@@ -586,10 +611,12 @@ class Link(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
 
     def close(self, why: str = "", *, flush: bool = False) -> None:
-        """Close the connection at once. Unsent bytes are lost, unless ``flush`` is set and the peer reads on.
+        """Close the connection at once.
+
+        Unsent bytes are lost. With ``flush``, they are still sent if the peer continues to read.
 
         Args:
-            why: For the log; empty if there is nothing to say.
+            why: Reason for the log; empty to log nothing.
         """
         if why:
             self._links.report(self, why)
@@ -607,7 +634,7 @@ class Link(asyncio.Protocol):
 
 
 def _tune(connection: socket.socket) -> None:
-    """Send small messages at once, and notice a dead host within seconds."""
+    """Send small messages at once, and detect a dead host within seconds."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)

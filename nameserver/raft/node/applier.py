@@ -1,4 +1,4 @@
-"""Applying committed entries to the state machine, a few at a time."""
+"""Application of committed entries to the state machine, a few entries at a time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from routekeeper.remoting.steps import Steps
 
 logger = logging.getLogger(__name__)
 
-#: At most this many entries, or steps of entries, are applied in one turn of the loop, and for at most this
-#: many seconds. The rest follows in the next turn.
+#: Two bounds for one call of :meth:`Applier.apply`, so that the event loop can do other work: the number of
+#: steps (an entry has one or more steps), and the time in seconds.
 APPLY_STEPS: Final = 512
 APPLY_S: Final = 0.005
 
@@ -23,11 +23,12 @@ class Applier:
     """Applies the committed entries of one member to its state machine.
 
     Args:
-        times: Records the time of each entry from its first to its last step, including other work of the
-            loop in between.
+        times: Receives for each entry the time from the entry's first to its last step. This time includes
+            other work that the loop does between these steps.
 
     Attributes:
-        failure: Why an entry could not be applied, else empty. After a failure nothing more is applied.
+        failure: The reason why an entry could not be applied, else empty. After a failure no further entry is
+            applied.
     """
 
     def __init__(
@@ -42,13 +43,13 @@ class Applier:
 
     @property
     def within(self) -> bool:
-        """Return whether an entry is half applied: the state then belongs to no index."""
+        """True if an entry is half applied; the state is then not the state at any index."""
         return self._steps is not None
 
     def apply(self, entries: Sequence[Committed]) -> int:
-        """Apply some of these entries, in order; return how many are applied completely.
+        """Apply some of these entries, in order; return the number of entries that are applied completely.
 
-        The first one may be half applied already. The caller checks :attr:`failure` afterwards.
+        The first entry may be half applied already. The caller must check :attr:`failure` afterwards.
         """
         now, done = self._clock(), 0
         until = now + APPLY_S
@@ -79,10 +80,11 @@ class Applier:
         self._steps = None
 
     def _applying(self, entry: Committed) -> Steps[None]:
-        """D11: apply an entry once and completely; stop the member if it cannot be read or applied.
+        """Apply an entry once and completely; stop the member if the entry cannot be read or applied (D11).
 
-        The error may concern this member alone (lack of memory, a defect). Skipping the entry would make this
-        member's state differ from the others'. The log keeps the entry, and the next start applies it again.
+        The error may have happened on this member only (lack of memory, a defect). If this member skipped the
+        entry, its state would differ from the other members' state. The log keeps the entry, and the next
+        start of the member applies the entry again.
         """
         if entry.payload is None:
             return

@@ -1,4 +1,4 @@
-"""Watching this member's certificate: a warning before it ends, and a new read when its files change."""
+"""This member's certificate: warn before it expires, and read its files again when they change."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from routekeeper.remoting.certificates import CertificateFiles
 
 
 class Certificates(CertificateFiles[TlsContexts]):
-    """The files of ``--raft-tls-*``, and the contexts that were last made of them. Reading blocks.
+    """The files of ``--raft-tls-*``, and the TLS contexts made from their last valid content.
 
-    They expire with this member's certificate, or with the last authority if that is earlier.
+    The contexts expire when this member's certificate expires, or when the last of the authorities expires,
+    whichever is earlier. Methods that read the files block.
 
     Args:
-        config: Names all three files.
-        take: Called on the loop with newer contexts; new connections use them.
+        config: The settings with the paths of all three files.
+        take: Called on the loop with newer contexts; new connections must use them.
 
     Raises:
         RaftStartError: The files cannot be used.

@@ -15,70 +15,73 @@ from .images import ImageFiles
 
 logger = logging.getLogger(__name__)
 
-#: Longest time that a closing leader waits until another member leads.
+#: Longest time in seconds that a closing leader waits until another member leads.
 HANDOVER_S: Final = 1.5
 HANDOVER_STEP_S: Final = 0.01
-#: Longest time that a change waits for another change, or for a new leader to be ready; and between two
-#: tries.
+#: Longest time in seconds for which a change waits, until another change has ended or a new leader is ready.
+#: PATIENCE_STEP_S: seconds between two attempts of the waiting change.
 PATIENCE_S: Final = 2.0
 PATIENCE_STEP_S: Final = 0.02
 
 
 class ChangedMember(Protocol):
-    """The member whose cluster is changed, as far as the changes need it."""
+    """The interface of the member whose cluster is changed."""
 
     images: ImageFiles
 
     @property
     def engine(self) -> Engine:
-        """Return the engine, which decides for the member. Raises NotLeader before the start."""
+        """The engine, which makes the member's decisions; raises NotLeader before the member has started."""
 
     def perform(self) -> None:
         """Perform the engine's effects."""
 
     def hand_over(self, to: str | None = None) -> bool:
-        """Ask ``to``, or the best follower, to take over; False if this member does not lead."""
+        """Ask ``to``, or the best follower, to take over; return False if this member does not lead."""
 
     async def restore(self, raw: bytes) -> None:
-        """Replace log and state by the contents of a snapshot file."""
+        """Replace log and state by the content of a snapshot file."""
 
     def keep(self, task: asyncio.Future[None]) -> None:
-        """Wait for this task before the files are closed."""
+        """Let the member wait for ``task`` before it closes its files."""
 
 
 class Changes:
-    """Changes of the cluster, each with the wait for its outcome.
+    """Changes of the cluster; each call waits for the outcome of its change.
 
-    Only the leader makes them, unless a method says otherwise. Deadlines are times of the loop.
+    Only the leader makes changes, unless a method says otherwise. Deadlines are in seconds of the loop's
+    clock.
     """
 
     def __init__(self, member: ChangedMember, *, me: str) -> None:
         self._member = member
         self._me = me
-        self._change = asyncio.Event()  # set and cleared at once, at each change
+        # Set and cleared at once when the member's state changes: this wakes all calls that wait in _until.
+        self._change = asyncio.Event()
         self._closed = False
 
     def look_again(self) -> None:
-        """Check all waiting conditions again, because something in the member's state may have changed."""
+        """Check all waiting conditions again, because the member's state may have changed."""
         self._change.set()
         self._change.clear()
 
     def close(self) -> None:
-        """End all waits."""
+        """End all waits, because the member closes."""
         self._closed = True
         self.look_again()
 
     async def add_member(self, address: str, *, deadline: float) -> None:
-        """Add ``address`` as a learner, and wait until it has caught up and is a voter. Do nothing if it is
-        one.
+        """Add ``address`` as a learner, and wait until it has caught up and is a voter.
 
-        The operator starts its process with an empty disk, and with the current members and itself as
-        ``peers``. The leader at that time makes it a voter, even after this call has timed out.
+        If ``address`` is a voter already, nothing changes. The operator starts the new member's process with
+        an empty disk. The option ``peers`` of this process must name the current members and the new member.
+        The leader makes the learner a voter as soon as it has caught up, even after this call has timed out.
 
         Raises:
-            NotLeader: Nothing was done.
-            ChangeRefused: Nothing was done; the text says why.
-            ChangeUnknown: It was no voter by the deadline. If it is a learner, it can still become a voter.
+            NotLeader: This member does not lead; nothing was changed.
+            ChangeRefused: Nothing was changed; the text says why.
+            ChangeUnknown: ``address`` was not a voter by the deadline. If it is a learner, it can still
+                become a voter.
         """
         engine = self._member.engine
         await self._patiently(lambda: engine.membership.add_member(address), deadline)
@@ -88,13 +91,14 @@ class Changes:
             raise ChangeUnknown(f"{address} is not known to be a member yet")
 
     async def remove_member(self, address: str, *, deadline: float) -> None:
-        """Remove ``address``, which then stops. Do nothing if it is no member.
+        """Remove ``address``, which then stops; if it is no member, nothing changes.
 
-        A leader that is to be removed only hands over leadership (D37); ask the new leader again.
+        If ``address`` is the leader itself, the leader only hands over leadership (D37). The caller must then
+        ask the new leader.
 
         Raises:
-            NotLeader: Nothing was removed; ask the leader that is named.
-            ChangeRefused: Nothing was done; the text says why.
+            NotLeader: Nothing was removed; ask the leader that the error names.
+            ChangeRefused: Nothing was changed; the text says why.
             ChangeUnknown: The change was not committed by the deadline.
         """
         engine = self._member.engine
@@ -106,18 +110,18 @@ class Changes:
             raise ChangeUnknown(f"the removal of {address} is not known to be committed")
 
     async def transfer_leadership(self, to: str | None, *, deadline: float) -> str:
-        """Hand leadership to ``to``, or to the most caught-up voter; return the new leader.
+        """Hand leadership to ``to``, or to the voter with the longest log; return the new leader.
 
         Raises:
-            NotLeader: Nothing was done.
-            ChangeRefused: Nothing was done; the text says why.
+            NotLeader: This member does not lead; nothing was changed.
+            ChangeRefused: Nothing was changed; the text says why.
             ChangeUnknown: This member saw no other leader by the deadline.
         """
         member = self._member
         engine = member.engine
         engine.membership.may_hand_over(to)
         term = engine.term
-        # A leader that hands over appends nothing, so the attempt is bounded.
+        # Bound the time of the attempt, because a leader appends no entries while it hands over leadership.
         give_up = min(deadline, asyncio.get_running_loop().time() + HANDOVER_S)
         while engine.role is Role.LEADER and engine.term == term and member.hand_over(to):
             if asyncio.get_running_loop().time() >= give_up:
@@ -133,11 +137,11 @@ class Changes:
     async def save_snapshot(self, *, deadline: float) -> SnapshotFile:
         """Store a snapshot of the present state; its file can be copied and restored elsewhere.
 
-        Any member can do this; the snapshot holds the entries that this member has applied.
+        Any member can store a snapshot. The snapshot covers the entries that this member has applied.
 
         Raises:
-            ChangeRefused: There is no state to store, or it could not be stored.
-            ChangeUnknown: It was not stored by the deadline.
+            ChangeRefused: There is no state to store, or the snapshot could not be stored.
+            ChangeUnknown: The snapshot was not stored by the deadline.
         """
         member = self._member
         engine = member.engine
@@ -161,14 +165,14 @@ class Changes:
             raise ChangeRefused(f"the snapshot cannot be stored: {error.strerror or error}") from error
 
     async def restore_snapshot(self, image: bytes, *, deadline: float) -> None:
-        """Replace log and state by the contents of a snapshot file; only in a cluster of one member.
+        """Replace log and state by the content of a snapshot file; only in a cluster of one member.
 
-        All writes since the snapshot are lost, and a new term begins.
+        All changes since the snapshot was taken are lost, and a new term begins.
 
         Raises:
-            NotLeader: Nothing was done.
-            ChangeRefused: Nothing was done; the text says why.
-            ChangeUnknown: It was not durable by the deadline; the restore continues.
+            NotLeader: This member does not lead; nothing was changed.
+            ChangeRefused: Nothing was changed; the text says why.
+            ChangeUnknown: The restored state was not durable by the deadline; the restore continues.
         """
         member = self._member
         engine = member.engine
@@ -185,10 +189,10 @@ class Changes:
             raise ChangeUnknown("the snapshot is restored, nobody leads yet")
 
     async def _patiently(self, change: Callable[[], int | None], deadline: float) -> None:
-        """Make a change; try again if it is refused for a reason that passes soon, such as another change.
+        """Make a change; try again while it is refused for a temporary reason, such as another change.
 
         Raises:
-            NotLeader, ChangeRefused: Nothing was done.
+            NotLeader, ChangeRefused: The change was not made.
         """
         loop = asyncio.get_running_loop()
         give_up = min(deadline, loop.time() + PATIENCE_S)
@@ -203,8 +207,9 @@ class Changes:
             await asyncio.sleep(PATIENCE_STEP_S)
 
     async def _until(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Wait until ``condition`` holds, and check it at each change. Return False at the deadline, or when
-        the member closes.
+        """Wait until ``condition`` holds, and check it at each change of the member's state.
+
+        Return False at the deadline, or when the member closes.
         """
         while not condition():
             try:
@@ -218,7 +223,7 @@ class Changes:
 
 
 def _say_how_it_ended(restoring: asyncio.Future[None]) -> None:
-    """Log the end of a restore whose caller no longer waits."""
+    """Log the result of a restore whose caller no longer waits."""
     error = None if restoring.cancelled() else restoring.exception()
     if error is None:
         logger.info("snapshot restored after its deadline")

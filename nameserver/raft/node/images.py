@@ -1,6 +1,4 @@
-"""Snapshots of a member, on its disk or in memory: making them, installing them, and reading them in
-blocks.
-"""
+"""Snapshots of a member, on its disk or in memory: making, installing, and reading them in blocks."""
 
 from __future__ import annotations
 
@@ -24,20 +22,22 @@ logger = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-#: Interpreter switch interval while a thread computes; Python's default is five times that.
+#: Python's switch interval in seconds while a thread computes for a snapshot: the time after which the thread
+#: lets other threads run. Python's default is five times longer.
 TURN_S: Final = 0.001
 _USUAL_TURN_S: Final = sys.getswitchinterval()
-#: Size of the blocks in which a snapshot is read ahead, and the number of blocks that are kept.
+#: A thread reads a snapshot from the disk in blocks of BLOCK_BYTES bytes, before the engine needs them. At
+#: most BLOCKS_MAX blocks stay in memory.
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 BLOCKS_MAX: Final = 8
 
 
 async def _beside(work: Callable[[], _Result]) -> _Result:
-    """Run a long computation in a thread, and shorten the interpreter's switch interval so that the loop runs
-    in time.
+    """Run a long computation in a thread without delaying the event loop.
 
-    The interval holds for the whole process. A thread that computes is faster with the default one, so that
-    is restored afterwards.
+    During the computation Python's switch interval is shorter, so that the event loop runs in time. The
+    interval holds for all threads of the process, and a longer interval makes them faster. So the default is
+    restored afterwards.
     """
     sys.setswitchinterval(TURN_S)
     try:
@@ -48,7 +48,7 @@ async def _beside(work: Callable[[], _Result]) -> _Result:
 
 @dataclass(eq=False, repr=False)
 class ImageFiles:
-    """The newest snapshot, and its replacement by a newer one. All long work runs in threads.
+    """The newest snapshot, and its replacement by a newer snapshot. All long work runs in threads.
 
     Args:
         in_background: Runs a coroutine; the member waits for its end before it closes the files.
@@ -62,9 +62,10 @@ class ImageFiles:
 
     def __post_init__(self) -> None:
         self.thread = DiskThreads("raft images")
-        # Durability ``memory``: index, term, configuration, snapshot.
+        # The snapshot under durability ``memory``: index, term, configuration, data.
         self._in_memory: tuple[int, int, bytes, bytes | bytearray] | None = None
-        # By index and block number; empty while the block is read, None if it could not be read or is gone.
+        # Blocks by snapshot index and block number. A block is empty while it is being read, and None if it
+        # could not be read or its snapshot was deleted.
         self._blocks: dict[tuple[int, int], bytes | None] = {}
 
     # ---- the present snapshot (consensus.part.HeldImage)
@@ -84,7 +85,8 @@ class ImageFiles:
         self._read_ahead((index, number))
         block = self._blocks[index, number]
         if block is None:
-            del self._blocks[index, number]  # another snapshot may get that index later
+            # Read the block again at the next request: a later snapshot may have this index.
+            del self._blocks[index, number]
             return None
         if block:
             self._read_ahead((index, number + 1))
@@ -109,17 +111,18 @@ class ImageFiles:
         self.on_read()
 
     def age(self) -> float | None:
-        """Return the seconds since the newest snapshot file was stored, None if there is none.
+        """Return the seconds since the newest snapshot file was stored; None if there is no file.
 
-        It does not ask the disk for the file's date: a hung disk must not block requests for figures.
+        This method does not ask the disk for the file's date: a hung disk must not block requests for
+        metrics.
         """
         date = self.storage.image_date
         return None if date is None else max(0.0, wall_clock.now_ms() / 1000 - date)
 
-    # ---- replacing it
+    # ---- replacing the present snapshot
 
     async def make(self, wanted: MakeImage, encode_state: Callable[[], bytes]) -> None:
-        """Encode the state and store it.
+        """Encode the state and store it as the newest snapshot.
 
         Raises:
             OSError: The snapshot cannot be stored, or exceeds the largest size that members accept.
@@ -130,24 +133,28 @@ class ImageFiles:
         await self.store(wanted.index, wanted.term, wanted.configuration, data)
 
     async def install(self, wanted: InstallImage) -> Callable[[], None]:
-        """Store a leader's snapshot; return a quick function that replaces the state by it.
+        """Store a leader's snapshot; return a quick function that replaces the state by the snapshot.
 
-        The snapshot is not copied, because a thread that copies so much holds up all others.
+        The snapshot's bytes are not copied, because a thread that copies so many bytes delays all other
+        threads.
 
         Raises:
-            StopMember: A newer program made it.
-            OSError: It cannot be stored.
+            StopMember: A newer program made the snapshot.
+            OSError: The snapshot cannot be stored.
         """
         replace_state = await _beside(lambda: self.machine.prepare(wanted.image))
         await self.store(wanted.index, wanted.term, wanted.configuration, wanted.image)
         return replace_state
 
     async def read_file(self, raw: bytes) -> tuple[int, bytes, Callable[[], None]]:
-        """Read a snapshot file; return its index, its state as an operator restores it, and a function that
-        replaces the present state by that.
+        """Read a snapshot file that an operator wants to restore.
+
+        Return the snapshot's index, the state to store, and a function that replaces the present state by
+        the snapshot's state. The state to store has the mark that the state machine sets in
+        :meth:`.types.StateMachine.restored`.
 
         Raises:
-            ChangeRefused: The file is no snapshot.
+            ChangeRefused: The file is not a snapshot that can be restored.
         """
         try:
             image, data = await asyncio.to_thread(parse, raw, self.storage.directory.raft)
@@ -158,8 +165,9 @@ class ImageFiles:
         return image.index, marked, replace_state
 
     async def as_file(self) -> SnapshotFile:
-        """Return the newest snapshot, which must exist, as a file. A member that keeps it in memory writes
-        the file now.
+        """Return the newest snapshot as a file; a snapshot must exist.
+
+        If the member keeps its snapshot in memory, this method writes the file.
         """
         if self._in_memory is not None:
             await self._store_file(*self._in_memory)
@@ -168,7 +176,7 @@ class ImageFiles:
         return newest
 
     async def store(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
-        """Store one snapshot durably."""
+        """Store one snapshot: durably on the disk, or in memory under durability ``memory``."""
         if self.storage.volatile:
             self._in_memory = (index, term, configuration, data)
             return

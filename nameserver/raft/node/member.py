@@ -1,6 +1,4 @@
-"""One member: an engine on the event loop with its timers, links and journal, and its interface for the layer
-above.
-"""
+"""One member: an engine on the event loop with timers, links and journal, for the layer above."""
 
 from __future__ import annotations
 
@@ -50,18 +48,19 @@ from .secret_file import read_secrets
 
 logger = logging.getLogger(__name__)
 
-#: A clock in seconds that counts pauses and suspends in full (rule 8). A partial, because each batch of reads
-#: calls it.
+#: A clock in seconds that counts pauses and suspends in full (rule 8 of docs/raft-rules.md). It is a
+#: ``functools.partial``, which is faster than a function: each batch of reads calls the clock.
 boot_clock: Final = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-#: Room that a message needs beside its entry or its batch of entries.
+#: Largest number of bytes in a message besides the bytes of its entries.
 FRAME_OVERHEAD: Final = 1024 * 1024
-#: Shortest time to which a timer is set.
+#: Shortest time in seconds for which a timer is set.
 TIMER_MIN_S: Final = 0.001
-#: Interval at which a timer is set anew after messages have moved its deadline.
+#: Shortest time in seconds between two calls that set the election timer later, after messages of the leader.
 MOVE_TIMER_S: Final = 0.02
-#: Messages held back while a promise is stored; the link of the next message is dropped.
+#: Largest number of messages that wait while a vote or member state is being stored. If one more message must
+#: wait, this member closes the link to its receiver.
 HELD_MAX: Final = 4096
-#: Longest time that a closing member waits for its disk.
+#: Longest time in seconds that a closing member waits for its disk.
 CLOSE_S: Final = 5.0
 
 
@@ -71,20 +70,20 @@ class RaftMember:
     Args:
         machine: The replicated state.
         on_peer_message: Called with sender and content of each application message from another member.
-        on_change: Called on the loop, at most once a turn, when role, term, leader, indexes, links or
-            contact may have changed.
-        on_fatal: Called with one line when the member cannot continue (broken disk, unreadable entry) and
-            has stopped taking part. By default the process ends, because any later answer could be wrong.
-        on_removed: Called with one line when the cluster has removed this member. Default as
+        on_change: Called on the loop when role, term, leader, indexes, links or contact may have changed; at
+            most once in one iteration of the loop.
+        on_fatal: Called with one line of text when the member cannot continue (broken disk, unreadable entry)
+            and has stopped taking part. By default the process ends, because any later answer could be wrong.
+        on_removed: Called with one line of text when the cluster has removed this member. The default is
             ``on_fatal``.
 
     Attributes:
         changes: Changes of the cluster, for operators.
-        bound: The address that the raft port is bound to, once it is bound.
+        bound: The address to which the raft port is bound; empty before it is bound.
         images, certificates, transport: Set by :meth:`start`.
 
     Raises:
-        RaftStartError: The settings are wrong, or the library is not the one this was written for.
+        RaftStartError: The settings are wrong, or the installed PySyncObj is not the version that is needed.
     """
 
     def __init__(
@@ -119,9 +118,10 @@ class RaftMember:
         self._promises: Promises
         self._writer: Writer | None = None
         self._loop: asyncio.AbstractEventLoop
-        self._held: list[tuple[str, int, bytes]] = []  # member, kind and message, until promises are kept
-        self._durable_to = 0  # up to this position the journal is known to be durable
-        self._dropping: set[str] = set()  # members whose link ends on the next turn
+        # Messages (receiver, kind, content) that wait until votes and member states are stored.
+        self._held: list[tuple[str, int, bytes]] = []
+        self._durable_to = 0  # the journal is durable up to this position
+        self._dropping: set[str] = set()  # members whose link the next iteration of the loop closes
         self._performing = False
         self._step_due = self._change_due = self._durable_due = self._closed = False
         self._removal = ""
@@ -130,14 +130,14 @@ class RaftMember:
         self._timer_moved_from = -math.inf
         self._background: set[asyncio.Future[None]] = set()
 
-    # ---- state; before the start, the state of a member that knows nothing
+    # ---- state; before the start, the properties have the values of a member that knows nothing
 
     @property
     def engine(self) -> Engine:
-        """The engine, which decides for this member.
+        """The engine, which makes this member's decisions.
 
         Raises:
-            NotLeader: It is not started.
+            NotLeader: This member has not started yet.
         """
         if self._engine is None:
             raise NotLeader(None)
@@ -145,12 +145,15 @@ class RaftMember:
 
     @property
     def started(self) -> bool:
-        """Return whether this member has read its disk."""
+        """True once this member has read its disk."""
         return self._engine is not None
 
     @property
     def promises_kept(self) -> bool:
-        """Return whether the disk holds all votes and member states; until then no message leaves."""
+        """True while the disk has all votes and member states of this member.
+
+        While the result is False, no message leaves this member.
+        """
         return self._engine is not None and self._promises.kept
 
     @property
@@ -165,17 +168,17 @@ class RaftMember:
 
     @property
     def leader(self) -> str | None:
-        """The leader of the term, None if it is not known."""
+        """The leader of the term, None if no leader is known."""
         return None if self._engine is None else self._engine.leader
 
     @property
     def leads(self) -> bool:
-        """Return whether this member leads, and an entry of its own term is committed."""
+        """True if this member leads and an entry of its own term is committed."""
         return self._engine is not None and self._engine.leads
 
     @property
     def votes(self) -> bool:
-        """Return whether this member is a voter, by its own configuration and standing: no learner."""
+        """True if this member is a voter by its own configuration and its member state."""
         return self._engine is not None and self._engine.shared.votes
 
     @property
@@ -190,7 +193,7 @@ class RaftMember:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Voters and learners of the configuration in force: the stored one, not that of ``peers``."""
+        """Voters and learners of the stored configuration; it may differ from the setting ``peers``."""
         return () if self._engine is None else self._engine.members
 
     @property
@@ -200,65 +203,76 @@ class RaftMember:
 
     @property
     def linked(self) -> frozenset[str]:
-        """Members with an authenticated link up."""
+        """Members to which an authenticated link is up."""
         return frozenset() if self._engine is None else self._engine.greetings.linked
 
     @property
     def contact_limit(self) -> float:
-        """The smallest election timeout N that any member states, in seconds."""
+        """The smallest election timeout N that any member stated, in seconds."""
         return 0.0 if self._engine is None else self._engine.greetings.contact_limit
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
-        """At a first start: the members that this one still waits for."""
+        """The members for which this member still waits at a first start; otherwise empty."""
         return () if self._engine is None else self._engine.greetings.waiting_for
 
     @property
     def distrusted(self) -> tuple[str, ...]:
-        """Voters that may lack acknowledged entries, if the other voters are no majority: nobody can lead
-        then.
+        """Voters that may lack acknowledged entries, if the remaining voters are no majority.
+
+        If the result is not empty, no member can lead until an operator acts.
         """
         return () if self._engine is None else self._engine.greetings.distrusted
 
     @property
     def best(self) -> str:
-        """The member with the best log, among this one and those linked to it."""
+        """The member with the best log, among this member and the members linked to it."""
         return "" if self._engine is None else self._engine.greetings.best
 
     def link_number(self, peer: str) -> int:
-        """Return the number of the present link to ``peer``, 0 if there is none. A new link has a new
-        number.
+        """Return the number of the present link to ``peer``, 0 if there is no link.
+
+        A new link has a new number.
         """
         return 0 if self._engine is None else self._engine.greetings.link_number(peer)
 
     def read_index_in(self, term: int) -> int | None:
-        """Return the index that must be applied before a read sees every answer of any member; None if this
-        member does not lead (:attr:`leads`) in ``term``.
+        """Return the index that must be applied before a linearizable read may be answered.
+
+        Return None if this member does not lead in ``term``; see :attr:`leads`.
         """
         return None if self._engine is None else self._engine.leading.read_index_in(term)
 
     def read_index_with(self, member: str, term: int) -> int | None:
-        """As :meth:`read_index_in`; also None unless this member and the voter ``member`` are a majority."""
+        """Return the index of :meth:`read_index_in` if this member and ``member`` are a majority of voters.
+
+        Otherwise return None.
+        """
         enough = member in self.voters and majority(len(self.voters)) <= 2
         return self.read_index_in(term) if enough else None
 
     def contact_age(self) -> float:
-        """Return the seconds since this member certainly belonged to the cluster (rule 8); inf if never."""
+        """Return the seconds since this member certainly belonged to the cluster; inf if never (rule 8)."""
         return math.inf if self._engine is None else self._engine.contact_age()
 
     def in_contact(self) -> bool:
-        """Return ``contact_age() < contact_limit``; nearly every call costs one reading of the clock only."""
+        """Return ``contact_age() < contact_limit``; nearly every call only reads the clock once."""
         return self._engine is not None and self._engine.in_contact()
 
     def in_contact_behind_entry(self) -> bool:
-        """Return whether this member will be in contact once the entry that is being applied is complete."""
+        """Return True if :meth:`in_contact` will be true once the half applied entry is complete.
+
+        Return False if no entry is half applied.
+        """
         engine = self._engine
         return engine is not None and self.within_entry and engine.in_contact_behind_entry()
 
     @property
     def within_entry(self) -> bool:
-        """Return whether an entry is half applied. A statement of contact that depends on this entry counts
-        only when the entry is applied completely.
+        """True if an entry is half applied.
+
+        This member may have newer evidence that it belongs to the cluster (see :mod:`..consensus.contact`).
+        That evidence becomes valid only when the entry is applied completely.
         """
         return self._applier.within
 
@@ -267,7 +281,7 @@ class RaftMember:
         return math.inf if self._engine is None else self._engine.member_age(member)
 
     def status(self) -> dict[str, object]:
-        """Return figures for people and metrics: the keys of /v1/status and some more."""
+        """Return figures for operators and metrics: the keys of /v1/status and some more."""
         engine, age = self.engine, self.images.age()
         left = {} if self.certificates is None else {"certificate_left_s": round(self.certificates.left_s, 3)}
         return (
@@ -277,8 +291,8 @@ class RaftMember:
                 "snapshot_age_s": None if age is None else round(age, 3),
                 "durability": self.config.durability,
                 "me": self.config.me,
-                # Operators send a secret to these addresses, so report them only if members have proved who
-                # they are.
+                # Operators send a secret to these addresses. Report the addresses only if peers must prove
+                # their identity: otherwise a false peer could announce an address of its own.
                 "http": engine.greetings.http_addresses if self.config.authenticated else {},
             }
         )
@@ -286,10 +300,10 @@ class RaftMember:
     # ---- entries and messages
 
     def append(self, payload: bytes, *, term: int) -> int | None:
-        """Append one entry if this member leads in ``term`` right now; return its index, else None.
+        """Append one entry if this member leads in ``term`` now; return its index, else None.
 
         Raises:
-            ValueError: The payload is above ``entry_size_max``.
+            ValueError: The payload has more than ``entry_size_max`` bytes.
         """
         if self._engine is None:
             return None
@@ -298,9 +312,9 @@ class RaftMember:
         return index
 
     def send(self, member: str, message: bytes) -> bool:
-        """Send an application message; return False if there is no link, or its buffer is full.
+        """Send an application message; return False if there is no link or the link's buffer is full.
 
-        Each link delivers in order, together with the engine's own messages.
+        A link delivers application messages and the engine's messages in the order in which they were sent.
         """
         return (
             self._engine is not None
@@ -308,14 +322,15 @@ class RaftMember:
             and self._send(member, APPLICATION, message)
         )
 
-    # ---- life
+    # ---- start and close
 
     async def start(self) -> None:
-        """Lock the directory, recover, bind and take part; do not wait for a quorum.
+        """Lock the directory, recover, bind the address and take part; do not wait for a majority.
 
-        Replays the entries that the journal knows to be committed through ``machine.apply(live=False)``.
+        The start applies the entries that the journal marks as committed, with ``machine.apply(live=False)``.
+
         Raises:
-            RaftStartError: One line for the operator.
+            RaftStartError: The member must not start; the text is one line for the operator.
         """
         self._loop = asyncio.get_running_loop()
         self._storage = storage = Storage(self.config, self._machine, DISK)
@@ -374,7 +389,7 @@ class RaftMember:
         return engine
 
     def _take_contexts(self, contexts: TlsContexts) -> None:
-        self.transport.tls = contexts  # links that are up stay: both ends have proved who they are
+        self.transport.tls = contexts  # present links stay: both ends have proved their identity already
 
     def _take_secrets(self, secrets: tuple[bytes, ...]) -> None:
         self._secrets = secrets
@@ -382,14 +397,14 @@ class RaftMember:
 
     @property
     def reloads(self) -> list[WatchedFiles[Any]]:
-        """Return the files that are read again while this member runs."""
+        """The files that this member reads again while it runs."""
         files: list[WatchedFiles[Any] | None] = [self._secret_file]
         if self.certificates is not None:
             files.append(self.certificates.files)
         return [one for one in files if one is not None]
 
     async def _take_part(self, engine: Engine) -> str:
-        """Replay, bind, take part; return the bound address.
+        """Bind the address, replay the log and take part; return the bound address.
 
         Raises:
             RaftStartError: The address cannot be bound, or needs a secret.
@@ -419,9 +434,10 @@ class RaftMember:
         return bound
 
     async def close(self, *, handover: bool = True) -> None:
-        """Hand leadership over if asked to and possible, stop, write queued entries, and close all files.
+        """Close the member: stop, write queued entries, and close all files.
 
-        A second call does nothing.
+        With ``handover``, a leader first tries to hand leadership to another member. A second call does
+        nothing.
         """
         engine = self._engine
         if engine is None:
@@ -444,7 +460,7 @@ class RaftMember:
         if self._secret_file is not None:
             self._secret_file.close()
         await self.transport.close()
-        closing = DiskThreads("raft close")  # the other threads may hang for ever
+        closing = DiskThreads("raft close")  # a new thread, because the other threads may hang for ever
         try:
             async with asyncio.timeout(CLOSE_S):
                 while self._background:
@@ -456,7 +472,7 @@ class RaftMember:
             thread.shutdown()
 
     def _close_files(self) -> None:
-        """Write queued entries and close all files; blocking."""
+        """Write queued entries and close all files; the call blocks."""
         if self._writer is not None:
             self._writer.close()
         self._storage.close(wrote_all=self._writer is None or self._writer.wrote_all)
@@ -464,8 +480,9 @@ class RaftMember:
     # ---- time
 
     def wake(self) -> None:
-        """Schedule one step after all callbacks of this turn of the loop, so that their writes share a
-        sync.
+        """Schedule one step after all callbacks of this iteration of the loop.
+
+        So the journal writes of all these callbacks are synced together.
         """
         if not self._step_due and not self._closed:
             self._step_due = True
@@ -481,12 +498,14 @@ class RaftMember:
             self._set_timer(wake_at)
 
     def perform(self) -> None:
-        """Perform the engine's effects, in order. Call it after every method of the engine that changes it.
+        """Perform the engine's effects, in order.
 
-        An effect calls the engine back only to report applied entries, or a snapshot that could not be made.
+        Call this method after each call of the engine that changes the engine's state. The effects themselves
+        call the engine in two cases only: to report applied entries, and to report that a snapshot could not
+        be made.
         """
         if self._performing:
-            return  # an applied entry appended another: the loop below performs its effects, too
+            return  # called while an entry is applied: the outer call performs the new effects, too
         engine = self._engine
         assert engine is not None, "it has been called"
         self._performing = True
@@ -530,7 +549,7 @@ class RaftMember:
                 self.fatal(effect.reason)
 
     def _apply(self, effect: Apply) -> None:
-        """Apply entries for as long as the loop can wait, and report the number to the engine."""
+        """Apply entries until the loop must do other work; tell the engine the number of applied entries."""
         began, applier, engine = boot_clock(), self._applier, self.engine
         done = applier.apply(effect.entries)
         if applier.failure:
@@ -544,15 +563,15 @@ class RaftMember:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = wake_at
-        # uvloop counts whole milliseconds; a timer that fires too early would have to be set again.
-        delay = max(0.0, wake_at - boot_clock())  # the deadline is -inf for "stand now"
+        # Round up: uvloop counts whole milliseconds, and a timer that fires too early must be set again.
+        delay = max(0.0, wake_at - boot_clock())  # wake_at is -inf if this member must stand for election now
         self._timer = self._loop.call_later(math.ceil(delay * 1000) / 1000, self._timer_fired)
 
     def _move_timer(self, engine: Engine) -> None:
-        """Set a follower's timer anew after heartbeats moved its deadline, which costs less than firing too
-        early.
+        """Set a follower's timer later, after messages of the leader have moved the election deadline.
 
-        A limit on the interval keeps it from doing so at each message of a busy leader.
+        This costs less than a timer that fires too early. A busy leader sends many messages, so the timer is
+        set at most once in MOVE_TIMER_S seconds.
         """
         now = boot_clock()
         if now >= self._timer_moved_from and self._timer is not None and not engine.leads:
@@ -562,8 +581,9 @@ class RaftMember:
                 self._set_timer(wake_at)
 
     def _timer_fired(self) -> None:
-        """Step if a deadline has passed, else set the timer again, because messages have moved the
-        deadline.
+        """Call the engine's ``step`` if its deadline has passed, and set the timer again.
+
+        Messages may have moved the deadline after the timer was set.
         """
         self._timer = None
         self._timer_at = math.inf
@@ -596,7 +616,7 @@ class RaftMember:
         )
 
     def _keep_links(self, members: tuple[str, ...]) -> None:
-        if self._storage.volatile:  # after a restart without data this member waits for the present members
+        if self._storage.volatile:  # there is no durable log that names the members after a restart
             self._storage.directory.remember_members(members)
             self._promises.save_standing()
         self.transport.use_credentials(self._credentials(self.engine))
@@ -626,9 +646,7 @@ class RaftMember:
         self._move_timer(engine)
 
     def hand_over(self, to: str | None = None) -> bool:
-        """Ask ``to``, or the best follower, to take over; return False if this member does not lead any
-        more.
-        """
+        """Ask ``to``, or the best follower, to take over; return False if this member no longer leads."""
         asked = self.engine.membership.hand_over(to)
         self.perform()
         return asked
@@ -641,36 +659,39 @@ class RaftMember:
         try:
             self._on_peer_message(peer, data)
         except Exception:
-            # A defect of the handler must not close the link: the peer would send the same message again for
-            # ever.
+            # Keep the link although the handler has a defect: over a new link the peer would send the same
+            # message again and again.
             logger.exception("peer message handler failed peer=%s", peer)
 
     # ---- storage
 
     def _ask_journal(self) -> None:
-        """Pass on the position up to which the journal is durable now."""
+        """Tell the engine the position up to which the journal is durable now."""
         if self._writer is not None and self._writer.handed != self._durable_to:
             position = self._writer.ask()
             if position > self._durable_to:
                 self._durable(position)
 
     def _on_loop(self, callback: Callable[..., None], said: object) -> None:
-        """Call ``callback`` on the loop; runs on the writer's thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
+        """Call ``callback`` with ``said`` on the event loop; the writer's thread calls this method."""
+        with contextlib.suppress(RuntimeError):  # call_soon_threadsafe raises this if the loop is closed
             self._loop.call_soon_threadsafe(callback, said)
 
     def _durable(self, position: int) -> None:
-        """Tell the engine that the journal is durable up to ``position``, unless a promise is still being
-        stored.
+        """Tell the engine that the journal is durable up to ``position``.
+
+        If a vote or member state is being stored, tell the engine only after it is stored.
         """
         self._durable_to = max(self._durable_to, position)
-        self._durable_due = not self._promises.kept  # a single voter commits by its own write
+        # Wait until the vote is stored: otherwise, if this is the only voter, the engine would commit at
+        # once.
+        self._durable_due = not self._promises.kept
         if not self._durable_due:
             self.engine.durable(self._durable_to)
             self.perform()
 
     def _keep_going(self) -> None:
-        """Send the held messages, because all promises are stored."""
+        """Send the waiting messages, because all votes and member states are stored now."""
         held, self._held = self._held, []
         for message in held:
             self.transport.send(*message)
@@ -680,10 +701,10 @@ class RaftMember:
             self.on_removed(self._removal)
 
     def _send(self, member: str, kind: int, message: bytes) -> bool:
-        """Send in order; hold messages back while a promise is being stored.
+        """Send a message in order; keep it back while a vote or member state is being stored.
 
-        A link must not skip a message. If one cannot be held, the link is dropped on the next turn of the
-        loop, and nothing more is sent over it.
+        A link must not skip a message. If too many messages are kept back already, the next iteration of the
+        loop closes the link, and no further message is sent over it.
         """
         if member in self._dropping:
             return False
@@ -717,7 +738,7 @@ class RaftMember:
     # ---- snapshots
 
     def _begin_image(self, wanted: effects.MakeImage) -> None:
-        """Copy the state's references now; a thread encodes them (D28, D29)."""
+        """Copy references to the state on the event loop; a thread encodes the state later (D28, D29)."""
         try:
             encode_state = self._machine.snapshot()
         except Exception as error:
@@ -729,7 +750,7 @@ class RaftMember:
         self._in_background(self._make_image(wanted, encode_state))
 
     async def _make_image(self, wanted: effects.MakeImage, encode_state: Callable[[], bytes]) -> None:
-        """Encode and store a snapshot; after a failure only the log stays longer (D28)."""
+        """Encode and store a snapshot; if this fails, nothing is lost, but the log stays longer (D28)."""
         try:
             await self.images.make(wanted, encode_state)
         except Exception as error:
@@ -755,8 +776,9 @@ class RaftMember:
         self.perform()
 
     def _replacing(self, replace_state: Callable[[], None]) -> Callable[[], None]:
-        """Return a function that replaces the state and forgets a half applied entry, which the snapshot
-        has.
+        """Return a function that replaces the state and forgets a half applied entry.
+
+        The snapshot contains the half applied entry.
         """
 
         def replace() -> None:
@@ -766,10 +788,10 @@ class RaftMember:
         return replace
 
     async def restore(self, raw: bytes) -> None:
-        """Replace log and state by the snapshot file ``raw``.
+        """Replace log and state by the content ``raw`` of a snapshot file.
 
         Raises:
-            NotLeader, ChangeRefused: Nothing was done.
+            NotLeader, ChangeRefused: The snapshot was not restored.
         """
         found, marked, replace_state = await self.images.read_file(raw)
         images = self.engine.images
@@ -796,22 +818,25 @@ class RaftMember:
         self.keep(task)
 
     def _background_ended(self, task: asyncio.Task[None]) -> None:
-        """Stop the member if a background task raised. The tasks handle disk faults, so such an error is a
-        defect. A member that continued without its promises or snapshots would look alive and be useless.
+        """Stop the member if a background task raised an error.
+
+        The tasks handle disk faults themselves, so any other error is a defect of the program. A member that
+        can no longer store votes or snapshots would look healthy, but could do no work.
         """
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.critical("raft storage failed", exc_info=error)
             self.fatal(f"storage failed: {error!r}")
 
     def keep(self, task: asyncio.Future[None]) -> None:
-        """Wait for this task before the files are closed."""
+        """Let the member wait for ``task`` before it closes its files."""
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
 
 def _end_process(reason: str) -> None:
-    """End the process: after a failed sync none of its answers can be trusted (rule 9). The reason is
-    logged.
+    """End the process: after a failed sync none of its answers can be trusted (rule 9 of docs/raft-rules.md).
+
+    The caller has logged the reason.
     """
     logging.shutdown()
     os._exit(70)

@@ -1,4 +1,4 @@
-"""Storing votes and member states; no message leaves before they are durable."""
+"""Storage of votes and member states in the background; no message leaves before they are durable."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ logger = logging.getLogger(__name__)
 class Promises:
     """Stores this member's promises in the background: its vote and its member state.
 
-    While a promise is being stored, no message leaves and no write counts. The loop does not wait for the
-    disk, so stale reads and refusals continue while it hangs.
+    While a promise is being stored, no message leaves this member, and no journal write counts as durable.
+    The event loop does not wait for the disk. So a member with a hung disk still answers stale reads, and
+    still refuses requests.
 
     Args:
         in_background: Runs a coroutine; the member waits for its end before it closes the files.
         on_kept: Called when all promises are on the disk.
-        on_failed: Called with the reason when one cannot be stored; the member stops.
+        on_failed: Called with the reason when a promise cannot be stored; the member must stop.
 
     Attributes:
-        kept: No promise is being stored: messages may leave, and writes count.
-        closing: Set when the member closes; a full disk is then waited for no longer.
+        kept: True if no promise is being stored: messages may leave, and journal writes count as durable.
+        closing: Set to True when the member closes; the member then no longer waits for space on a full disk.
     """
 
     directory: DataDirectory
@@ -43,7 +44,7 @@ class Promises:
 
     def __post_init__(self) -> None:
         self.thread = DiskThreads("raft promises")
-        # The next values to store. The vote goes first: the member state may depend on it.
+        # The next values to store. Store the vote first, because the member state may depend on it.
         self._vote_due: Callable[[], None] | None = None
         self._standing_due: Callable[[], None] | None = None
         self._saving = False
@@ -65,7 +66,7 @@ class Promises:
         self.save_standing()
 
     def save_standing(self) -> None:
-        """Store the part of the member state that is no promise; no message waits for it."""
+        """Store a member state with unchanged promises; messages need not wait until it is stored."""
         self._standing_due = self.directory.standing_to_save()
         self._save_soon()
 
@@ -81,14 +82,14 @@ class Promises:
             made = self._promised
             self._vote_due = self._standing_due = None
             if not await self._saved(saves):
-                return  # the held messages never leave
-            if self._promised == made:  # no promise was made meanwhile
+                return  # the member stops: its waiting messages never leave
+            if self._promised == made:  # no further promise was made while the disk worked
                 self.kept = True
                 self.on_kept()
         self._saving = False
 
     async def _saved(self, saves: list[Callable[[], None]]) -> bool:
-        """Store, and wait for free space as long as it takes; return False if the member stops."""
+        """Store the values, and wait for free space if the disk is full; return False if the member stops."""
         loop, said = asyncio.get_running_loop(), False
         while True:
             try:

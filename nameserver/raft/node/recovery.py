@@ -1,4 +1,7 @@
-"""Recovery of a member's state from its disk at the start, and the record of a clean stop."""
+"""Recovery of a member's state from its disk at the start.
+
+At a clean stop, this module also stores in the member's data directory that the journal is complete on disk.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ logger = logging.getLogger(__name__)
 class Storage:
     """Data directory, journal and snapshots of one member.
 
-    Under durability ``memory`` there is no journal, and a snapshot only if an operator asked for one.
+    Under durability ``memory`` there is no journal, and a snapshot file only if an operator asked for one.
     """
 
     def __init__(self, config: RaftConfig, machine: StateMachine, files: Files) -> None:
@@ -40,15 +43,15 @@ class Storage:
         self._files = files
         self.volatile = config.durability == "memory"
         self.journal: Journal | None = None
-        self.image_date: float | None = None  # of the newest snapshot file
+        self.image_date: float | None = None  # Unix time in seconds at which the newest snapshot was stored
         self.directory = DataDirectory(config, files)
         self.snapshots = Snapshots(self.directory.raft, files)
 
     def recover(self) -> Recovered:
-        """Return this member's state, all of it durable. From here on the member may acknowledge entries.
+        """Return this member's durable state; after this call the member may acknowledge entries.
 
         Raises:
-            RaftStartError: The data cannot be read, or are incomplete.
+            RaftStartError: The data cannot be read or is incomplete.
         """
         directory = self.directory
         with needed_to_start(directory.raft, OSError):
@@ -58,7 +61,8 @@ class Storage:
             if last == FIRST_INDEX and not self.volatile:
                 directory.correct_founders()
             newest = found.entries[-1][2] if found.entries else found.base_term
-            if newest > term:  # the process was killed before it stored the term, so nobody was told of it
+            # This member was killed before it stored the newest term, so it has sent no vote in that term.
+            if newest > term:
                 term, vote = newest, None
             if found.configuration is NOBODY:
                 found = replace(found, configuration=founding(directory.state.members))
@@ -70,16 +74,17 @@ class Storage:
         return replace(found, term=term, vote=vote)
 
     def _force(self, last: int, term: int) -> list[log.Entry]:
-        """Return what the log gets so as to leave this member alone; all that it holds counts from then on.
+        """Complete ``--force-new-cluster``; return the entry that makes this member the only member.
 
-        Without any data there is nothing to add it to: the engine founds a cluster of one.
+        From then on, all entries in the log count as committed. If this member has no data, return no entry:
+        the engine then founds a cluster of one member.
         """
         if last == FIRST_INDEX or self.journal is None:
             self.directory.forced(voter=False)
             return []
         command = log.CONFIGURATION + encode_configuration(founding((self._config.me,)))
         self.journal.append([(log.OP_ENTRY, last + 1, term, command)])
-        self.journal.rotate()  # synced, under any durability
+        self.journal.rotate()  # this syncs the journal under every durability
         self.directory.forced(voter=True)
         return [(command, last + 1, term)]
 
@@ -116,10 +121,10 @@ class Storage:
         return replace(recovered, configuration=configuration, journal_bytes=journal_bytes)
 
     def close(self, *, wrote_all: bool) -> None:
-        """Give everything back; blocking.
+        """Close journal, snapshots and data directory, and record a clean stop; the call blocks.
 
         Args:
-            wrote_all: The journal holds all that this member acknowledged.
+            wrote_all: True if the journal has all entries that this member acknowledged.
         """
         if self.journal is not None:
             try:
@@ -138,11 +143,12 @@ class Storage:
 
 
 def join(image: SnapshotFile | None, replay: Replay) -> Recovered | None:
-    """Put what the journal holds behind the snapshot. Pure.
+    """Return the member's state from the snapshot and the journal's entries after it; without I/O.
 
-    The snapshot may be newer than the journal's first entries (a crash before the journal was trimmed), or
-    newer than all of them; what follows it in the journal stays (D14). A journal that differs from the
-    snapshot at the snapshot's index was replaced by it.
+    The snapshot may be newer than the journal's first entries (after a crash before the journal was trimmed),
+    or newer than all entries. Entries of the journal after the snapshot are used (D14). But if the journal
+    has another term at the snapshot's index, the snapshot has replaced the whole log, and no entry of the
+    journal is used.
 
     Returns:
         None if entries between snapshot and journal are missing.
@@ -153,7 +159,8 @@ def join(image: SnapshotFile | None, replay: Replay) -> Recovered | None:
         offset = index - replay.base_index
         if offset < 0:
             return None
-        terms = [replay.base_term, *(term for _, _, term in entries)]  # that of the base may be unknown
+        # base_term is None if the journal does not state it
+        terms = [replay.base_term, *(term for _, _, term in entries)]
         replaced = offset >= len(terms) or terms[offset] not in (None, index_term)
         entries = [] if replaced else entries[offset:]
     return Recovered(

@@ -9,10 +9,10 @@ from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
 
 
 def read_secrets(path: Path) -> tuple[bytes, ...]:
-    """Return the secrets in the file, the preferred one first; blocking.
+    """Return the secrets in the file, the preferred one first; the call blocks.
 
     Raises:
-        RaftStartError: It cannot be read, or is too short.
+        RaftStartError: The file cannot be read, or its first secret is too short.
     """
     try:
         content = read_regular(path, size_max=SETTINGS_SIZE_MAX)

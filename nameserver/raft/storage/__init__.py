@@ -1,11 +1,12 @@
-"""A member's files, and the thread that writes them.
+"""A member's files, and the thread that writes the journal.
 
-Here belongs code for file formats and for reading files after any kind of stop; ``consensus`` decides.
+Code for file formats, and for reading files after any kind of stop, belongs here. Code that makes Raft's
+decisions belongs to ``consensus``.
 
-    journal.py         entries
+    journal.py         log entries
     end.py             the position at which the journal ends
     images.py          snapshots
-    slots.py           a small value, replaced in place
+    slots.py           a small value that is replaced in place
     identity.py        the data directory: lock, identity, member state, term and vote
     writer.py          the journal's thread
 """

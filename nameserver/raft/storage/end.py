@@ -1,18 +1,21 @@
-"""The journal's end, kept beside it, so that a start notices a journal that was shortened.
+"""The position at which the journal ends, in its own file; at a start it shows if the journal was shortened.
 
-``DATA/raft/end`` has three blocks::
+The file ``DATA/raft/end`` has three blocks::
 
-    crc        u32   CRC-32 of the rest
-    sequence   u64   of this value
+    crc        u32   CRC-32 of the other fields
+    sequence   u64   number of this value; a newer value has a higher number
     segment    u64   number of the journal's last segment
-    size       u64   bytes of its frames
+    size       u64   bytes of the frames in this segment
 
-One block holds the last synced value; the other two take newer values in turn. So a value survives a killed
-process; a write that was interrupted leaves the value before it. A power cut leaves at least the synced
-value, which is written when the journal is closed, begins a segment, or writes zeros ahead.
+One block has the last synced value. Newer values are written to the other two blocks in turn, without a sync.
+So an interrupted write damages only one block, and the value before it is still there. If the process is
+killed, the newest value survives. After a power cut, at least the synced value is there. Values are synced
+when the journal is closed, when it begins a segment, and when it fills a segment with zeros ahead of the
+frames.
 
-A value is written after the frame that it counts and before that frame is acknowledged. Under ``fsync`` it is
-therefore never ahead of the durable journal, and after a kill it counts all acknowledged frames.
+A frame is first written to the journal, then counted in a new value, and then acknowledged. So under
+durability ``fsync`` the value is never ahead of the durable journal. After a kill, the value counts all
+acknowledged frames.
 """
 
 from __future__ import annotations
@@ -34,26 +37,26 @@ _SIZE_MAX: Final = 64 * 1024
 
 
 class Position(NamedTuple):
-    """A place in the journal: the number of a segment, and bytes of it."""
+    """A position in the journal: a segment's number, and the number of bytes in this segment before it."""
 
     segment: int
     size: int
 
 
-#: The position before a journal is known.
+#: The position while no journal is known.
 UNKNOWN: Final = Position(0, 0)
 
 
 class JournalEnd:
-    """The file that keeps the journal's end. Blocking; one call at a time."""
+    """The file that keeps the journal's end. Its methods block, and only one of them may run at a time."""
 
     def __init__(self, files: Files, directory: Path) -> None:
         self._files = files
         self.path = directory / END
         self._file: File | None = None
         self._sequence = 0
-        self._written = 0  # the block of the newest value
-        self._synced = 0  # the block that may not be written to
+        self._written = 0  # number of the block with the newest value
+        self._synced = 0  # number of the block with the synced value, which must not be overwritten
         self._whole = False
 
     def create(self) -> None:
@@ -61,10 +64,10 @@ class JournalEnd:
         self._replace(UNKNOWN)
 
     def load(self) -> Position:
-        """Return the last position that was kept; :data:`UNKNOWN` if there is no file yet.
+        """Return the newest position in the file; :data:`UNKNOWN` if there is no file yet.
 
         Raises:
-            Damaged: There is a file, and no block of it can be read.
+            Damaged: The file exists, but no block of it can be read.
         """
         try:
             raw = self._files.read(self.path, size_max=_SIZE_MAX)
@@ -80,15 +83,15 @@ class JournalEnd:
         return position
 
     def begin(self, position: Position) -> None:
-        """Store ``position`` durably, in place of any former one; :meth:`save` may follow.
+        """Store ``position`` durably, in place of any former position, and allow :meth:`save`.
 
-        An undamaged file is written in place, so that a full disk does not keep a member from starting.
+        An undamaged file is overwritten in place, so that a member can start even if the disk is full.
         """
         if not self._whole:
             self._replace(position)
         self._file = self._files.open(self.path, write=True)
-        # The newest value may come from a killed process that did not sync it. It must be durable before
-        # save() writes over an older value.
+        # A killed process may have written the newest value without a sync. Sync this value before save()
+        # overwrites an older value: otherwise a power cut could destroy both of them.
         self._file.sync()
         self.save(position)
         self.sync()
@@ -97,7 +100,10 @@ class JournalEnd:
         replace_file(self._files, self.path, [self._encode(position).ljust(BLOCK, b"\0") * _BLOCKS])
 
     def save(self, position: Position) -> None:
-        """Store ``position``; do nothing before :meth:`begin`. A failure on a full disk does no harm."""
+        """Store ``position`` without a sync; before :meth:`begin`, do nothing.
+
+        If the disk is full, the former value stays. A value that is too low does no harm.
+        """
         if self._file is not None:
             block = min(_ALL_BLOCKS - {self._written, self._synced})
             try:

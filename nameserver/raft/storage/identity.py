@@ -1,8 +1,12 @@
 """A member's data directory: locked, and bound to one mode, one identity and one cluster.
 
-``DATA/lock`` is held with flock. ``DATA/identity.json`` names the owner of the directory, and never changes.
-``DATA/raft/standing`` has the member state, and ``DATA/raft/vote`` the votes. Both are replaced in place, so
-that a full disk does not keep a member from changing them.
+The files are:
+
+- ``DATA/lock``: locked with flock.
+- ``DATA/identity.json``: names the owner of the directory, and never changes.
+- ``DATA/raft/standing``: has the member state. It is overwritten in place, so that it can change on a full
+  disk.
+- ``DATA/raft/vote``: has the term and the vote, and is overwritten in place, too.
 """
 
 from __future__ import annotations
@@ -37,15 +41,16 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 VOTE_FORMAT: Final = 1
-#: Fields of a member state, and those that stay valid after a start without data.
+#: Names of all fields of a member state, and names of the fields that are still valid after a start without
+#: data.
 _STANDING: Final = tuple(field.name for field in fields(MemberState))
 _WITHOUT_DATA: Final = ("cluster", "removed")
-#: Room for the names and instances of some hundred members.
+#: Size in bytes of the stored member state: enough for the names and instances of some hundred members.
 _STANDING_SIZE: Final = 64 * 1024
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of identity.json. ``durability`` is memory, or journal, which also stands for fsync."""
+    """Contents of identity.json. ``durability`` is memory, or journal for both journal and fsync."""
 
     format: int
     mode: str
@@ -55,16 +60,18 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State(MemberState):
-    """The stored member state, and facts about the last stop. Kept as JSON, by the names of the fields.
+    """The stored member state, and facts about the last stop; stored as JSON with these field names.
 
     Attributes:
-        members: The founders, or the members of the cluster that this one was started to join.
-        forcing: ``--force-new-cluster`` has begun and is not complete.
-        forced: The last start completed it; a flag that was left in place must not repeat it.
+        members: The founders of the cluster, or the members of the cluster that this member was started to
+            join.
+        forced: True if the last start completed ``--force-new-cluster``. If the operator leaves this option
+            in the command line, the next start must not force a new cluster again.
+        forcing: True if ``--force-new-cluster`` has begun and is not complete.
         boot: The kernel's boot id at the last write to this directory.
-        synced: Every acknowledged entry is on the disk: always under durability ``fsync``, else after a clean
-            stop.
-        end_kept: ``DATA/raft/end`` has the journal's end; older programs did not store it.
+        synced: True if every acknowledged entry is on the disk: always under durability ``fsync``, otherwise
+            after a clean stop.
+        end_kept: True if ``DATA/raft/end`` has the journal's end; older programs did not store it.
     """
 
     members: tuple[str, ...]
@@ -92,15 +99,16 @@ def _load(slots: Slots, decode: Callable[[bytes], _Value], what: str) -> _Value:
 
 
 class DataDirectory:
-    """A data directory, opened at start and held until :meth:`close`. Blocking.
+    """A data directory, opened at the start and locked until :meth:`close`. The methods block.
 
     Attributes:
-        fresh: The directory was empty until now.
-        doubted: Data that were not synced before the last stop may be lost: acknowledged entries, and pages
-            of the journal in any order.
+        fresh: True if the directory was empty before this start.
+        doubted: True if data that was not synced before the last stop may be lost. Then acknowledged entries
+            may be missing, and the disk may lack any pages of the journal.
 
     Raises:
-        RaftStartError: Another process holds it, or it belongs to another mode, member or durability.
+        RaftStartError: Another process uses the directory, or it belongs to another mode, member or
+            durability.
     """
 
     def __init__(self, config: RaftConfig, files: Files = DISK) -> None:
@@ -118,10 +126,11 @@ class DataDirectory:
             self._lock = lock_directory(files, self._root)
             self._claim()
             self._consider_forcing()
-            # An earlier process may have been killed between a rename and the sync of its directory.
+            # Sync the directories: an earlier process may have been killed between a rename and the sync of
+            # the directory.
             for directory in (self.raft, self._root):
                 files.sync_directory(directory)
-            with contextlib.suppress(PermissionError):  # it belongs to somebody else, and existed before
+            with contextlib.suppress(PermissionError):  # the parent may belong to another user
                 files.sync_directory(self._root.parent)
         except (DirectoryError, OSError, RaftStartError) as error:
             self.close()
@@ -142,9 +151,11 @@ class DataDirectory:
         self._slots.save(msgspec.json.encode(self.state))
 
     def _consider_forcing(self) -> None:
-        """Begin a new cluster of this member alone, under another name, so that no former member links to it.
+        """Begin a new cluster of this member alone, if ``--force-new-cluster`` asks for it.
 
-        The log is changed later, see :meth:`forced`; a start in between begins again here.
+        The new cluster gets another name, so that no former member links to this member. The start changes
+        the log later and then calls :meth:`forced`. If the start fails before this call, the next start
+        begins the new cluster again.
         """
         config, state = self._config, self.state
         if not config.force_new_cluster and not state.forcing:
@@ -160,8 +171,11 @@ class DataDirectory:
             self._store(members=(config.me,), cluster=cluster, founders={}, removed=False, forcing=True)
 
     def forced(self, *, voter: bool) -> None:
-        """Record that the log names this member alone, durably. Without ``voter`` it is empty and will be
-        founded.
+        """Record durably that ``--force-new-cluster`` is complete.
+
+        Args:
+            voter: True if the log names this member as the only member. False if the log is empty; the engine
+                then founds a cluster.
         """
         if self.state.doubtful:
             logger.warning("new cluster of doubtful data: changes that were acknowledged may be missing")
@@ -169,7 +183,7 @@ class DataDirectory:
         logger.warning("new cluster forced me=%s cluster=%s", self._config.me, self.state.cluster)
 
     def _claim(self) -> None:
-        """Check that the directory belongs to this member, or claim an empty one."""
+        """Check that the directory belongs to this member; claim an empty directory for it."""
         config = self._config
         volatile = config.durability == "memory"
         segments = bool(Journal.segments_in(self._files, self.raft))
@@ -192,7 +206,7 @@ class DataDirectory:
                 f"raft: data directory {self._root}: {config.me} was removed from its cluster; empty it to "
                 "have the member added again"
             )
-        if volatile:  # its promises were in memory: it starts as a new instance (rule 10)
+        if volatile:  # votes and entries were in memory and are lost: start as a new instance (rule 10)
             self._change(instance=secrets.token_hex(16), voter=False, founders={})
             return
         if state.voter and not segments:
@@ -210,7 +224,7 @@ class DataDirectory:
             self.doubt(f"{self.raft / END} is missing: where the journal ended is unknown")
 
     def doubt(self, why: str) -> None:
-        """Do not count this member as a voter until it has caught up: it may lack acknowledged entries."""
+        """Make a voter a learner until it has caught up, because it may lack acknowledged entries."""
         if self.state.voter:
             self._change(voter=False, doubtful=True)
             logger.error(
@@ -221,7 +235,11 @@ class DataDirectory:
             )
 
     def _make(self, *, durability: str) -> None:
-        """Create the directory. Its identity is written last: from then on, a missing file is damage."""
+        """Create the files of the directory; ``identity.json`` is the last one.
+
+        If ``identity.json`` exists and another file is missing, a later start knows that the directory is
+        damaged.
+        """
         config = self._config
         self.state = State(
             members=tuple(sorted(config.peers)),
@@ -256,13 +274,13 @@ class DataDirectory:
         except UNREADABLE as error:
             raise RaftStartError(f"raft: {path} is damaged: {error}") from error
 
-    # ---- votes, under any durability of the log
+    # ---- votes, which are stored under every durability
 
     def load_vote(self) -> tuple[int, str | None]:
-        """Return the newest term, and the member that got this member's vote in it, if any.
+        """Return the newest term, and the member that got this member's vote in this term, None if no vote.
 
         Raises:
-            RaftStartError: They cannot be read.
+            RaftStartError: The file cannot be read.
         """
         version, term, vote = _load(self._vote, _read_vote, "what this member promised is unknown")
         if version != VOTE_FORMAT:
@@ -273,21 +291,19 @@ class DataDirectory:
         return term, vote
 
     def save_vote(self, term: int, vote: str | None) -> None:
-        """Store term and vote, durable on return; one call at a time."""
+        """Store term and vote, durable on return; only one call at a time."""
         self._vote.save(_encode_vote(term, vote))
 
     # ---- start and stop
 
     def begin(self) -> None:
-        """Record the start, durably: all data found are on the disk, and from now on entries are
-        acknowledged.
-        """
+        """Record a start durably; the recovered data is on the disk, so entries may now be acknowledged."""
         kept = END in self._files.names(self.raft)
         self._store(boot=self._files.boot_id(), synced=self._config.durability == "fsync", end_kept=kept)
         self._begun = True
 
     def end(self) -> None:
-        """Record a clean stop, durably: every acknowledged entry is on the disk."""
+        """Record a clean stop durably: every acknowledged entry is on the disk."""
         if self._begun and self._config.durability == "journal":
             self._store(synced=True)
 
@@ -298,9 +314,9 @@ class DataDirectory:
         return MemberState(**{name: getattr(self.state, name) for name in _STANDING})
 
     def correct_founders(self) -> None:
-        """Replace the members of a group that is not founded yet; :meth:`begin` stores them.
+        """Take the founders from the present setting ``peers``; :meth:`begin` stores them.
 
-        Only for a member that never took part in any group; its log is empty, too.
+        Do nothing if this member has ever taken part in a cluster. The caller ensures that the log is empty.
         """
         state, members = self.state, tuple(sorted(self._config.peers))
         took_part = state.voter or state.founders or state.doubtful or state.forcing or state.forced
@@ -310,12 +326,12 @@ class DataDirectory:
             self._change(members=members, cluster=cluster_id(members))
 
     def become(self, standing: MemberState) -> bool:
-        """Take another member state, which is durable once :meth:`standing_to_save` has run.
+        """Change the member state; it is durable once the function of :meth:`standing_to_save` has run.
 
-        A member without durable data stores only the fields that hold after a restart as well.
+        A member without durable data stores only fields that stay valid when its log and votes are lost.
 
         Returns:
-            Whether the new state makes a promise.
+            True if a stored field has changed, so that messages must wait until the new state is durable.
         """
         before = self.state
         outlives = _WITHOUT_DATA if self._config.durability == "memory" else _STANDING
@@ -323,15 +339,15 @@ class DataDirectory:
         return self.state != before
 
     def remember_members(self, members: tuple[str, ...]) -> None:
-        """Remember the members, for a member without a log to read them from after a restart."""
+        """Remember the members, because this member has no durable log that names them after a restart."""
         self._change(members=members)
 
     def standing_to_save(self) -> Callable[[], None]:
-        """Return a function that stores the present member state, for a thread; one at a time."""
+        """Return a function that stores the member state; a thread calls it, only one call at a time."""
         return partial(self._slots.save, msgspec.json.encode(self.state))
 
     def abandon(self) -> None:
-        """Delete the identity if a first start failed before anything was promised."""
+        """Delete the files of a first start that failed before this member gave a vote or stored an entry."""
         if self.fresh:
             self._files.unlink(self._root / IDENTITY)
             for name in self._files.names(self.raft):
@@ -340,7 +356,7 @@ class DataDirectory:
             self.fresh = False
 
     def close(self) -> None:
-        """Release the directory."""
+        """Close the files and release the lock."""
         self._vote.close()
         self._slots.close()
         if self._lock is not None:

@@ -1,19 +1,21 @@
-"""Snapshots on disk: one file each. A file is written under another name, synced and renamed, so that a name
-always means a complete snapshot. It can be copied, and restored in another cluster.
+"""Snapshots on disk: one file each.
+
+A member writes a file under a temporary name, syncs it, and then renames it. So a file with a snapshot's name
+is always a complete snapshot. A snapshot file can be copied, and restored in another cluster.
 
 Layout, big-endian::
 
     magic          4 bytes  RKSN
     format         u32
-    index          u64      last log index the snapshot covers
-    term           u64      its term
+    index          u64      last log index that the snapshot covers
+    term           u64      term of the entry at index
     size           u64      bytes of snapshot
-    crc            u32      CRC-32 of everything else
+    crc            u32      CRC-32 of all other fields
     members_size   u32
     members        bytes    the configuration in force at index, see members.encode_configuration
     snapshot       bytes    as the state machine made it
 
-Format 1, which is still read, had no members.
+This program reads and writes format 1 only.
 """
 
 from __future__ import annotations
@@ -33,19 +35,24 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 _MAGIC: Final = b"RKSN"
-_HEAD: Final = struct.Struct(">4sIQQQI")  # up to the checksum
+_HEAD: Final = struct.Struct(">4sIQQQI")  # the fields from magic to crc
 _CRC_AT: Final = _HEAD.size - 4
 _MEMBERS_AT: Final = _HEAD.size + 4
 _PREFIX: Final = "snapshot-"
-#: Largest accepted size of the members; a configuration is far smaller.
+#: Largest accepted size of the members field in bytes; a real configuration is far smaller.
 _MEMBERS_MAX: Final = 1024 * 1024
-#: Snapshots kept: the newest, and the one before it for transfers that are under way.
+#: Number of stored snapshots: the newest, and the snapshot before it, which may be on its way to a member.
 _KEEP: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """The file of a snapshot; ``size`` is without the header, which holds ``configuration``."""
+    """The file of a snapshot.
+
+    Attributes:
+        size: Bytes of the snapshot, without the header.
+        configuration: The encoded configuration in the header.
+    """
 
     index: int
     term: int
@@ -59,20 +66,22 @@ class SnapshotFile:
 
 
 class Snapshots:
-    """The snapshots of one member. All methods block and belong in one thread, except :attr:`newest`."""
+    """The snapshots of one member. All methods block and must run in one thread, except :attr:`newest`."""
 
     def __init__(self, directory: Path, files: Files = DISK) -> None:
         self._directory = directory
         self._files = files
         self.newest: SnapshotFile | None = None
-        # By index, with the snapshot's offset in its file. A replaced snapshot stays readable (D20).
+        # Open files by index, each with the offset of the snapshot in it. Files stay open, so a replaced
+        # snapshot stays readable (D20).
         self._open: dict[int, tuple[File, int]] = {}
 
     def recover(self) -> tuple[SnapshotFile, bytes] | None:
-        """Read the newest snapshot and remove unfinished ones.
+        """Read the newest snapshot, and delete unfinished files; return None if there is no snapshot.
 
         Raises:
-            RaftStartError: The newest snapshot is damaged (D15); an older one would not fit the journal.
+            RaftStartError: The newest snapshot is damaged (D15). An older snapshot cannot be used instead,
+                because the journal no longer has the entries after it.
         """
         names = self._names()
         for name in names:
@@ -92,10 +101,10 @@ class Snapshots:
         return [name for name in self._files.names(self._directory) if name.startswith(_PREFIX)]
 
     def store(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
-        """Write a snapshot durably; delete those that are not needed any more.
+        """Write a snapshot durably, and delete snapshots that are not needed any more.
 
         Raises:
-            OSError: Nothing changed.
+            OSError: The snapshot cannot be stored; nothing changed.
         """
         path = self._directory / f"{_PREFIX}{index:020d}"
         head = _HEAD.pack(_MAGIC, FORMAT, index, term, len(data), 0)[:_CRC_AT]
@@ -111,7 +120,7 @@ class Snapshots:
             self._open.pop(held)[0].close()
 
     def read(self, index: int, offset: int, size: int) -> bytes | None:
-        """Return a piece of the snapshot at ``index``; None if it is gone."""
+        """Return a piece of the snapshot at ``index``; None if this snapshot was deleted."""
         if index not in self._open:
             try:
                 file = self._files.open(self._directory / f"{_PREFIX}{index:020d}")
@@ -132,10 +141,10 @@ def _image_at(raw: bytes) -> int:
 
 
 def parse(raw: bytes, path: Path) -> tuple[SnapshotFile, bytes]:
-    """Split a file into its header's values and the state.
+    """Split a snapshot file into the values of its header and the state.
 
     Raises:
-        ValueError: It is damaged, of another format, or no snapshot.
+        ValueError: The file is damaged, of another format, or not a snapshot.
     """
     if len(raw) < _MEMBERS_AT:
         raise ValueError(f"{len(raw)} bytes, less than a header")

@@ -1,6 +1,6 @@
 """The durable log: append-only segments of checksummed frames.
 
-A frame is what one group commit wrote, so a frame is durable as a whole or not at all::
+A frame has the operations of one group commit, so a frame is durable as a whole or not at all::
 
     mark      4 bytes  D7 52 4B 4A
     size      u32      bytes of payload
@@ -8,18 +8,24 @@ A frame is what one group commit wrote, so a frame is durable as a whole or not 
     payload   msgpack  list of operations (nameserver.raft.consensus.log.Op)
 
 The first frame of a segment is its header, with salt 0: format, segment number and salt, u32 each. The salt
-is random, so that nobody can put a valid frame into the payload of another. A frame with a bad checksum is a
-torn tail only if three things hold: it is in the last segment, no valid frame follows it, and it begins at
-the known end of the journal (``end.py``). Then it was never acknowledged, and it is cut off. A journal that
-ends earlier was shortened: its member may lack acknowledged entries. Anything else is corruption, and the
-member refuses to start (rule 9).
+is random, so that nobody can put a valid frame into the payload of another frame.
 
-Segments exist so that the log can be shortened without rewriting it: a snapshot begins a new segment, and
-once the snapshot is durable the segments that it covers are deleted.
+A frame with a bad checksum is a torn tail only if three things hold:
 
-Under durability ``fsync`` the last segment may end in zeros, which are made durable in advance. Overwriting
-them changes neither size nor blocks of the file, so a sync does not wait for the file system's own journal.
-Zeros after the last frame of the last segment are its normal end.
+- it is in the last segment,
+- no valid frame follows it,
+- it begins at the known end of the journal (``end.py``).
+
+The member never acknowledged the entries of a torn tail, so it cuts the torn tail off. If the journal ends
+before its known end, it was shortened, and the member may lack acknowledged entries. Any other bad frame is
+corruption, and the member refuses to start (rule 9 of docs/raft-rules.md).
+
+The log has segments so that it can be shortened without being rewritten. When a snapshot begins, the journal
+begins a new segment. Once the snapshot is durable, the older segments are deleted.
+
+Under durability ``fsync`` the journal writes and syncs zeros after the last frame, before frames need this
+space. Overwriting zeros changes neither the size nor the blocks of the file. So a sync of a frame does not
+wait for the file system's own journal. Zeros after the last frame of the last segment are not damage.
 """
 
 from __future__ import annotations
@@ -58,20 +64,21 @@ MARK: Final = b"\xd7RKJ"
 _HEAD: Final = struct.Struct(">4sII")
 _HEADER: Final = struct.Struct(">III")
 HEADER_SIZE: Final = _HEAD.size + _HEADER.size
-#: Largest frame; a greater size is damage.
+#: Largest size in bytes of a frame's payload; a greater size means damage.
 FRAME_SIZE_MAX: Final = 1 << 30
 _PREFIX: Final = "journal-"
 _NAME: Final = re.compile(_PREFIX + "([0-9]+)")
-#: Zeros written at a time, enough for some hundred small frames; more are written when half are used up.
+#: Number of zero bytes that are written at once; some hundred small frames fit into this space. When fewer
+#: than half of these zeros are left, the journal writes new zeros.
 ZEROS: Final = 256 * 1024
 
 
 class Corrupt(Exception):
-    """Bytes that were valid once are damaged."""
+    """A segment has damaged bytes that were valid when they were written."""
 
 
 def encode_frame(payload: bytes, salt: int) -> bytes:
-    """Return one frame."""
+    """Return one frame with ``payload``."""
     return _HEAD.pack(MARK, len(payload), _checksum(payload, salt)) + payload
 
 
@@ -92,29 +99,30 @@ def _frame_at(data: memoryview, start: int, salt: int) -> memoryview | None:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """A segment split into frames: ``good`` bytes are valid, and zeros or a torn tail follow them."""
+    """A segment split into frames: ``good`` bytes of valid frames, and then zeros or a torn tail."""
 
     number: int
     salt: int
     payloads: list[memoryview]
     good: int
-    torn: int  # bytes after the good ones, up to the last that is not zero
+    torn: int  # number of bytes after the valid frames, up to the last byte that is not zero
 
 
 def scan(data: bytes, *, doubted: bool = False) -> Scanned:
     """Split a segment into header and payloads.
 
     Args:
-        doubted: Pages may have reached the disk in any order, or not at all, so that valid frames may
-            follow a bad one.
+        doubted: True if a power cut may have lost pages that were not synced. Valid frames may then follow a
+            bad frame.
 
     Raises:
-        Corrupt: The header is bad, or a valid frame follows a bad one.
+        Corrupt: The header is bad, or a valid frame follows a bad frame.
     """
     view = memoryview(data)
     header = _frame_at(view, 0, 0)
     if header is None:
-        if len(data) > HEADER_SIZE:  # the header is synced before anything follows it
+        # The segment is corrupt, not torn: the header was synced before any other frame was written.
+        if len(data) > HEADER_SIZE:
             raise Corrupt("bad header")
         return Scanned(0, 0, [], 0, len(data))
     version = int.from_bytes(header[:4], "big")
@@ -134,24 +142,25 @@ def scan(data: bytes, *, doubted: bool = False) -> Scanned:
 
 
 def encode_header(number: int, salt: int) -> bytes:
-    """Return the first frame of a segment, HEADER_SIZE bytes."""
+    """Return the first frame of a segment; it has HEADER_SIZE bytes."""
     return encode_frame(_HEADER.pack(FORMAT, number, salt), 0)
 
 
 @dataclass(slots=True)
 class Replay:
-    """The log that a sequence of operations builds."""
+    """The log that results from a sequence of operations."""
 
-    base_index: int | None = None  # of the entry before the first; None before anything was read
+    # index of the entry before the first entry; None before the first operation
+    base_index: int | None = None
     base_term: int | None = None
     entries: list[Entry] = field(default_factory=list)
     commit_index: int = FIRST_INDEX
 
     def apply(self, op: Any) -> None:
-        """Apply one operation.
+        """Apply one operation to the log.
 
         Raises:
-            Corrupt: It does not continue the operations before it.
+            Corrupt: The operation does not continue the earlier operations.
         """
         match op:
             case [kind, int(index), int(term), bytes(command)] if kind == OP_ENTRY:
@@ -182,7 +191,7 @@ _decode_ops: Final = msgspec.msgpack.Decoder(list[Any]).decode
 class _Segment:
     number: int
     path: Path
-    last_index: int = 0  # highest index that any of its entries has
+    last_index: int = 0  # highest index of the entries in this segment
 
     def holds(self, ops: list[Any]) -> None:
         for op in ops:
@@ -191,15 +200,16 @@ class _Segment:
 
 
 class Journal:
-    """The segments of one member. Blocking; opened on one thread, then used by one writer thread only.
+    """The segments of one member. The methods block; after the start only the writer thread calls them.
 
     Args:
-        directory: Holds nothing but the raft files of this member.
-        sync: Each write returns when it is on the disk (durability ``fsync``). O_DSYNC does this in one
-            call instead of two, so the thread waits for the interpreter once less.
+        directory: A directory with only the raft files of this member.
+        sync: True for durability ``fsync``: each write returns when its bytes are on the disk. The flag
+            O_DSYNC does this in one system call, but write and fsync are two. Fewer calls are faster, because
+            after each system call the thread may have to wait for the interpreter lock.
 
     Attributes:
-        shortened: Why entries are missing from this journal, in words; "" if none are.
+        shortened: The reason why entries may be missing from this journal; empty if none are missing.
     """
 
     def __init__(self, directory: Path, *, sync: bool, files: Files = DISK) -> None:
@@ -208,9 +218,9 @@ class Journal:
         self._files = files
         self._segments: list[_Segment] = []
         self._file: File | None = None
-        self._size = 0  # bytes of its frames; the next frame goes there
-        self._room = 0  # end of the zeros; there are none if it is not above ``_size``
-        self._no_room_before = 0  # the disk was full: no new zeros before the frames reach this size
+        self._size = 0  # bytes of the last segment's frames; the next frame begins at this offset
+        self._room = 0  # offset at which the zeros end; equal to _size or below it if there are no zeros
+        self._no_room_before = 0  # after a full disk: write no zeros before _size reaches this value
         self._salt = 0
         self._end = JournalEnd(files, directory)
         self.shortened = ""
@@ -227,15 +237,15 @@ class Journal:
         """Read all segments and open the last one for writing.
 
         Args:
-            doubted: The last segment, the only one that may be unsynced, may lack any of its pages. It
-                ends before the first missing one.
+            doubted: True if a power cut may have lost any page of the last segment. The last segment then
+                ends before the first lost page. All earlier segments are synced.
 
         Returns:
-            The log, and the bytes it takes on the disk.
+            The log, and the number of bytes that it takes on the disk.
 
         Raises:
-            RaftStartError: Something that was durable is damaged or missing.
-            StorageFull, OSError: There is no log to write to.
+            RaftStartError: Data that was durable is damaged or missing.
+            StorageFull, OSError: No segment could be opened for writing.
         """
         replay = Replay()
         paths = self.segments_in(self._files, self._directory)
@@ -270,14 +280,14 @@ class Journal:
         else:
             self._file = self._open(self._segments[-1].path)
             self._cut(good)
-            if good == 0:  # killed while it began the segment
+            if good == 0:  # an earlier process was killed before it completed the segment's header
                 self._write_header(self._segments[-1].number)
-            # Bytes that an earlier process wrote without a sync count as durable from now on.
+            # Sync: an earlier process may have written these bytes without a sync. They count as durable now.
             self._file.sync()
         return replay, size_total
 
     def _compare(self, found: Position) -> None:
-        """Notice a journal that ends before its stored end."""
+        """Set :attr:`shortened` if the journal ends before the end that :mod:`.end` has stored."""
         try:
             kept = self._end.load()
         except Damaged as error:
@@ -290,14 +300,14 @@ class Journal:
             )
 
     def keep_end(self) -> None:
-        """Store the journal's end from now on, beginning with the present one. Durable on return.
+        """Store the journal's present end durably, and from now on store its end after each write.
 
-        A member that may lack entries has recorded that before.
+        If entries may be missing, the caller has stored this fact in the member state before this call.
         """
         self._end.begin(self._position)
 
     def mark_end(self) -> None:
-        """Store the journal's end; call it after each write and before the write is acknowledged."""
+        """Store the journal's end; call this after each write, before the write is acknowledged."""
         self._end.save(self._position)
 
     @property
@@ -310,10 +320,10 @@ class Journal:
     # ---- writing
 
     def append(self, ops: list[Op]) -> None:
-        """Write one frame; durable on return if ``sync``.
+        """Write one frame; with ``sync``, the frame is durable on return.
 
         Raises:
-            StorageFull: Nothing was kept.
+            StorageFull: The disk is full; nothing of the frame was kept.
             OSError: The disk is broken; the process must end.
         """
         self._write(encode_frame(_encode_ops(ops), self._salt))
@@ -338,27 +348,28 @@ class Journal:
         return StorageFull(error.errno, f"{self._directory}: {error.strerror}")
 
     def _cut(self, size: int) -> None:
-        """Cut the file to ``size`` bytes; the next frame goes there."""
+        """Cut the last segment to ``size`` bytes; the next frame begins there."""
         self._writing.truncate(size)
         self._size = self._room = size
 
     @property
     def wants_room(self) -> bool:
-        """Return whether :meth:`make_room` is worth its cost while no write waits."""
+        """True if :meth:`make_room` should write new zeros now, provided that no write waits."""
         return self._sync and self._room - self._size < ZEROS // 2 and self._size >= self._no_room_before
 
     @property
     def out_of_room(self) -> bool:
-        """Return whether it is worth its cost although writes wait, because they would be slow without
-        zeros.
+        """True if :meth:`make_room` should write new zeros now, even while writes wait.
+
+        In this case the zeros are nearly used up, and without zeros each write would be slow.
         """
         return self._room - self._size < ZEROS // 16 and self.wants_room
 
     def make_room(self) -> None:
-        """Write zeros after the frames, durably; if the disk is full, frames are appended without them.
+        """Write zeros after the frames, durably; on a full disk, do without zeros for the next frames.
 
         Raises:
-            OSError: As for :meth:`append`.
+            OSError: The disk is broken; the process must end.
         """
         start = max(self._room, self._size)
         try:
@@ -366,22 +377,23 @@ class Journal:
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise
-            self._writing.truncate(start)  # others may need the space more
+            # Free the space of the zeros: the disk is full, and other programs may need the space.
+            self._writing.truncate(start)
             self._no_room_before = self._size + ZEROS
         else:
             self._room = start + ZEROS
             self._end.sync()
 
     def rotate(self) -> None:
-        """Begin a new segment for the entries that the present snapshot does not cover.
+        """Begin a new segment, for entries after the snapshot that is made now.
 
         Raises:
-            StorageFull: The old segment goes on.
+            StorageFull: The disk is full; the old segment stays in use.
         """
         old, old_size, old_salt = self._writing, self._size, self._salt
         try:
-            self._cut(old_size)  # only the last segment ends in zeros
-            old.sync()  # a later segment must not survive an earlier one
+            self._cut(old_size)  # remove the zeros, because only the last segment may end in zeros
+            old.sync()  # otherwise a power cut could lose frames of the old segment and keep the new segment
             self._begin(self._segments[-1].number + 1)
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
@@ -412,12 +424,12 @@ class Journal:
         self._write(encode_header(number, self._salt))
 
     def trim(self, index: int) -> None:
-        """Delete segments that a snapshot at ``index`` covers, except the one being written."""
+        """Delete segments that a snapshot at ``index`` covers, except the last segment."""
         while len(self._segments) > 1 and self._segments[0].last_index <= index:
             self._files.unlink(self._segments.pop(0).path)
 
     def close(self) -> None:
-        """Sync and close, without zeros."""
+        """Sync and close the journal, and remove its zeros."""
         file, self._file = self._file, None
         if file is not None:
             with closing(self._end), closing(file):

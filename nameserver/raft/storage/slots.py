@@ -1,15 +1,15 @@
 """A small value that is replaced in place, so that it needs no new space and is never lost.
 
-A file of two slots, each in blocks of its own::
+The file has two slots; each slot has blocks of its own::
 
-    crc        u32   CRC-32 of what follows
-    sequence   u64   of the value
+    crc        u32   CRC-32 of the fields that follow
+    sequence   u64   number of the value
     size       u32   bytes of payload
     payload
 
-Both slots are written for each value, one after the other, each synced before the next. So at any time one of
-them is complete and holds the newest value that was reported as stored. One unreadable slot does no harm; two
-are damage.
+Each value is written to one slot, synced, written to the other slot, and synced. So at any time at least one
+slot is complete, and has the newest value that :meth:`Slots.save` has stored. If one slot is unreadable, the
+other slot still has the value. If both slots are unreadable, the value is lost.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import Final
 from routekeeper.nameserver.disk.files import File, Files, replace_file, write_all
 
 _HEAD: Final = struct.Struct(">IQI")
-#: The largest piece that a disk can lose at once; two slots never share one.
+#: Size in bytes of a disk block. An interrupted write can damage a whole block, so slots share no block.
 BLOCK: Final = 4096
 
 
 class Damaged(Exception):
-    """The file is not there, or neither slot can be read."""
+    """The file is missing, or neither slot can be read."""
 
 
 class Slots:
-    """The file of one value. Blocking; one call at a time.
+    """The file of one value. The methods block, and only one of them may run at a time.
 
     Args:
-        size: Of a slot, in bytes: whole blocks.
+        size: Size of a slot in bytes, a multiple of BLOCK.
     """
 
     def __init__(self, files: Files, path: Path, *, size: int) -> None:
@@ -51,7 +51,7 @@ class Slots:
         replace_file(self._files, self._path, (slot, slot))
 
     def load(self) -> bytes:
-        """Open the file and return the newest value, after writing it to both slots.
+        """Open the file and return the newest value; first write it to both slots if they differ.
 
         Raises:
             Damaged: The newest value cannot be read.
@@ -68,7 +68,7 @@ class Slots:
         if len(found) < 2 or found[0] != found[1]:
             self.save(payload)
         else:
-            self._file.sync()  # an earlier process may have been killed before its sync
+            self._file.sync()  # an earlier process may have been killed between its write and its sync
         return payload
 
     def save(self, payload: bytes) -> None:

@@ -1,11 +1,13 @@
-"""The journal's thread, and the cheap way in which the loop learns of finished writes.
+"""The journal's thread, and a cheap method by which the event loop learns of finished writes.
 
-The thread makes every write and every sync. On a frozen disk even a write into the page cache blocks (also
-with RWF_NOWAIT, and also through the kernel's AIO), and the loop must not block. A descriptor that the loop
-polls reports a finished write. If another event will wake the loop anyway, the loop asks instead.
+The thread makes every write and every sync, because the event loop must not block. On a frozen disk even a
+write into the page cache blocks (also with RWF_NOWAIT, and also through the kernel's AIO).
 
-The thread runs :meth:`Writer.steps`, a generator that yields wherever it waits, and the driver waits for it.
-The driver is a thread here, and virtual time in the simulator.
+The thread reports a finished write through a descriptor that the event loop polls. If another event will wake
+the loop soon, the write is silent: the thread reports nothing, and the loop asks for finished writes.
+
+:meth:`Writer.steps` does the work. It is a generator that yields wherever it must wait. A driver runs the
+generator and does the waiting. Here the driver is a thread; in the simulator, the driver uses virtual time.
 """
 
 from __future__ import annotations
@@ -26,20 +28,21 @@ from .journal import Journal
 
 logger = logging.getLogger(__name__)
 
-#: Interval of new tries after a write found the disk full.
+#: Seconds between two attempts to write while the disk is full.
 FULL_RETRY_S: Final = 0.5
 
-#: A position with the operations that make it durable; a function to call; or None to end.
+#: An item of the queue: journal operations with the position that is durable after them, or a function to
+#: call, or None to end the thread.
 Item: TypeAlias = tuple[int, list[Op]] | Callable[[], None] | None
-#: The steps yield one of these: to get the next item; or when the disk has finished its work, which the call
-#: has waited for already. Any other value is a number of seconds to wait.
+#: Values that :meth:`Writer.steps` yields. NEXT_ITEM asks the driver for the next item. DISK says that a call
+#: has just waited for the disk, so the driver need not wait. Any other value is a number of seconds to wait.
 NEXT_ITEM: Final = None
 DISK: Final = 0.0
 Steps: TypeAlias = Generator[float | None, Item, None]
 
 
 class WriterThread(queue.SimpleQueue[Item]):
-    """A queue, and a thread that runs the steps with the items of the queue."""
+    """A queue, and a thread that passes the queue's items to :meth:`Writer.steps`."""
 
     def __init__(self) -> None:
         self.closing = threading.Event()
@@ -50,7 +53,7 @@ class WriterThread(queue.SimpleQueue[Item]):
         self._thread.start()
 
     def close(self) -> None:
-        """End the steps once all items are done; blocking."""
+        """Wait until all items are done, then end the thread."""
         self.closing.set()
         self.put(None)
         self._thread.join()
@@ -65,17 +68,17 @@ class WriterThread(queue.SimpleQueue[Item]):
 
 
 class Writer:
-    """Writes in order. Items that arrive during a sync share the next one (group commit).
+    """Writes items to the journal in order; items that arrive during a sync share the next sync.
 
     Args:
-        done: Called on the thread with the position up to which all is durable, unless the write is
+        done: Called on the thread with the position up to which the journal is durable, unless the write is
             silent.
         failed: Called on the thread with the reason; the process must end.
         times: Records the time of each write with its sync.
 
     Attributes:
         handed: The last position that was handed over.
-        wrote_all: The writer has ended and has written everything that was handed over.
+        wrote_all: True if the writer has ended and has written everything that was handed over.
     """
 
     def __init__(
@@ -98,29 +101,38 @@ class Writer:
         self._thread.start(self.steps())
 
     def write(self, position: int, ops: list[Op], *, silent: bool = False) -> None:
-        """Hand over what becomes durable as ``position``; ``silent`` if :meth:`ask` is called soon anyway."""
+        """Hand operations to the thread, which writes them in order.
+
+        Args:
+            position: Number that ``done`` reports, or :meth:`ask` returns, once the operations are durable.
+            silent: True if the caller will call :meth:`ask` soon anyway, so that ``done`` need not be called.
+        """
         with self._lock:
-            # Only then are all callbacks of earlier writes certain to be called.
+            # One flag holds for all writes. So do not silence this write while an earlier write must still
+            # call ``done``: otherwise that call would not happen either.
             self._silent = silent and (self._silent or self.handed == self._written)
             self.handed = position
         self._thread.put((position, ops))
 
     def ask(self) -> int:
-        """On the loop: return the position up to which all is durable; ``done`` is called for later ones."""
+        """Return the position up to which the journal is durable; the event loop calls this method.
+
+        For writes that are not finished yet, the thread will call ``done``.
+        """
         with self._lock:
             self._silent = False
             return self._written
 
     def trim(self, index: int) -> None:
-        """Delete the journal up to ``index``, which nothing needs any more."""
+        """Delete the journal up to ``index``, because a snapshot covers these entries."""
         self._thread.put(lambda: self._journal.trim(index))
 
     def rotate(self) -> None:
-        """Begin another segment after all items that were handed over."""
+        """Begin a new segment after all items that were handed over before."""
         self._thread.put(self._rotate)
 
     def close(self) -> None:
-        """Write queued items and end; blocking."""
+        """Wait until all queued items are written, then end the thread."""
         self._thread.close()
 
     # ---- on the thread
@@ -137,8 +149,8 @@ class Writer:
                         ops = ops + more
                     if not (yield from self._append(ops)):
                         return
-                    # Before the frame is acknowledged: else a kill in between would hide that an acknowledged
-                    # frame is missing.
+                    # Store the journal's end before the frame is acknowledged. Otherwise, after a kill
+                    # between the two, nobody could notice later that an acknowledged frame is missing.
                     self._journal.mark_end()
                     self._tell(position)
                 else:
@@ -149,7 +161,8 @@ class Writer:
                     item = yield from self._take()
             self.wrote_all = True
         except OSError as error:
-            # After a failed sync nobody knows what the disk holds (rule 9).
+            # End the process: after a failed sync nobody knows which data the disk has (rule 9 of
+            # docs/raft-rules.md).
             self._failed(f"journal: {error.strerror or error}")
         except Exception as error:
             logger.exception("journal writer failed")
@@ -162,14 +175,17 @@ class Writer:
             logger.error("journal full: %s; the segment goes on", error.strerror)
 
     def _take(self) -> Generator[float | None, Item, Item]:
-        """Get the next item; make room for zeros while there is none, or before the zeros run out."""
+        """Return the next item; before that, write zeros if the queue is empty or few zeros are left."""
         if self._journal.wants_room and (self._thread.empty() or self._journal.out_of_room):
             self._journal.make_room()
             yield DISK
         return (yield NEXT_ITEM)
 
     def _next(self) -> Item:
-        """Get an item without waiting. No other thread takes items from the queue."""
+        """Return the next item without waiting, or ``_nothing`` if the queue is empty.
+
+        No other thread takes items from the queue.
+        """
         return _nothing if self._thread.empty() else self._thread.get_nowait()
 
     def _tell(self, position: int) -> None:
@@ -180,7 +196,10 @@ class Writer:
             self._done(position)
 
     def _append(self, ops: list[Op]) -> Generator[float | None, Item, bool]:
-        """Write, and wait for free space as long as it takes; return False if the member closed meanwhile."""
+        """Write operations, and wait for free space if the disk is full.
+
+        Return False if the member closed before the operations were written.
+        """
         said = False
         while True:
             try:
@@ -201,4 +220,4 @@ class Writer:
 
 
 def _nothing() -> None:
-    """Mark an empty queue."""
+    """Do nothing; this function stands for an empty queue."""

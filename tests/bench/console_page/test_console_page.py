@@ -1,4 +1,4 @@
-"""The console in a real browser, beside real nameservers: read, searched, left and come back to."""
+"""The console in a real browser with real nameservers: tests read, search, leave pages and come back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def opened() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
-    """Two nameservers that differ: one lacks a broker and has an older copy of another one."""
+    """Yield two nameservers: the second lacks broker-c and has an older state of broker-a."""
     folder, addresses = tmp_path_factory.mktemp("pair"), free_addresses(2)
     one, other = (
         Server(folder / str(number), "--console-peers", ",".join(addresses), http=http)
@@ -85,7 +85,8 @@ def test_drift_is_seen_at_once_and_by_what(page: Page, pair: tuple[Server, Serve
         "counter 1"
     )
     page.goto(f"http://{pair[0].http}/#/")
-    expect(page.get_by_role("link", name=MARKUP)).to_be_visible()  # a stranger's text is text
+    # A broker's name that contains HTML must appear as text.
+    expect(page.get_by_role("link", name=MARKUP)).to_be_visible()
 
 
 def test_topic_is_searched_opened_and_left_by_keyboard_alone(page: Page, pair: tuple[Server, Server]) -> None:
@@ -113,11 +114,12 @@ def test_topic_is_searched_opened_and_left_by_keyboard_alone(page: Page, pair: t
     assert page.locator("#topic-part").input_value() == "PIC-4711"
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("Topic-4711")
-    page.go_back()  # Alt+Left is the browser's own key, which a headless one lacks
+    page.go_back()  # use go_back: the key Alt+Left does nothing in a headless browser
     expect(page.get_by_role("link", name="Topic-4711")).to_be_focused()
     assert page.locator("#topic-part").input_value() == "PIC-4711"
     page.reload()
-    expect(page.locator("ul.topics li")).to_have_text(["Topic-4711"])  # the search is an address
+    # The URL contains the search text, so after going back the page runs the same search again.
+    expect(page.locator("ul.topics li")).to_have_text(["Topic-4711"])
 
 
 def test_topic_has_an_address_and_is_shown_from_every_nameserver(
@@ -139,7 +141,8 @@ def test_topic_has_an_address_and_is_shown_from_every_nameserver(
     expect(page.locator(".reasons")).to_contain_text(re.compile("never seen by this nameserver|cold start"))
 
 
-#: Place of a link, or nothing while a nameserver is shown as silent: then a sentence and cells are longer.
+#: JavaScript that returns the position of a link as JSON. It returns null while the page shows a nameserver
+#: as silent, because some texts on the page are longer then, and the longer texts move the link.
 _PLACE = """link => document.querySelector(".verdict [role=status]").textContent.includes("not answer")
   ? null : JSON.stringify(link.getBoundingClientRect())"""
 
@@ -204,10 +207,11 @@ def test_no_page_has_a_serious_fault_of_access_or_is_wider_than_the_screen(
 
 
 def test_page_goes_on_after_its_server_was_gone(opened: Browser, tmp_path: Path) -> None:
-    # Ports that the system chose may have become somebody else's when the server comes back.
+    # Choose fixed ports: if the system chose the ports, another process could use the same ports before the
+    # server starts again.
     wire, http = free_addresses(2)
     server = Server(tmp_path, "--console-peers", "off", wire=wire, http=http)
-    with servers(server), page_of(opened) as (page, _):  # it prints that it got no answer
+    with servers(server), page_of(opened) as (page, _):  # errors are not checked: the page's requests fail
         open_at(page, server)
         expect(page.locator(".verdict")).to_contain_text("No broker is registered.")
         server.end()
@@ -222,7 +226,7 @@ def test_page_goes_on_after_its_server_was_gone(opened: Browser, tmp_path: Path)
 def test_page_with_300_brokers_loads_less_than_20_kb_a_minute_while_nothing_changes(
     opened: Browser, tmp_path: Path
 ) -> None:
-    seconds = 11.0  # one reading of the ages in each ten seconds
+    seconds = 11.0  # longer than 10 s, the interval at which the page reads the ages of registrations
     addresses = free_addresses(2)
     pair = [
         Server(tmp_path / str(number), "--console-peers", ",".join(addresses), http=http)
@@ -236,7 +240,7 @@ def test_page_with_300_brokers_loads_less_than_20_kb_a_minute_while_nothing_chan
         open_at(page, pair[0])
         expect(page.locator(".verdict")).to_contain_text("list the same 300 brokers.")
         for file in ("/broker.js", "/history.js", "/topic.js", "/topics.js", "/drawings/timeline.js"):
-            page.wait_for_function(  # parts that nobody has opened yet are loaded after the first screen
+            page.wait_for_function(  # after the first screen, the page loads the code of all other screens
                 "file => performance.getEntriesByName(location.origin + file).length > 0", arg=file
             )
         loaded: list[tuple[str, int]] = []
@@ -254,7 +258,7 @@ def test_page_with_300_brokers_loads_less_than_20_kb_a_minute_while_nothing_chan
         devtools.send("Network.enable")
 
         def silence() -> float:
-            """Wait until the ages were read, and for so many seconds; return how long that was."""
+            """Wait at least `seconds`, and until the page has read the ages; return the waiting time in s."""
             loaded.clear()
             tags[:] = [pair[0].get("/v1/console/pulse")["tag"]]
             begun = time.monotonic()
@@ -267,7 +271,10 @@ def test_page_with_300_brokers_loads_less_than_20_kb_a_minute_while_nothing_chan
         for _ in range(5):
             passed_s = silence()
             if len(set(tags)) == 1:
-                break  # else a nameserver was held up for a second and shown as silent, which is a change
+                # Both tags are equal, so nothing changed while the test waited. If they differ, a busy
+                # machine delayed a nameserver and the page showed the nameserver as silent. In this case the
+                # test waits once more.
+                break
         assert len(set(tags)) == 1, "five times something has changed meanwhile"
         bytes_a_minute = sum(size for _, size in loaded) * 60 / passed_s
         assert [url for url, _ in loaded if url and not url.endswith("/v1/console/pulse")] == []

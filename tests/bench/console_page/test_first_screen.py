@@ -1,4 +1,4 @@
-"""The console's first screen: its data come beside its modules, other parts later."""
+"""The console's first screen: it loads its data and its modules at the same time, and other parts later."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def test_first_screen_asks_for_data_and_modules_at_once_and_for_other_parts_late
             "() => performance.getEntriesByType('resource').map("
             "each => [new URL(each.name).pathname, each.startTime, each.responseEnd])"
         )
-        begun = {path: start for path, start, _ in reversed(times)}  # the first of each path
+        # reversed(): if the page requests a path twice, the dict must keep the times of the first request
+        begun = {path: start for path, start, _ in reversed(times)}
         ended = {path: end for path, _, end in reversed(times)}
         for path in DATA:
             assert begun[path] < ended["/app.js"], "the page itself asks for the data"

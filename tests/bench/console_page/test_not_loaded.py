@@ -1,4 +1,4 @@
-"""A part of the console that is not loaded: the page says so in one line, and the others go on."""
+"""The console when one of its modules fails to load: one line says so, and all other parts still work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.parametrize("module", ["app.js", "cluster.js", "drawings/states.js"])
 def test_page_whose_first_modules_fail_says_so(module: str, opened: Browser, server: Server) -> None:
-    with page_of(opened) as (page, _):  # the browser prints that it got no module
+    with page_of(opened) as (page, _):  # do not check `errors`: the browser logs the failed load
         page.route(f"**/{module}", lambda route: route.abort())
         page.goto(f"http://{server.http}/")
         page.locator("main").get_by_text(NOT_LOADED).wait_for()

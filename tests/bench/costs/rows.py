@@ -1,4 +1,4 @@
-"""Rows of invented designs whose costs are known, for tests of the arithmetic."""
+"""Invented measurements (rows) with known unit costs, for tests of the arithmetic."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from routekeeper.bench.costs.plan import QUICK, Plan, Step, steps
 from routekeeper.bench.costs.units import DESIGNS, Costs, Design, DesignCosts, Row
 from routekeeper.bench.runfolder import Machine
 
-#: CPU time in s of an invented design: of the servers alone and of each idle unit for a minute, and for each
-#: event.
+#: CPU time in s that an invented design uses. "alone": all servers without load, per minute. "broker",
+#: "topic", "polling" (client) and "watching" (client): one idle broker, topic or client, per minute. All
+#: other keys: one event of this kind.
 CPU_S: Mapping[str, float] = {
     "alone": 0.5,
     "broker": 0.00212345678,
@@ -28,7 +29,10 @@ CPU_S: Mapping[str, float] = {
 
 
 def row(step: Step, *, design: Design = "raft", minutes: float = 1.0, **values: Any) -> Row:
-    """Return the row of a window with the costs of :data:`CPU_S`, spread over servers."""
+    """Return the measurements of one time window (a row), with the CPU time that :data:`CPU_S` gives.
+
+    The CPU time is divided among three servers.
+    """
     happened = {
         "registrations": step.brokers * step.topics if step.comes_back else 0,
         "changes": round(step.changes * minutes * 60),
@@ -59,22 +63,23 @@ def row(step: Step, *, design: Design = "raft", minutes: float = 1.0, **values: 
     cpu_s = CPU_S["alone"] * minutes
     for unit, number in counts_of(made).items():
         if step.comes_back and unit == "topic":
-            continue  # such a window ends long before a registration is repeated
+            continue  # brokers that come back send no heartbeat before the window ends
         cpu_s += number * CPU_S[unit] * minutes
     fields: dict[str, Any] = {name: getattr(made, name) for name in made.__struct_fields__}
     return Row(**fields | {"cpu_s": [cpu_s / 2, cpu_s / 4, cpu_s / 4]} | values)
 
 
 def all_rows(plan: Plan = QUICK, design: Design = "raft") -> list[Row]:
-    """Return a row for each window of a plan."""
+    """Return the measurements (a row) of each time window in each run of a plan."""
     return [row(step, design=design) for life in plan.lives for step in steps(plan, life)]
 
 
 def invented(*, mixture_times: float = 1.0) -> Costs:
-    """Return the result of invented rows of all three designs.
+    """Return the costs of all three designs, computed from invented measurements.
 
     Args:
-        mixture_times: CPU of the mixture as a multiple of the costs of its units.
+        mixture_times: Factor for the CPU time of a mixture (brokers, topics, clients and events together).
+            With 1.0, a mixture costs as much as the sum of its parts.
     """
 
     def costs_of(design: Design) -> DesignCosts:

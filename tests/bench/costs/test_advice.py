@@ -1,4 +1,4 @@
-"""``mqbench advise``: printed numbers multiply to the printed totals; the text names the figures' limits."""
+"""``mqbench advise``: the printed factors give the printed products and totals; the text names the limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slopes from rows: known costs are found, noise does not count as a cost, a mixture is predicted."""
+"""Unit costs from fitted lines: they equal the known costs, ignore noise and predict combined loads."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ def test_the_costs_that_rows_were_made_of_are_found() -> None:
 
 
 def test_a_longer_window_of_events_does_not_make_them_dearer() -> None:
-    """Brokers with more topics take longer to come back, and the servers use CPU meanwhile."""
+    """Check that idle costs of servers do not count as costs of registrations.
+
+    Brokers with more topics take longer to come back, so their time windows contain more idle time of the
+    servers.
+    """
     rows = [
         row(step, minutes=0.01 * step.topics) if step.comes_back else row(step)
         for step in steps(QUICK, "all")
     ]
     slope = design_costs("raft", rows).slopes["registration"]["cpu_s"].slope
-    # The three brokers are in the window; the servers' own cost is subtracted.
+    # The fitted cost contains the idle cost of three brokers. The idle cost of the servers was subtracted.
     assert slope == pytest.approx(CPU_S["registration"] + 0.01 * CPU_S["broker"])
 
 
@@ -75,7 +79,12 @@ def test_a_quantity_that_was_not_counted_is_left_out_and_nothing_is_predicted_of
 
 
 def test_the_two_mixtures_differ_in_their_proportions() -> None:
-    """One mixture has many topics, the other many clients; answers have as many brokers as in the slopes."""
+    """Check the two mixtures (brokers, topics, clients and events together).
+
+    One mixture has many topics, and the other one has many clients. Both have as many brokers as the runs
+    that measure the cost of one broker, topic or client. So the answer to a lookup has the same length in all
+    runs.
+    """
     first, second = FULL.mixtures
     assert first.brokers == second.brokers == FULL.base.brokers
     assert first.topics / first.polling > 10 * second.topics / second.polling

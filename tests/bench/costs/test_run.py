@@ -17,7 +17,8 @@ from routekeeper.bench.costs.units import UNITS, Costs, Row
 ROW = msgspec.json.Decoder(Row)
 
 
-#: A quick run takes half a minute; other work on the machine may make it ten times as much.
+#: Time limit of a quick run in s. A quick run takes half a minute, and up to ten times as long on a busy
+#: machine.
 RUN_S = 400.0
 
 
@@ -30,7 +31,7 @@ def mqbench(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
         try:
             out, error = process.communicate(timeout=RUN_S)
         except subprocess.TimeoutExpired:
-            process.terminate()  # let it end its servers, which a kill would leave behind
+            process.terminate()  # SIGTERM, not SIGKILL: the process must stop its servers before it exits
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, error)
 
@@ -70,7 +71,8 @@ def test_quick_costs_measure_each_unit_and_go_on_after_an_interrupt(tmp_path: Pa
         assert row.syncs is not None
         written.setdefault(row.design, []).append((*row.disk_bytes, *row.syncs))
         if row.series == "change":
-            # Two of three servers write and sync a change before it is acknowledged; the third may be late.
+            # A change is acknowledged when two of three servers have synced the change to disk. The third
+            # server may sync later.
             assert row.changes > 0
             assert sum(size > 0 for size in row.disk_bytes) >= 2, row
             assert sum(count > 0 for count in row.syncs) >= 2, row

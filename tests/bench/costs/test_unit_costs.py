@@ -28,7 +28,7 @@ def test_the_table_has_each_unit_of_each_design_with_date_and_machine(tmp_path: 
 
 
 def section(found: Mapping[str, Any] | None) -> str:
-    """Return the part of the page that contains the table."""
+    """Return the rendered section of the report page that contains the table of unit costs."""
     made = environment()
     assert made.loader is not None
     source = made.loader.get_source(made, "page.html.j2")[0]

@@ -1,4 +1,4 @@
-"""Benchmarks beside a checkout of another commit: the other tree's own code runs, not this tree's."""
+"""Benchmarks that compare with a checkout of another commit: the other commit's own code must run."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ pytestmark = [pytest.mark.bench, pytest.mark.one_core]
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = ("remoting", "nameserver", "broker", "client", "bench")
-#: Each nameserver that runs the planted line leaves this file in its working directory.
+#: Name of the file that the other tree's nameserver creates; the file proves that the other tree's code ran.
 PLANTED = "planted"
 
 
 @pytest.fixture(scope="module", params=["one package", "five packages", "one package without links"])
 def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of this tree with a planted difference.
+    """Return a copy of this source tree with two planted changes, in one of three package layouts.
 
-    It has the layout of commits before or after the move.
-
-    The first program of a copy compiles all files, so the tests of one layout share a copy.
+    Older and newer commits have different package layouts. All tests of one layout share a copy, because the
+    first program that runs in a copy has to compile all files.
     """
     tree = tmp_path_factory.mktemp("other") / "tree"
     for folder in FOLDERS:
@@ -66,7 +65,8 @@ def test_registrations_are_decoded_by_the_other_tree(other: Path, tmp_path: Path
     sent = [frame.hex() for frame in registration.frames(1, compressed=False)]
     cases.write_text(json.dumps({"one": (sent, 20)}))
     with registration.Worker(ROOT, cases) as this, registration.Worker(other, cases) as that:
-        assert that.time("one") > 500 > this.time("one")  # us of CPU: the other tree sums up 100,000 numbers
+        # CPU time in us of one decoding: the planted code of the other tree adds up 100,000 numbers each time
+        assert that.time("one") > 500 > this.time("one")
 
 
 def test_route_queries_are_answered_by_the_other_tree(other: Path) -> None:

@@ -1,4 +1,4 @@
-"""Idle brokers and watchers of the raft benchmark in both protocols: their requests, and answers to them."""
+"""Idle brokers and watchers of the raft benchmark: requests that they send and answers that they read."""
 
 import json
 import struct
@@ -38,7 +38,7 @@ def event(kind: int = 3) -> bytes:
 
 
 def created(request: bytes) -> tuple[str, bytes, bool]:
-    """Read a create request back: path, data, whether it is ephemeral."""
+    """Decode a create request; return the path, the data, and True if the node is ephemeral."""
     size, _, kind = struct.unpack_from(">iii", request)
     assert (len(request), kind) == (4 + size, CREATE)
     at, parts = 12, []
@@ -53,7 +53,7 @@ def one_by_one(wire: Conversation, data: bytes) -> list[Answer]:
     return [answer for at in range(len(data)) for answer in wire.feed(data[at : at + 1])]
 
 
-# -- what lists a broker -----------------------------------------------------------------------------
+# -- nodes and requests of a broker ------------------------------------------------------------------
 
 
 def test_nodes_lie_as_metaq_laid_them() -> None:
@@ -139,7 +139,7 @@ def test_jute_watcher_reads_again_with_a_new_watch_when_an_event_comes() -> None
     assert bytes(watcher.out) == struct.pack(">iii", 8 + 16, 2, GET_DATA) + path + b"\1"
 
 
-# -- ours, over HTTP ---------------------------------------------------------------------------------
+# -- RouteKeeper's HTTP watchers ---------------------------------------------------------------------
 
 
 def http(status: int, body: bytes, length_name: str = "Content-Length") -> bytes:

@@ -1,4 +1,4 @@
-"""From samples to the lines of the raft benchmark."""
+"""The tables and targets that the raft benchmark computes from samples."""
 
 from typing import Any
 
@@ -57,15 +57,15 @@ def test_missed_and_reached_targets_are_told_apart() -> None:
         sample("routekeeper-fsync", "elections", load="busy", minutes=20.0, terms=1, leaders=1),
     ]
     assert [line.split()[0] for line in targets(samples)] == [
-        "MISSED",  # acknowledgement
-        "reached",  # writes/s
-        "MISSED",  # twice
-        "reached",  # visible
-        "reached",  # failover, half
-        "MISSED",  # failover, longest
-        "MISSED",  # linearizable
-        "MISSED",  # CPU
-        "MISSED",  # bytes of the second follower
+        "MISSED",  # p50 latency of an acknowledgement
+        "reached",  # writes/s: more than ZooKeeper
+        "MISSED",  # writes/s: twice as many as ZooKeeper
+        "reached",  # latency until a change is visible
+        "reached",  # median time of a failover
+        "MISSED",  # longest time of a failover
+        "MISSED",  # latency of linearizable reads
+        "MISSED",  # CPU time
+        "MISSED",  # network bytes of the second follower
         "reached",
         "MISSED",
     ]
@@ -153,4 +153,4 @@ def test_idle_members_are_added_up_and_what_was_not_counted_is_a_dash(changed: b
     assert head.strip() == "idle, zookeeper, timers: equal: 300 brokers of 10 topics, 20 s, 7.5 heartbeats/s"
     assert bool(warning) == changed
     assert lines[-1].split() == ["all", "5.00%", "220", "90", "-", "-"]
-    assert not list(targets([idle]))  # targets are ours
+    assert not list(targets([idle]))  # these samples are of ZooKeeper, and only RouteKeeper has targets

@@ -1,4 +1,4 @@
-"""The raft benchmark with real systems: they accept its hand-made requests, and leaders are replaced."""
+"""The raft benchmark with real systems: they accept hand-encoded requests and replace a stopped leader."""
 
 import json
 import signal
@@ -17,7 +17,8 @@ from routekeeper.bench.wires.brokers import nodes
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(300)]
 BROKERS = 4
 TOPICS = 2
-#: Longer than a busy machine holds a leader up.
+#: Election timeout in ms. A busy machine may delay the leader's heartbeats, and a shorter timeout would then
+#: cause elections.
 ELECTION_MS = 3000
 LEASE_S = 6
 
@@ -105,5 +106,6 @@ def test_leader_that_is_stopped_is_replaced_and_comes_back(system: System) -> No
     finally:
         system.bring_back(leader, stopped=True)
     system.wait_healthy()
-    # Only silence tells of it; the last word of the leader was a heartbeat ago at most.
+    # A stopped leader (SIGSTOP) keeps its connections, so members notice only that heartbeats stop. The last
+    # heartbeat came at most one heartbeat period before the stop.
     assert figures["ms"] > ELECTION_MS / 2

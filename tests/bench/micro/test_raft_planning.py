@@ -1,4 +1,4 @@
-"""Equal timers, the kernel's counters, and the detection of a process's end."""
+"""Plans of the raft benchmark: equal timers, the kernel's byte counters, waiting for a process's end."""
 
 import os
 import signal
@@ -17,9 +17,10 @@ def test_equal_timers_are_noticed_alike() -> None:
     assert timers.election_ms is not None
     assert timers.borne_ms("routekeeper-fsync") == (600, 1200)
     borne, same = timers.borne_ms("zookeeper")
-    # the mean of the lesser of two draws from T..2T is 4/3 T
+    # Each of two followers draws a timeout from T to 2T. The shorter of the two timeouts is 4/3 T on average.
     assert borne == same == timers.election_ms * 4 / 3
-    # ZooKeeper's leader pings every half tick, ours six times an election timeout
+    # ZooKeeper's leader sends a ping every half tick. RouteKeeper's leader sends six heartbeats per election
+    # timeout.
     assert timers.tick_ms / 2 == timers.heartbeat_ms == timers.election_ms / 6
 
 
@@ -68,9 +69,10 @@ def test_payload_is_what_was_acknowledged_and_received() -> None:
 
 def test_moved_bytes_are_told_apart_by_port_and_process() -> None:
     to_client = Connection(11, "h:100", "h:9001")
-    to_member = Connection(11, "h:9002", "h:200")  # this end made the connection
+    to_member = Connection(11, "h:9002", "h:200")  # process 11 opened this connection to a member
     from_member = Connection(12, "h:200", "h:9002")
-    other = Connection(11, "h:300", "h:9003")  # such as HTTP
+    # the port is neither a member's nor a client's, for example an HTTP port
+    other = Connection(11, "h:300", "h:9003")
     stranger = Connection(99, "h:100", "h:9004")
     closed = Connection(12, "h:100", "h:9005")
     before = {to_client: 100, from_member: 7, closed: 5000}

@@ -1,4 +1,4 @@
-"""Requests of the raft benchmark's load generator in both protocols, and its reading of answers."""
+"""The load generator of the raft benchmark: its requests and how it reads answers, in each protocol."""
 
 import struct
 from collections.abc import Callable
@@ -138,7 +138,7 @@ def test_jute_answers_carry_xid_error_and_data() -> None:
     event = packet(-1, 0, b"event")
     data = packet(1, -110) + event + packet(2, 0, b"data") + packet(3, -101)
     assert one_by_one(wire, data) == [
-        Answer(1, None, b""),  # the node is there from an earlier run
+        Answer(1, None, b""),  # prepare() ignores error -110 (node exists): an earlier run created the node
         Answer(2, None, b"data"),
         Answer(3, "error -101", b""),
     ]

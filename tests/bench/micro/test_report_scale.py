@@ -1,4 +1,4 @@
-"""Generated runs have the same form as the harness's."""
+"""Generated run folders for the report's scale test have the same file format as real run folders."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Storms: frames that brokers send, ZooKeeper's requests for many nodes, the table, the command line."""
+"""Registration storms (all brokers register at once): frames, multi requests, the result table, arguments."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_request_for_many_nodes_has_known_bytes() -> None:
 
 
 def reply(xid: int, *errors: int) -> bytes:
-    """Return the answer to a request for many nodes: done, or with these errors."""
+    """Return the answer to a multi request: a success, or an error for each node."""
     parts = [struct.pack(">i?i", -1, False, error) + struct.pack(">i", error) for error in errors]
     body = b"".join(parts) or struct.pack(">i?i", 1, False, 0) + text(b"/a")
     return bytes(text(struct.pack(">iqi", xid, 5, 0) + body + struct.pack(">i?i", -1, True, -1)))
@@ -91,7 +91,8 @@ def reply(xid: int, *errors: int) -> bytes:
     ("errors", "error"),
     [
         ((), None),
-        ((-110, -2), None),  # made by an earlier try of the same session; the second was not tried
+        # error -110: the node exists (from an earlier attempt); -2: the server then skipped the second node
+        ((-110, -2), None),
         ((0, -101), "error -101"),
         ((-112, -2), "error -112"),
     ],
@@ -143,7 +144,9 @@ def test_longest_wait_leaves_out_the_bystanders_own_pauses() -> None:
 def test_percentiles_count_the_queries_that_a_stalled_client_did_not_send() -> None:
     found = waits([*(sample(0.5) for _ in range(998)), sample(200), sample(100)])
     assert found["wait_ms_p50"] == pytest.approx(0.5)
-    # Of 998 + 100 + 50 queries, one every 2 ms, 12 waited for more than this.
+    # A client that waits 200 ms should have sent a query every 2 ms, so the wait counts as 100 queries (200,
+    # 198, ... ms). A wait of 100 ms counts as 50 queries. Of all 1,148 queries, the 12th longest is the 99th
+    # percentile.
     assert found["wait_ms_p99"] == pytest.approx(200 - 2 * 11)
 
 

@@ -1,4 +1,4 @@
-"""Storms: waits for a right answer, samples, brokers that come back, names queried once, JVM memory."""
+"""Registration storms: waiting times for right answers, samples, returning brokers, names, JVM memory."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_brokers_come_back_when_the_row_says(spread_s: float | None, after_s: li
 
 
 class Written:
-    """Collects the bytes that a connection sends."""
+    """A transport that collects the bytes that a connection sends."""
 
     def __init__(self) -> None:
         self.data = b""

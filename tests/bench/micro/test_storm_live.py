@@ -1,4 +1,4 @@
-"""Tiny storms with real servers: samples add up, answers are right, only servers' pauses are published."""
+"""Small registration storms with real servers: totals, right answers, and measured pauses of the servers."""
 
 from __future__ import annotations
 
@@ -29,15 +29,19 @@ pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.slow, pytest.
 
 BROKERS, TOPICS = 4, 20
 PAUSE_S = 0.5
-#: A busy machine may hold up the programs that a test of a pause needs: the pause is made again then.
+#: Number of attempts at each test of a pause, because a busy machine may delay the test's processes.
 TRIES = 20
-#: Time in a round of the bystander's loop that it does not count as its own, ms.
+#: The querying process ("bystander") subtracts its own pauses from waiting times. The first milliseconds of
+#: each cycle of its loop, up to this number, do not count as a pause.
 ROUND_MS = 1.5
 Rows = list[dict[str, Any]]
 
 
 def servers_of(design: Design) -> Callable[[Path, int], System]:
-    """Return a maker of a design's servers; ours elect nobody while a busy machine holds a leader up."""
+    """Return a function that creates the servers of one design.
+
+    RouteKeeper's servers get a long election timeout, so that a leader on a busy machine keeps its term.
+    """
     made = factory_of(design, tree=None, python="")
 
     def patient(folder: Path, pairs: int) -> System:
@@ -70,7 +74,7 @@ def of_phase(rows: Rows, phase: str, kind: str) -> Rows:
 
 
 def last_counts(rows: Rows, phase: str) -> dict[int, int]:
-    """Return how many brokers each server's last answer listed."""
+    """Return the number of brokers that each server's last answer listed, by index of the server."""
     return {row["server"]: row["brokers"] for row in of_phase(rows, phase, "check")}
 
 
@@ -79,7 +83,8 @@ def test_storm_is_counted_and_ends_with_right_answers_everywhere(storm: tuple[Li
     found = life.register()
     sent = of_phase(rows, "register", "registration")
     servers = {(row["broker"], row["server"]) for row in sent if row["outcome"] == "ok"}
-    # One session with one server of ZooKeeper's, a connection to each of the nameservers.
+    # In ZooKeeper, each broker has one session, with one server. In all other designs, each broker registers
+    # at every nameserver.
     assert len(servers) == BROKERS * (1 if life.system.kind == "jute" else MEMBERS)
     assert found["registrations"] == len(sent)
     assert found["failures"] == sum(row["outcome"] != "ok" for row in sent)
@@ -108,7 +113,10 @@ def test_every_topic_lists_every_broker_after_the_storm(storm: tuple[Life, Rows]
 
 
 def asked_while(life: Life, happens: Callable[[], None]) -> list[Sample]:
-    """Return the bystander's samples from shortly before to shortly after an action."""
+    """Run an action; return the queries sent from 0.1 s before to 0.1 s after it.
+
+    The querying process ("bystander") has one query in flight at each server.
+    """
     life.bystander.ask(b"start")
     time.sleep(0.1)
     happens()
@@ -119,7 +127,7 @@ def asked_while(life: Life, happens: Callable[[], None]) -> list[Sample]:
 
 @dataclasses.dataclass(slots=True)
 class Pause:
-    """A process that is stopped: from when on it certainly stood still, and until when."""
+    """A period in which a process certainly did not run: begin and end in ns."""
 
     stopped_ns: int = 0
     resumed_ns: int = 0
@@ -134,7 +142,7 @@ class Pause:
         os.kill(pid, signal.SIGCONT)
 
     def waiting(self, samples: list[Sample], server: int) -> list[Sample]:
-        """Return the queries to a server that were under way from its beginning or later to its end."""
+        """Return the queries to a server that were sent before the pause ended and answered later."""
         return [
             one
             for one in samples
@@ -142,7 +150,7 @@ class Pause:
         ]
 
     def answers(self, samples: list[Sample], server: int) -> bool:
-        """Return whether a query to a server was sent and answered meanwhile."""
+        """Return True if a query to a server was both sent and answered during the pause."""
         return any(
             one.server == server
             and self.stopped_ns < one.sent_ns
@@ -172,7 +180,8 @@ def test_pause_of_a_server_shows_in_the_bystanders_waits(storm: tuple[Life, Rows
             break
     assert answered == set(range(MEMBERS)) - {index}, "the others are asked all the while"
     (query,) = waiting
-    # The visible part of it depends on the bystander's last question, and on its own pauses.
+    # A query measures only a part of the pause: the pause may begin before the query is sent, and the
+    # querying process (bystander) may pause itself.
     visible_ns = pause.resumed_ns - max(query.sent_ns, pause.stopped_ns) - query.own_ns
     published = waits([one for one in samples if one.server == index])
     assert published["wait_ms_longest"] >= visible_ns / 1e6
@@ -186,7 +195,7 @@ def test_pause_of_the_bystander_is_not_published_as_a_servers(storm: tuple[Life,
     pause = Pause()
 
     def both() -> None:
-        """Stop a server for a moment, so that a query is in flight, and the bystander for longer."""
+        """Pause a server for 0.1 s, so that a query waits for an answer; pause the bystander for longer."""
         try:
             Pause().stop(server)
             time.sleep(0.05)
@@ -200,7 +209,7 @@ def test_pause_of_the_bystander_is_not_published_as_a_servers(storm: tuple[Life,
     for _ in range(TRIES):
         samples = asked_while(life, both)
         in_flight = [one for one in pause.waiting(samples, index) if one.sent_ns < pause.stopped_ns]
-        if in_flight:  # else the bystander was held up until it was stopped
+        if in_flight:  # otherwise no query was in flight when the bystander was paused: try again
             break
     (query,) = in_flight
     stood_still_ms = (pause.resumed_ns - pause.stopped_ns) / 1e6

@@ -1,4 +1,4 @@
-"""A playground that runs as a process of its own, asked over HTTP as its page asks it."""
+"""A playground that runs as a separate process. Tests use it over HTTP, in the same way as its page does."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from routekeeper.bench.play.model import (
 from tests.waiting import wait_until
 
 READY: Final = "mqbench play ready http="
-#: A start of a design on a busy machine, s.
+#: Time limit in s for the start of a playground's designs on a busy machine.
 STARTED_S: Final = 240.0
 
 T = TypeVar("T")
 
 
 class Session:
-    """A playground's process.
+    """The process of a playground.
 
     Attributes:
-        addr: ``host:port`` of its page.
-        said: Its stderr, once it has ended.
+        addr: ``host:port`` of the playground's page.
+        said: Text that the process wrote to stderr; empty until the process has ended.
     """
 
     def __init__(self, *words: str, out: Path, environment: Mapping[str, str] | None = None) -> None:
@@ -54,7 +54,8 @@ class Session:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            # All that its processes write lies below the test's folder: so those that are left can be found.
+            # TMPDIR of all processes is in the test's folder, so their command lines contain this path. A
+            # test can find processes that still run by this path.
             env={**os.environ, "TMPDIR": str(out), **(environment or {})},
         )
         assert self.process.stdout is not None
@@ -62,12 +63,16 @@ class Session:
         self.addr = self.first_line.removeprefix(READY)
 
     def errors(self) -> str:
-        """Return what it has printed on stderr so far; its own place in that file stays where it is."""
+        """Return the text that the process has written to stderr so far, without moving the file's position.
+
+        The process uses the same file position. If this method moved it, the process would write its next
+        text at a wrong place in the file.
+        """
         file = self._errors.fileno()
         return os.pread(file, os.fstat(file).st_size, 0).decode()
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal; return the exit code."""
+        """Send a signal and wait until the process has ended; return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(STARTED_S)
@@ -79,7 +84,7 @@ class Session:
         return code
 
     def children(self) -> list[psutil.Process]:
-        """Return all processes below it."""
+        """Return all descendants of the process."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
     # -- HTTP ---------------------------------------------------------------------------------------------
@@ -87,7 +92,7 @@ class Session:
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
-        # Other timers start the designs again before they are answered.
+        # The timeout is long: if a request changes timers, the server restarts all designs before it answers.
         connection = http.client.HTTPConnection(self.addr, timeout=STARTED_S)
         try:
             connection.request(method, path, body, dict(headers or {}))
@@ -111,7 +116,7 @@ class Session:
 
     @contextlib.contextmanager
     def events(self, last: str | None = None) -> Iterator[Iterator[tuple[str, str, Any]]]:
-        """Open the stream; yield (event, id, data) of each event."""
+        """Open the page's stream of server-sent events; yield an iterator over (event, id, data)."""
         connection = http.client.HTTPConnection(self.addr, timeout=60)
         connection.request("GET", "/v1/events", headers={} if last is None else {"Last-Event-ID": last})
         reply = connection.getresponse()
@@ -132,13 +137,13 @@ class Session:
         finally:
             connection.close()
 
-    # -- what is shown ------------------------------------------------------------------------------------
+    # -- the state that the page shows --------------------------------------------------------------------
 
     def design(self, name: str) -> Design:
         return next(each for each in self.state().designs if each.name == name)
 
     def await_started(self) -> State:
-        """Wait until every design is whole, by answers and readings that come from now on."""
+        """Wait until every design is whole (see :func:`is_whole`); older observations do not count."""
         since_ms = self.state().at_ms
         lacks: list[str] = []
 
@@ -160,21 +165,26 @@ class Session:
     def shows(
         self, name: str, condition: Callable[[Design], T], what: str, *, within_s: float = STARTED_S
     ) -> T:
-        """Wait until a design's picture shows something; return that."""
+        """Wait until a condition holds for the state of a design that the page shows; return its result.
+
+        Args:
+            condition: Function of the design's state; its first true result is returned.
+        """
         return wait_until(lambda: condition(self.design(name)), what, within_s=within_s, every_s=0.05)
 
 
 def is_whole(design: Design, *, since_ms: int = 0) -> bool:
-    """Return whether every process runs, every link is open, and every client is answered rightly.
+    """Return True if every process runs, every link is open, and every client gets the right answer.
 
     Args:
-        since_ms: Answers and readings that are older prove nothing.
+        since_ms: Time in ms. Only answers to clients and states of servers that are newer than this time
+            count.
     """
     return not lacking(design, since_ms)
 
 
 def lacking(design: Design, since_ms: int = 0) -> list[str]:
-    """Return why a design is not whole, an entry for each process or link that is to blame."""
+    """Return the reasons why a design is not whole (see :func:`is_whole`): a text per process or link."""
     if design.phase != "running":
         return [f"it is {design.phase}"]
     lacks = [f"{each.name} is {each.life}" for each in design.brokers if each.life != "up"]
@@ -213,7 +223,7 @@ def link(design: Design, dialler: str, acceptor: str) -> Link:
 
 @contextlib.contextmanager
 def session(*words: str, out: Path, environment: Mapping[str, str] | None = None) -> Iterator[Session]:
-    """Run a playground; end it, and everything that it started, in the end."""
+    """Run a playground; at the end, stop the playground and all processes that it started."""
     made = Session(*words, out=out, environment=environment)
     try:
         yield made
@@ -226,8 +236,13 @@ def session(*words: str, out: Path, environment: Mapping[str, str] | None = None
 
 
 def mend(played: Session) -> None:
-    """Heal all links, start what is down, and wait until every design is whole, if one is not."""
-    if all(map(is_whole, played.state().designs)):  # each order shows its fault before it is answered
+    """Heal all links and start all stopped processes; then wait until every design is whole.
+
+    Do nothing if every design is whole (see :func:`is_whole`).
+    """
+    # This state shows every fault that a test has ordered, because the playground answers an order only after
+    # the state shows its fault.
+    if all(map(is_whole, played.state().designs)):
         return
     played.do(Order(do="heal"))
     for design in played.state().designs:
@@ -239,7 +254,10 @@ def mend(played: Session) -> None:
 
 
 def at_once(folder: Path) -> int:
-    """Have every change of a saved session come at its begin when it is shown; return the last one's id."""
+    """Rewrite a saved session so that all its changes happen at its begin; return the last change's id.
+
+    A page that replays the session then shows the last state at once.
+    """
     file = folder / "session.jsonl"
     begin, *lines = file.read_bytes().splitlines()
     changes = [msgspec.json.decode(line, type=Change) for line in lines]
@@ -249,6 +267,6 @@ def at_once(folder: Path) -> int:
 
 
 def ended(pids: list[psutil.Process], within_s: float = 20.0) -> list[psutil.Process]:
-    """Return those of the processes that have not ended in time."""
+    """Wait at most `within_s` seconds until processes have ended; return the processes that still run."""
     deadline = time.monotonic() + within_s
     return psutil.wait_procs(pids, timeout=max(0.0, deadline - time.monotonic()))[1]

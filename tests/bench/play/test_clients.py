@@ -1,4 +1,4 @@
-"""The process of the clients: its lines on stdout, which threads write at the same time."""
+"""Process of the playground's clients: several threads write lines to its stdout at the same time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLIENTS = [sys.executable, "-m", "routekeeper.bench.play.clients"]
 
 
 def config_of(names: list[str], folder: Path) -> Path:
-    """Return the settings of clients whose nameserver does not run."""
+    """Write the settings of clients whose nameserver does not run; return the settings file."""
     config = ClientsConfig(
         arm=ArmConfig(
             kind="remoting",
@@ -45,9 +45,10 @@ def config_of(names: list[str], folder: Path) -> Path:
 
 @pytest.mark.parametrize("environment", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
 def test_each_line_is_one_write(tmp_path: Path, environment: dict[str, str]) -> None:
-    """A line written in two pieces may have another thread's line between them; then neither is understood.
+    """Check that a thread writes each line with one call.
 
-    Through a socket of datagrams, each write arrives by itself.
+    If a thread used two calls for a line, the line of another thread could come between the two parts. Stdout
+    is a datagram socket in this test, so each call is a separate message.
     """
     names = ["client-0", "client-1"]
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -71,14 +72,14 @@ def test_each_line_is_one_write(tmp_path: Path, environment: dict[str, str]) -> 
 
 
 def test_a_client_that_fails_ends_the_process_and_says_so(tmp_path: Path) -> None:
-    """Else it would look like a client that is slow to ask."""
+    """Without an error text, the failed client would look like a client that queries slowly."""
     (tmp_path / "sitecustomize.py").write_text(
         "from routekeeper.bench.arms.remoting import RemotingClientSession as Session\n"
         "Session.look_up = lambda self, topic: 1 // 0\n"
     )
     child = subprocess.Popen(
         [*CLIENTS, str(config_of(["client-0"], tmp_path))],
-        stdin=subprocess.PIPE,  # the process ends when it does
+        stdin=subprocess.PIPE,  # a pipe, because the process exits when its stdin is closed
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,4 +1,7 @@
-"""The guard before orders: pages of other origins, and names that lead here, give none."""
+"""The playground's check of HTTP requests: it refuses pages of other origins, and foreign host names.
+
+A foreign host name may resolve to this machine (DNS rebinding).
+"""
 
 from __future__ import annotations
 

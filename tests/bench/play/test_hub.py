@@ -1,4 +1,7 @@
-"""Pages that watch: each begins with the picture or with what it missed, and none may hold much back."""
+"""Pages that watch a playground: a page first gets the whole state, or all changes that it missed.
+
+The hub must not store many events for a page that does not read its events.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worth of an answer: right, stale, wrong, refused, none or uncounted, by what was true meanwhile."""
+"""Verdicts on answers (right, stale, wrong, refused, none, uncounted) from facts about brokers and links."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BROKERS = ("broker-0", "broker-1", "broker-2")
 
 
 def three_brokers() -> Truth:
-    """Return the truth of a design whose brokers have had the topic since instant 1, and that knew it."""
+    """Return facts about a topic: three brokers have it since 1 ns, and a server lists them since 2 ns."""
     truth = Truth()
     for broker in BROKERS:
         truth.made("Orders", broker, begun_ns=0, acked_ns=1)

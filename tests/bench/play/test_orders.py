@@ -1,4 +1,4 @@
-"""Orders: those that make no sense are refused in one line, and the others hit what they name."""
+"""Orders to the playground (for example kill or cut): which are refused, and which process each one hits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture and its log: any instant can be had again, and neither grows without an end."""
+"""The playground's state and log of changes: each earlier state can be computed; both have a size limit."""
 
 from __future__ import annotations
 

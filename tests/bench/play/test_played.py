@@ -1,4 +1,4 @@
-"""A playground of real processes: what is done to them, and behind the program's back, is shown."""
+"""A playground of real processes: its page shows the effect of orders, and faults that others caused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """A playground of the two designs of ours, with short timers; each test leaves it healed."""
+    """Yield a playground of the designs independent and raft for this module's tests, with short timers."""
     out = tmp_path_factory.mktemp("out")
     with session("--designs", "independent,raft", "--divisor", "60", out=out) as made:
         made.await_started()
@@ -51,14 +51,14 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 @pytest.fixture
 def whole(played: Session) -> Iterator[Session]:
-    """The same, healed before and after: every process runs and every client is answered rightly."""
+    """Yield the playground without faults, before and after a test: every client gets the right answer."""
     mend(played)
     yield played
     mend(played)
 
 
 def of_session(folder: Path) -> list[psutil.Process]:
-    """Return the processes that run below a folder for temporary files."""
+    """Return the processes whose command line contains a path in this folder for temporary files."""
     return [
         each
         for each in psutil.process_iter(["cmdline"])
@@ -67,7 +67,7 @@ def of_session(folder: Path) -> list[psutil.Process]:
 
 
 def link_is(dialler: str, acceptor: str, **facts: object) -> Callable[[Design], bool]:
-    """Return whether a design's picture has a link with these facts."""
+    """Return a test of a design: it passes if the named fields of a link have these values."""
 
     def shown(design: Design) -> bool:
         found = msgspec.structs.asdict(link(design, dialler, acceptor))
@@ -76,7 +76,7 @@ def link_is(dialler: str, acceptor: str, **facts: object) -> Callable[[Design], 
     return shown
 
 
-# -- the first line and the end ----------------------------------------------------------------------------
+# -- first line of the output, and exit -------------------------------------------------------------------
 
 
 def test_first_line_names_the_page_timers_start_the_design_again_and_ctrl_c_leaves_no_process(
@@ -104,7 +104,10 @@ def test_a_signal_while_the_designs_start_leaves_no_process(tmp_path: Path) -> N
 
 
 def test_a_start_that_fails_half_way_is_said_and_leaves_no_process(tmp_path: Path) -> None:
-    """The proxy stops where Python starts, and is killed when the servers run."""
+    """Make the start fail: the test kills the proxy after the servers have started.
+
+    The proxy's Python waits at its start, so the proxy is never ready.
+    """
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text(
@@ -122,7 +125,11 @@ def test_a_start_that_fails_half_way_is_said_and_leaves_no_process(tmp_path: Pat
 
 
 def test_a_design_that_is_not_read_any_more_is_shown_as_failed(tmp_path: Path) -> None:
-    """Its picture would stay as it is, and nobody would notice."""
+    """Write a line that is not JSON to the output of the clients' process: the design is shown as failed.
+
+    The playground can then read no more answers of this design's clients. If it did not report the failure,
+    the page would show an old state for ever.
+    """
     with session("--designs", "independent", "--divisor", "60", out=tmp_path) as made:
         made.await_started()
         (clients,) = [each for each in made.children() if "routekeeper.bench.play.clients" in each.cmdline()]
@@ -179,7 +186,9 @@ def test_a_paused_leader_is_followed_by_another_one_and_resumed(whole: Session) 
 def test_a_server_that_restarts_empty_knows_no_broker_before_it_has_reported(whole: Session) -> None:
     before = server(whole.design("independent"), "nameserver-0").pid
     brokers = [each.name for each in whole.design("independent").brokers]
-    for name in brokers:  # divided timers let brokers report sooner than a loaded machine looks
+    # Pause the brokers: divided timers are short, so a broker could register before a test sees the empty
+    # server.
+    for name in brokers:
         whole.do(Order(do="pause", target=name, designs=["independent"]))
     (outcome,) = whole.do(Order(do="restart-empty", target="nameserver-0", designs=["independent"])).outcomes
     assert outcome.result == "applied"
@@ -210,7 +219,8 @@ def test_a_client_that_connects_anew_asks_the_server_that_it_is_sent_to(whole: S
             last = [client(whole.design(name), "client-1").last for name in ("independent", "raft")]
             if all(each is not None and each.server == server_name for each in last):
                 return True
-            # A server that is held up longer than a try lasts is left for the next one: send it there again.
+            # A client that waits too long for a delayed server connects to the next server. So give the order
+            # again.
             whole.do(Order(do="reconnect", target="client-1", to=server_name))
             return False
 
@@ -243,7 +253,8 @@ def test_a_client_behind_a_partition_is_refused_in_raft_mode_and_answered_by_ind
         lambda each: (last := client(each, "client-0").last) and last.verdict in ("refused", "none"),
         "the client beside the lone server is not answered",
     )
-    # Its own server gives up the brokers of the other side, which this client does not reach either.
+    # nameserver-0 evicts the brokers on the other side of the partition. client-0 cannot reach these brokers
+    # either, so its answer is right.
     whole.shows(
         "independent",
         lambda each: (
@@ -293,7 +304,7 @@ def test_an_order_that_makes_no_sense_is_refused_in_one_line(whole: Session) -> 
     )
 
 
-# -- behind the program's back -----------------------------------------------------------------------------
+# -- faults that the playground did not order --------------------------------------------------------------
 
 
 def test_a_server_that_somebody_else_kills_is_shown_down(whole: Session) -> None:
@@ -322,7 +333,7 @@ def proxy_of(whole: Session, design: str) -> psutil.Process:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the proxy's stdin is reached through /proc")
 def test_a_link_that_somebody_else_cuts_is_shown_cut_and_its_client_out_of_reach(whole: Session) -> None:
-    """The proxy itself is given the command; the program does not know of it."""
+    """The test sends the command to the proxy directly, so the playground has not ordered this cut."""
     directions = [("client-3", f"broker-{number}") for number in range(3)]
     command = msgspec.json.encode(Command(do="cut", directions=[*directions, ("client-3", "nameserver-0")]))
     with open(f"/proc/{proxy_of(whole, 'raft').pid}/fd/0", "wb") as stdin:
@@ -349,7 +360,7 @@ def test_links_of_a_proxy_that_does_not_answer_are_unknown_until_it_does(whole: 
     whole.shows("independent", lambda each: {one.forward for one in each.links} == {"open"}, "all are open")
 
 
-# -- the stream and the log --------------------------------------------------------------------------------
+# -- the event stream and the log of changes ---------------------------------------------------------------
 
 
 def test_the_stream_begins_with_the_picture_and_goes_on_where_a_page_left_it(whole: Session) -> None:
@@ -385,7 +396,7 @@ def test_the_seventeenth_page_that_watches_is_refused(whole: Session) -> None:
         assert whole.ask("GET", "/v1/events")[0] == 503
 
 
-# -- who may give orders -----------------------------------------------------------------------------------
+# -- HTTP requests that may give orders --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -412,7 +423,7 @@ def test_the_own_page_gives_orders(whole: Session) -> None:
     assert whole.ask("POST", "/v1/actions", msgspec.json.encode(Order(do="heal")), headers)[0] == 200
 
 
-# -- saved and shown again ---------------------------------------------------------------------------------
+# -- saved sessions and their replay -----------------------------------------------------------------------
 
 
 def saved(whole: Session) -> Path:

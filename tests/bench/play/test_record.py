@@ -1,4 +1,4 @@
-"""A session's record: windows of faults, and the instant at which each was taken back."""
+"""Event files of a played session: the time span of each fault, and the instant at which it was healed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.slow]
 
 
 def test_a_fault_is_taken_back_by_the_order_that_does_so_whatever_came_between(tmp_path: Path) -> None:
-    """No process is started: orders are only noted."""
+    """Give orders to a session that starts no process and only records the orders."""
     plan = plan_of(60.0)
     played = PlayedSession(
         SessionPlan(

@@ -1,4 +1,4 @@
-"""The report's page is made of saved sessions: their run folders are those of the comparison."""
+"""The report can read saved sessions of the playground, because run folders of both have the same format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _S = 1_000_000_000
 
 
 def a_saved_session(work: Path, out: Path, arm: DesignName) -> None:
-    """Save a session of one design, with a kill and a partition in it; no process is started."""
+    """Save a session of one design with a kill and a partition, without starting a process."""
     plan = plan_of(60.0)
     given = SessionPlan(
         out=work,
@@ -79,14 +79,14 @@ def a_saved_session(work: Path, out: Path, arm: DesignName) -> None:
                     client_side=f"client-{number % 4}",
                 )
             )
-        time.sleep(0.35)  # the events above lie within the session
+        time.sleep(0.35)  # the session must end after the last event above, which is at 0.3 s
         played.save(out)
     finally:
         played.end_all()
 
 
 def test_a_page_is_made_of_a_saved_session(tmp_path: Path, spark: SparkSession) -> None:
-    """The fixture is Spark's session, which the job finds."""
+    """The fixture ``spark`` starts the Spark session that :func:`build_report` uses."""
     from routekeeper.bench.report.job import build_report
 
     out = tmp_path / "saved"

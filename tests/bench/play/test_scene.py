@@ -1,4 +1,4 @@
-"""The picture of one design: it follows looks, readings and answers, and nothing else."""
+"""The state of one design, computed from observed processes, servers and links, and from answers only."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CLIENTS = [f"client-{number}" for number in range(4)]
 
 
 class Stand:
-    """A scene that is looked at every 100 ms.
+    """A design's state that a test observes every 100 ms of an invented clock.
 
     Attributes:
-        lives: Shown by the next look, by name.
-        cut: Directions that the next look shows cut.
+        lives: State and process id that the next observation finds for each process, by name.
+        cut: Directions of links that are cut at the next observation.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ def verdict(stand: Stand, client: int = 0) -> str | None:
 
 
 def test_an_answer_is_judged_by_a_look_that_comes_after_it() -> None:
-    """A broker dies, a client gets an answer that lists it, and only then somebody looks."""
+    """Let a broker die. Then a client gets an answer that lists the broker, before the next observation."""
     stand = Stand()
     stand.look()
     stand.answer([0, 1, 2], at_ms=150)

@@ -1,4 +1,4 @@
-"""The wait of tests for a whole playground: each trace of a fault keeps it waiting."""
+"""The test helper `is_whole`: it is true for a design without faults, and false after each kind of fault."""
 
 from __future__ import annotations
 

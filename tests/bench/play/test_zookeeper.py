@@ -1,4 +1,4 @@
-"""ZooKeeper in the playground: its servers are read by sessions of their own, its clients watch."""
+"""ZooKeeper in the playground: separate sessions read the servers' state, and clients set watches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_leader_brokers_and_watching_clients_are_shown_as_the_ensemble_has_them(
         )
         assert isinstance(roles, Design)
         term = max(each.term or 0 for each in roles.servers)
-        # By its name: "leader" would be any server while a busy machine keeps the leader from answering.
+        # Kill the leader by name. The order's target "leader" may mean any server if the leader answers late.
         (struck,) = [each.name for each in roles.servers if each.role == "leader"]
         (outcome,) = made.do(Order(do="kill", target=struck)).outcomes
         assert (outcome.target, outcome.result) == (struck, "applied")

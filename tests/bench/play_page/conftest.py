@@ -1,4 +1,4 @@
-"""Playgrounds and a browser that the tests of a module share."""
+"""Playgrounds and a browser; all tests of a module share them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.browser import chromium
 
 @pytest.fixture(scope="module")
 def opened() -> Iterator[Browser]:
-    """A browser."""
+    """Yield a browser."""
     with chromium() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """Three designs whose timers are divided by 60."""
+    """Yield a playground of all three designs, with timers divided by 60."""
     with session("--divisor", "60", out=tmp_path_factory.mktemp("three")) as made:
         made.await_started()
         yield made
@@ -28,7 +28,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """The design without a leader alone, its timers divided by 60."""
+    """Yield a playground of the design independent, with timers divided by 60."""
     with session("--divisor", "60", "--designs", "independent", out=tmp_path_factory.mktemp("one")) as made:
         made.await_started()
         yield made

@@ -1,4 +1,4 @@
-"""The playground's page in a browser, in front of a real playground."""
+"""Helpers for tests of the playground's page: a browser shows the page of a real playground."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Shown:
     """A page that shows a playground.
 
     Attributes:
-        hosts: Every host that the page has asked.
+        hosts: ``host:port`` of each request that the page has sent.
     """
 
     def __init__(self, page: Page, errors: list[str], addr: str) -> None:
@@ -28,41 +28,47 @@ class Shown:
         self.see(".cl-client")
 
     def see(self, selector: str) -> Locator:
-        """Wait until there is such an element to be seen; return it."""
+        """Wait until an element that matches the selector is visible; return it."""
         found = self.page.locator(selector).first
         found.wait_for()
         return found
 
     def node(self, name: str, design: str = "independent", state: str | None = None) -> str:
-        """Return the selector of a process in a drawing."""
+        """Return the selector of a process in a design's drawing; `state` limits it to that state."""
         shown = "" if state is None else f'[data-state="{state}"]'
         return f'[data-design="{design}"] [data-id="{name}"]{shown}'
 
     def sees(self, name: str, state: str, design: str = "independent") -> None:
-        """Wait until a drawing shows a process in this state."""
+        """Wait until the drawing of a design shows a process in this state."""
         self.see(self.node(name, design, state))
 
     def link(self, dialler: str, acceptor: str, state: str, design: str = "independent") -> str:
-        """Return the selector of a link in this state."""
+        """Return the selector of a link in a design's drawing, if the link is in this state."""
         return f'[data-design="{design}"] [data-link="{dialler}>{acceptor}"][data-state="{state}"]'
 
     def drawn(self) -> None:
-        """Wait until the page has drawn what it has been told so far: it draws once in a frame."""
+        """Wait for two frames of the browser, so that the page has drawn all data that it has received."""
         frame = "new Promise((end) => requestAnimationFrame(end))"
         self.page.evaluate(f"async () => {{ await {frame}; await {frame}; }}")
 
     def there(self, selector: str) -> None:
-        """Wait until there is such an element; a line in a drawing has no area that could be seen."""
+        """Wait until an element is in the page, visible or not: a line in a drawing has no visible area."""
         self.page.locator(selector).first.wait_for(state="attached")
 
     def press(self, of: str, do: str, **choices: str) -> None:
-        """Choose in the form of the faults, and press a button of it."""
+        """Select values in the form for faults, and press one of the form's buttons.
+
+        Args:
+            of: Part of the form, for example ``server``.
+            do: Order of the button, for example ``kill``.
+            choices: Values to select, by name of the field.
+        """
         for name, value in choices.items():
             self.page.select_option(f"#{of}-{name}", value)
         self.page.click(f'#faults button[data-of="{of}"][data-do="{do}"]')
 
     def focus_by_tab(self, selector: str, *, most: int = 80) -> None:
-        """Press Tab until this element has the focus."""
+        """Press Tab until an element that matches the selector has the focus."""
         for _ in range(most):
             self.page.keyboard.press("Tab")
             if self.page.evaluate("wanted => document.activeElement.matches(wanted)", selector):
@@ -72,7 +78,7 @@ class Shown:
 
 @contextlib.contextmanager
 def shown(opened: Browser, at: Session | str, *, width: int = 1280, dark: bool = False) -> Iterator[Shown]:
-    """Open the page of a playground; in the end it has printed no error and asked nobody else."""
+    """Open the page of a playground; at the end check that the page had no error and used no other host."""
     addr = at if isinstance(at, str) else at.addr
     with page_of(opened, width=width, dark=dark) as (page, errors):
         seen = Shown(page, errors, addr)

@@ -1,4 +1,4 @@
-"""Colours of the drawings: contrast against both grounds, in light and dark; no two states share one."""
+"""Colours of the drawings: contrast with each background, in light and dark; no two states look alike."""
 
 import re
 from importlib import resources
@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 TEXT_MIN = 4.5
-"""WCAG 2.1 AA, for text of ordinary size."""
+"""Least contrast ratio that WCAG 2.1 level AA requires for text of ordinary size."""
 STATES = ("right", "stale", "wrong", "refused", "none")
 SERVERS = ("up", "leader", "follower", "leaderless", "silent", "starting", "paused", "down")
 
@@ -17,7 +17,7 @@ def drawings(name: str) -> str:
 
 
 def colours(*, dark: bool) -> dict[str, str]:
-    """Return each colour variable of one scheme."""
+    """Return the values of all CSS colour variables in the light or the dark scheme, by name."""
     light, _, rest = drawings("drawings.css").partition("@media (prefers-color-scheme: dark)")
     block = rest.partition("}\n}")[0] if dark else light
     return dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", block))

@@ -1,4 +1,4 @@
-"""The five lessons, played to their end; the sentences are checked against the program's own log."""
+"""The five lessons of the playground, run to their end: their sentences must agree with the session's log."""
 
 from __future__ import annotations
 
@@ -21,16 +21,24 @@ pytestmark = [pytest.mark.bench, pytest.mark.timeout(1_200)]
 
 NAMES = {"independent": "Independent", "raft": "Raft", "zookeeper": "ZooKeeper"}
 LESSON_MS = 300_000
-"""A lesson with divided timers, whose steps end at their limits."""
+"""Milliseconds that a test waits for a lesson with divided timers. Even the longest lesson ends before."""
 LESSONS_S = 180.0
-"""All five lessons together."""
+"""Seconds within which all five lessons together must end."""
 LESSONS = ("restart-empty", "leader-dies", "network-parts", "silence", "poll-or-watch")
 PLAYS = 3
-"""A busy machine may take longer than a lesson waits. The page says so, and the lesson is played again."""
+"""Highest number of times that a test runs the same lesson.
+
+On a busy machine a lesson may exceed its time limits. The page reports this, and the test runs the lesson
+again.
+"""
 
 
 def play_once(page: Shown, lesson: str, choice: str) -> bool:
-    """Play a lesson to its end; return whether everything happened within the time that it waits."""
+    """Run a lesson to its end; return True if all its events happened within the lesson's time limits.
+
+    Args:
+        choice: Result of the lesson that the reader expects, selected before the lesson starts.
+    """
     assert page.page.locator("#go").is_disabled(), "nothing happens before a choice"
     page.page.check(f'#desk input[value="{choice}"]')
     page.page.click("#go")
@@ -48,7 +56,7 @@ def play_once(page: Shown, lesson: str, choice: str) -> bool:
 
 
 def play(page: Shown, lesson: str, choice: str) -> str:
-    """Play a lesson until everything happened in time; return the choice that came true."""
+    """Run a lesson until all its events happen in time; return the choice (prediction) that came true."""
     page.page.click(f'[data-lesson="{lesson}"]')
     for _ in range(PLAYS - 1):
         if play_once(page, lesson, choice):
@@ -60,7 +68,7 @@ def play(page: Shown, lesson: str, choice: str) -> str:
 
 
 def log_of(played: Session, page: Shown) -> Log:
-    """Return the log up to the change that the lesson's measures end with: the session goes on."""
+    """Return the session's log up to the last change that the lesson used, without later changes."""
     status, body = played.ask("GET", "/v1/log")
     assert status == 200
     log = msgspec.json.decode(body, type=Log)
@@ -72,7 +80,7 @@ def log_of(played: Session, page: Shown) -> Log:
 
 
 def pictures(log: Log) -> list[State]:
-    """Return the picture after each change."""
+    """Return the state that the page shows after each change of the log."""
     state = log.base
     found: list[State] = []
     for change in log.changes:
@@ -86,12 +94,19 @@ def design_of(state: State, name: str) -> Design:
 
 
 def instant_of(log: Log, do: str) -> int:
-    """Return when the newest order of a kind had hit."""
+    """Return the time in ms at which the playground applied the newest order of a kind, such as ``kill``."""
     return max(each.done.at_ms for each in log.changes if each.done is not None and each.done.order.do == do)
 
 
 def settled_ms_of(seen: list[tuple[int, State]], name: str, test: Callable[[Design], bool]) -> int | None:
-    """Return how long after the begin a test held for good, or None if it does not hold in the end."""
+    """Return the time in ms from the first state to the state from which on a test passes until the end.
+
+    Return None if a design fails the test in the last state.
+
+    Args:
+        seen: Pairs of time in ms and state, in order of time.
+        test: Function that returns True if a design's state passes the test.
+    """
     from_ms: int | None = None
     for at_ms, state in seen:
         if not test(design_of(state, name)):
@@ -102,7 +117,10 @@ def settled_ms_of(seen: list[tuple[int, State]], name: str, test: Callable[[Desi
 
 
 def settled_ms(states: list[State], name: str, broker: str, from_ms: int, until_ms: float) -> int | None:
-    """Return how long after an instant no client was answered with a broker any more."""
+    """Return the time in ms from `from_ms` until all clients' last answers left out a broker for good.
+
+    Return None if not all last answers leave out the broker in the last state before `until_ms`.
+    """
     since: int | None = None
     within = [each for each in states if each.at_ms <= from_ms][-1:]
     within += [each for each in states if from_ms < each.at_ms < until_ms]
@@ -114,21 +132,21 @@ def settled_ms(states: list[State], name: str, broker: str, from_ms: int, until_
 
 
 def since(log: Log, from_ms: int, until_ms: float = float("inf")) -> list[tuple[int, State]]:
-    """Return the picture at an instant and after each later change, each with its own instant."""
+    """Return pairs of time and state: the state at `from_ms`, and the state after each later change."""
     states = pictures(log)
     begun = [(from_ms, each) for each in states if each.at_ms <= from_ms][-1:]
     return begun + [(each.at_ms, each) for each in states if from_ms < each.at_ms < until_ms]
 
 
 def held_ms(seen: list[tuple[int, State]], name: str, test: Callable[[Design], bool]) -> int:
-    """Return for how long a test held in a design."""
+    """Return the total time in ms in which a design was in states that pass the test."""
     return sum(
         end_ms - begin_ms for (begin_ms, state), (end_ms, _) in pairwise(seen) if test(design_of(state, name))
     )
 
 
 def first_ms(seen: list[tuple[int, State]], name: str, test: Callable[[Design], bool]) -> int | None:
-    """Return how long after the begin a test first held in a design."""
+    """Return the time in ms from the first state until a design first passes a test, or None."""
     return next((at_ms - seen[0][0] for at_ms, state in seen if test(design_of(state, name))), None)
 
 
@@ -136,7 +154,7 @@ BAD = ("wrong", "stale", "refused", "none")
 
 
 def bad_answers(log: Log, name: str) -> list[int]:
-    """Return when each answer of a design came that was not right."""
+    """Return the instants in ms of all answers to a design's clients that were not right."""
     found = {
         (each.client.name, each.client.last.done_ms)
         for each in log.changes
@@ -147,7 +165,10 @@ def bad_answers(log: Log, name: str) -> list[int]:
 
 
 def quiet_since(log: Log, name: str, fault_ms: int) -> int | None:
-    """Return the begin of the quiet time before a fault; None if there was none of 2 s."""
+    """Return the time in ms at which the last time span without faults before a fault began.
+
+    Return None if this time span is shorter than 2 s.
+    """
     quiet_ms: int | None = None
     for change, state in zip(log.changes, pictures(log), strict=True):
         if change.at_ms >= fault_ms:
@@ -166,23 +187,24 @@ def quiet_since(log: Log, name: str, fault_ms: int) -> int | None:
 
 
 def lacks_a_broker(design: Design) -> bool:
-    """Return whether server 1 serves a table without a broker that runs."""
+    """Return True if server 1 gives answers, and its route table lacks a broker that runs."""
     one = server(design, "nameserver-1")
     running = {each.name for each in design.brokers if each.life == "up"}
     return one.life == "up" and one.answers and one.serves and not running <= set(one.brokers)
 
 
 def first_answer(seen: list[tuple[int, State]], name: str) -> list[str]:
-    """Return the brokers of the first answer that client 1 got from server 1 after the begin."""
+    """Return the brokers in the first answer that client 1 got from server 1 after the first state."""
     asked = [last for _, state in seen if (last := design_of(state, name).clients[1].last) is not None]
     of_one = [each for each in asked if each.server == "nameserver-1" and each.brokers is not None]
     later = [each for each in of_one if each.done_ms > seen[0][0]]
-    # An answer that is as the one before brings no change.
+    # If the first answer equals the previous answer, the log has no entry for the first answer: use the
+    # previous answer.
     return (later or of_one[-1:])[0].brokers or []
 
 
 def tells_of_the_empty_server(log: Log, happened: str, sentences: str) -> None:
-    """Check the lesson's choice by server 1's first answers, and both sentences."""
+    """Check that the first answers of server 1 confirm the choice that came true; check the two sentences."""
     restart_ms = instant_of(log, "restart-empty")
     seen = since(log, restart_ms)
     first = {name: first_answer(seen, name) for name in DESIGNS}
@@ -193,7 +215,8 @@ def tells_of_the_empty_server(log: Log, happened: str, sentences: str) -> None:
         frozenset(DESIGNS): "none-knows",
     }
     assert happened == names.get(frozenset(found), "other"), first
-    # No report reached the server before it was asked, so nobody but another server can have told it.
+    # Server 1 restarted, and no broker has registered at it before its first answer. So server 1 can know
+    # brokers only from another server, but independent nameservers do not exchange routes.
     assert first["independent"] == []
     for name in DESIGNS:
         ms = held_ms(seen, name, lacks_a_broker)
@@ -210,7 +233,7 @@ def tells_of_the_empty_server(log: Log, happened: str, sentences: str) -> None:
 
 
 def tells_of_the_new_leader(log: Log, happened: str, sentences: str) -> None:
-    """Check the lesson's choice by every client's answers, and the time without a leader."""
+    """Check that clients' answers confirm the choice that came true; check the time without a leader."""
     killed_ms = instant_of(log, "kill")
     begun_ms = max(each.mark.at_ms for each in log.changes if each.mark is not None)
     last = since(log, killed_ms)[-1][1]
@@ -250,7 +273,7 @@ def tells_of_the_new_leader(log: Log, happened: str, sentences: str) -> None:
             return any((one.life, one.answers, one.role) == ("up", True, "leader") for one in design.servers)
 
         ms = settled_ms_of(since(log, killed_ms), name, is_led)
-        if ms is None:  # it was lost again while the lesson watched a moment longer
+        if ms is None:  # the new leader failed, too, so there was no leader at the end of the lesson
             assert f"{NAMES[name]} had no new leader until the end" in sentences, sentences
             continue
         assert f"{NAMES[name]} had a new leader after {duration(ms)}" in sentences, (ms, sentences)
@@ -264,7 +287,7 @@ def tells_of_the_new_leader(log: Log, happened: str, sentences: str) -> None:
 
 
 def tells_of_the_copies(log: Log, happened: str, sentences: str) -> None:
-    """Check the lesson's choice and both sentences: when the copies of the clients left broker 2 out."""
+    """Check the choice that came true, and the times until clients' cached routes lacked broker 2."""
     begun_ms = max(each.mark.at_ms for each in log.changes if each.mark is not None)
     assert begun_ms <= instant_of(log, "stop")
     seen = since(log, begun_ms)
@@ -292,7 +315,7 @@ def tells_of_the_copies(log: Log, happened: str, sentences: str) -> None:
 
 
 def on_the_smaller_side(log: Log) -> str:
-    """Return the choice that came true, by the designs that answered client 0 for half of the time."""
+    """Return the choice that came true: which designs answered client 0 for most of the partition."""
     parted_ms, healed_ms = instant_of(log, "part"), instant_of(log, "heal")
     states = pictures(log)
     shown = [each for each in states if each.at_ms <= parted_ms][-1:]
@@ -325,7 +348,7 @@ def after(ms: int | None) -> str:
 
 
 def shows_the_end_of(page: Shown, lesson: str) -> None:
-    """Wait until the drawings show what a lesson leaves behind."""
+    """Wait until the drawings show the state in which a lesson ends."""
     for name in DESIGNS:
         match lesson:
             case "restart-empty":
@@ -343,7 +366,7 @@ def shows_the_end_of(page: Shown, lesson: str) -> None:
 
 
 def tells_of_the_silence(log: Log, happened: str, sentences: str) -> None:
-    """Check the lesson's first sentence: when the answers left the silent broker out."""
+    """Check the lesson's first sentence: times until no client's last answer listed the silent broker."""
     states = pictures(log)
     paused_ms, killed_ms = instant_of(log, "pause"), instant_of(log, "kill")
     silent = {name: settled_ms(states, name, "broker-1", paused_ms, killed_ms) for name in DESIGNS}
@@ -353,7 +376,7 @@ def tells_of_the_silence(log: Log, happened: str, sentences: str) -> None:
 
 
 def tells_of_the_partition(log: Log, happened: str, sentences: str) -> None:
-    """Check the lesson's choice."""
+    """Check the choice that came true."""
     assert happened == on_the_smaller_side(log), sentences
 
 
@@ -372,7 +395,7 @@ def test_a_lesson_is_played_to_its_end_and_a_guess_compared_with_the_events(
 ) -> None:
     with shown(opened, three) as page:
         guess = "poll" if lesson == "poll-or-watch" else "unsure"
-        # A busy machine may do another thing than a quiet one; the lesson tells it all the same.
+        # The test must pass even if the guess is wrong: a busy machine may change the result of a lesson.
         happened = play(page, lesson, guess)
         sentences = page.page.inner_text("#sentences")
         CHECKS[lesson](log_of(three, page), happened, sentences)

@@ -1,4 +1,4 @@
-"""The playground's page: faults, the past, a program that went, a saved session, accessibility."""
+"""The playground's page: faults, earlier states, an ended playground, a saved session, accessibility."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LISTS_ALL = '[data-lists="broker-0 broker-1 broker-2"]'
 
 
 def repair(page: Shown) -> None:
-    """Repair everything by the page's own buttons, and wait until all is as before."""
+    """Heal all links and start all processes with the page's buttons; wait until the page shows no fault."""
     page.press("repair", "heal")
     for state in ("cut", "slow"):
         expect(page.page.locator(f'[data-link][data-state="{state}"]')).to_have_count(0)
@@ -30,7 +30,7 @@ def repair(page: Shown) -> None:
 
 
 def repaired(page: Shown) -> None:
-    """Wait until everything is as it was before any fault."""
+    """Wait until the page shows all links open, all processes running, and right answers to all clients."""
     for state in ("cut", "slow"):
         expect(page.page.locator(f'[data-link][data-state="{state}"]')).to_have_count(0)
     for name in ("broker-0", "broker-1", "broker-2"):
@@ -85,12 +85,14 @@ def test_squares_of_a_client_are_the_route_of_the_topic_that_it_uses_now(
     opened: Browser, one: Session
 ) -> None:
     with shown(opened, one) as page:
-        page.page.fill("#topic", "Alpha")  # it sorts before the topics that were made first
+        # the page must show the newest topic as the newest, even if its name is first in the alphabet
+        page.page.fill("#topic", "Alpha")
         page.press("topic", "make-topic")
         one.shows("independent", lambda d: d.topics[-1] == "Alpha", "the topic")
         page.press("broker", "stop", target="broker-2")
         page.see(page.node("client-1") + '[data-lists="broker-0 broker-1"]')
-        page.sees("broker-2", "down")  # it says that it goes before it ends
+        # a stopped broker first unregisters and then ends, so wait until it has ended, too
+        page.sees("broker-2", "down")
         repair(page)
 
 
@@ -143,7 +145,8 @@ def test_the_past_is_shown_as_past_and_left_again(opened: Browser, one: Session)
         page.press("server", "kill", target="nameserver-0")
         page.sees("nameserver-0", "down")
         page.page.focus(".tl-slider")
-        # Seconds pass in the session while keys are pressed, so go back until the server runs.
+        # The session goes on while the test presses keys. So press the key until the page shows a state in
+        # which the server runs.
         for _ in range(60):
             page.page.keyboard.press("ArrowLeft")
             page.drawn()
@@ -167,7 +170,8 @@ def test_the_past_is_shown_as_past_and_left_again(opened: Browser, one: Session)
 
 def test_the_difference_counter_tells_what_clients_were_answered(opened: Browser, one: Session) -> None:
     with shown(opened, one) as page:
-        # It lasts: a paused broker is listed for two seconds only, in which a busy machine may ask nothing.
+        # A cut link lasts until it is healed. A paused broker would be listed for only two seconds, which is
+        # too short on a busy machine.
         page.press("cable", "cut", **{"from": "client-0", "to": "broker-1"})
         wrong = page.see('[data-design="independent"] .counts [data-verdict="wrong"]')
         assert int(wrong.get_attribute("data-count") or 0) > 0
@@ -218,7 +222,7 @@ def test_a_saved_session_is_played_again_and_nothing_can_be_done_to_it(
         repair(page)
         page.page.click("#save")
         folder = page.see("#notice code").inner_text()
-    at_once(Path(folder))  # its designs began to run some seconds after its begin
+    at_once(Path(folder))  # all changes at once, because the replay would take seconds
     with session("--replay", folder, out=tmp_path) as again, shown(opened, again) as page:
         expect(page.page.locator("#live")).to_have_text("A saved session, played again")
         assert page.page.locator('#faults button[data-of="server"]').first.is_disabled()
@@ -226,7 +230,8 @@ def test_a_saved_session_is_played_again_and_nothing_can_be_done_to_it(
 
 
 def test_a_page_whose_program_went_says_so_and_comes_back(opened: Browser, tmp_path: Path) -> None:
-    # A port that the system chose may have become somebody else's when the program comes back.
+    # Choose a fixed port: if the system chose the port, another process could use the same port before the
+    # playground starts again.
     (addr,) = free_addresses(1)
     words = ("--divisor", "60", "--designs", "independent", "--listen", addr)
     with session(*words, out=tmp_path) as first:
@@ -243,7 +248,7 @@ def test_a_page_whose_program_went_says_so_and_comes_back(opened: Browser, tmp_p
                 page.see('#live[data-live="yes"]')
                 page.sees("nameserver-1", "up")
             page.see('#live[data-live="no"]')
-            # The browser reports each failed attempt to connect.
+            # The browser logs each failed attempt to connect to the ended playground.
             assert all("ERR_" in error for error in page.errors)
             page.errors.clear()
 
@@ -264,4 +269,4 @@ def test_style_and_script_that_stand_in_markup_do_nothing(opened: Browser, one: 
             }"""
         )
         assert seen == ["block", "visible", "RouteKeeper playground"]
-        page.errors.clear()  # the browser reports each thing that it refused
+        page.errors.clear()  # the browser logs each style and script that it blocked

@@ -1,4 +1,4 @@
-"""Explanations on the playground's page: a reader who does not know the project finds each sign explained."""
+"""Explanations on the playground's page: the page explains each sign to a reader who does not know it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANSWERS = ("right", "stale", "wrong", "refused", "no answer", "unclear")
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """A session of three designs in which nothing happens."""
+    """Yield a replayed session of three designs without faults."""
     out: Path = tmp_path_factory.mktemp("quiet")
     folder = written.write(out / "session", [Change(id=0, at_ms=1, design="raft", topics=["Orders"])])
     with session("--replay", str(folder), out=out) as made:

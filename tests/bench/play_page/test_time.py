@@ -1,4 +1,4 @@
-"""Time on the playground's page: steps from event to event, the past, a slow machine, room for a lesson."""
+"""Time on the playground's page: steps from event to event, the past, slow machines, space for lessons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.browser import WITHIN_MS
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
 
 MOVED_MIN = 6.0
-"""A step of the head that people see, in pixels."""
+"""Least distance in pixels by which a step must move the time strip's head, so that people see the step."""
 EARLY_MS, FAULT_MS, END_MS = 1_500, 3_000, 6_000
 HEIGHT = 900
 
@@ -32,7 +32,10 @@ def client(at_ms: int, verdict: Verdict, name: str = "client-0") -> Change:
 
 @pytest.fixture(scope="module")
 def again(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """A session whose events come in bursts; an answer fails before the fault, and another one after it."""
+    """Yield a replayed session with several changes at almost the same time, and with failed answers.
+
+    Answers fail both before and after the fault.
+    """
     bursts: list[tuple[int, Life]] = [(800, "paused"), (1_000, "up"), (FAULT_MS, "down")]
     changes = [
         *(
@@ -50,7 +53,7 @@ def again(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         written.fault(FAULT_MS + 10, "kill", "nameserver-0"),
         client(FAULT_MS + 200, "none"),
         client(FAULT_MS + 500, "right"),
-        client(END_MS, "stale", "client-3"),  # no mark on the strip
+        client(END_MS, "stale", "client-3"),  # sets the session's end; the time strip shows no mark for it
     ]
     changes.sort(key=lambda change: change.at_ms)
     out: Path = tmp_path_factory.mktemp("again")
@@ -60,21 +63,21 @@ def again(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 def whole(page: Shown) -> None:
-    """Wait until all of the session is shown."""
+    """Wait until the page shows the session's last change."""
     page.sees("client-3", "stale", "raft")
     since = f"Since the fault {(END_MS - FAULT_MS - 10) / 1000:.1f} s ago"
     expect(page.page.locator("#difference")).to_contain_text(since, timeout=WITHIN_MS)
 
 
 def head_of(page: Shown) -> float:
-    """Return the place of the head on the strip of time, in pixels."""
+    """Return the x position of the time strip's head (the shown instant), in pixels."""
     found = re.match(r"M([\d.]+) ", page.page.get_attribute(".tl-head", "d") or "")
     assert found is not None
     return float(found[1])
 
 
 def near(pixels: float) -> object:
-    """Return a place, as exactly as it is known: the strip may have been drawn a moment ago."""
+    """Return a position with a tolerance, because the page draws the strip again while time passes."""
     return pytest.approx(pixels, abs=MOVED_MIN / 2)
 
 
@@ -85,7 +88,8 @@ def test_a_step_to_the_event_before_or_after_moves_the_head_visibly(opened: Brow
         for _ in range(3):
             page.page.click("#earlier")
             heads.append(head_of(page))
-        # The events are close to three instants.
+        # All events are close to one of three instants. Each step must move the head to another one of these
+        # instants.
         assert all(one - other >= MOVED_MIN for one, other in pairwise(heads)), heads
         page.page.click("#earlier")
         assert head_of(page) == near(heads[-1]), "there is no earlier event"

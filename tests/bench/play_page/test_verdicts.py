@@ -1,4 +1,4 @@
-"""Verdicts of the lessons: each follows from measures, and neither choice nor noise contradicts them."""
+"""Verdicts of the lessons: each follows from measured values; the reader's guess and noise do not matter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = ("independent", "raft", "zookeeper")
 
 @pytest.fixture(scope="module")
 def page(opened: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
-    """The page of a session in which nothing happens; its modules judge the measures of a test."""
+    """Yield the page of a replayed session without faults. Tests pass measured values to the page's code."""
     out: Path = tmp_path_factory.mktemp("nothing")
     folder = written.write(out / "session", [Change(id=0, at_ms=1, design="raft", topics=["Orders"])])
     with session("--replay", str(folder), out=out) as made, shown(opened, made) as found:
@@ -31,7 +31,7 @@ def page(opened: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def judged(page: Shown, lesson: str, measures: Mapping[str, Any]) -> tuple[str | None, dict[str, Any], str]:
-    """Return the choice that came true, the verdict on each design, and the text of that choice."""
+    """Return the choice (prediction) that came true, the verdict on each design, and the choice's text."""
     happened, verdicts, text = page.page.evaluate(
         """async ([id, measures, names]) => {
           const { LESSONS } = await import("/web/lessons.js");
@@ -50,11 +50,13 @@ def judged(page: Shown, lesson: str, measures: Mapping[str, Any]) -> tuple[str |
 def after_the_death(
     *, failed: Mapping[str, int], earlier: Mapping[str, int] | None = None, first: int | None = None
 ) -> dict[str, Any]:
-    """Return the measures of the lesson about the leader.
+    """Return values that the page measures in the lesson in which the leader dies.
 
     Args:
-        failed, earlier: Answers that failed since, and in the quiet time before, by design.
-        first: Those since that came in as much time as the quiet time lasted; all of them without it.
+        failed: Number of failed answers from the leader's death until the lesson's end, by design.
+        earlier: Number of failed answers in the 4 s before the death, by design.
+        first: Number of failed answers of each design in the first 4 s after the death. If None, all answers
+            in `failed` came in these 4 s.
     """
     return {
         "leader": dict.fromkeys(NAMES, 500),
@@ -173,7 +175,7 @@ def test_other_lessons_judge_each_design_by_its_own_measure(page: Shown) -> None
 
 
 def test_a_quiet_time_ends_when_something_breaks_and_not_when_an_answer_is_late(page: Shown) -> None:
-    """A picture of one design: whole from the begin, a late answer, a server that dies, whole again."""
+    """Let the page read changes of one design: late answers, a dead server, a healed server, a new fault."""
     found = page.page.evaluate(
         """async (design) => {
           const { Calm } = await import("/web/calm.js");

@@ -1,4 +1,4 @@
-"""Sessions that a test writes itself and the playground plays again: nothing in them hangs on the machine."""
+"""Invented sessions that the playground replays. Their results do not depend on the machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOPIC: Final = "Orders"
 
 
 def client(name: str, done_ms: int, verdict: Verdict = "right") -> Client:
-    """Return a client with its last answer."""
+    """Return a client with the time and the verdict of its last answer."""
     answer = Answer(
         verdict=verdict,
         topic=TOPIC,
@@ -46,7 +46,7 @@ def client(name: str, done_ms: int, verdict: Verdict = "right") -> Client:
 
 
 def server(name: str, role: str, **facts: object) -> Server:
-    """Return a server that lists every broker."""
+    """Return a server that runs, answers and lists every broker; `facts` replaces some of its values."""
     whole = Server(
         name=name,
         addr=f"{name}:9876",
@@ -62,7 +62,7 @@ def server(name: str, role: str, **facts: object) -> Server:
 
 
 def design(name: DesignName) -> Design:
-    """Return a design in which all is as it should be."""
+    """Return a design without a fault: every process runs, every link is open, every answer is right."""
     ends = [(one, other) for one in (*BROKERS, *CLIENTS) for other in SERVERS]
     if name != "independent":
         ends += [(one, other) for one in SERVERS for other in SERVERS if one < other]
@@ -81,7 +81,7 @@ def design(name: DesignName) -> Design:
 
 
 def fault(at_ms: int, do: str, target: str) -> Change:
-    """Return the change that tells of a fault; its id is given when it is written."""
+    """Return the change that reports a fault with id 0; :func:`write` later sets the ids."""
     order = msgspec.convert({"do": do, "target": target}, type=Order)
     outcomes = [Outcome(design=name, result="applied", target=target) for name in DESIGNS]
     done = Done(id=0, at_ms=at_ms, order=order, outcomes=outcomes)
@@ -89,7 +89,7 @@ def fault(at_ms: int, do: str, target: str) -> Change:
 
 
 def write(folder: Path, changes: Sequence[Change]) -> Path:
-    """Write a session that begins with three whole designs; return its folder."""
+    """Write a session that begins with three designs without a fault; return its folder."""
     begin = State(
         session="written",
         id=0,
@@ -113,6 +113,6 @@ def write(folder: Path, changes: Sequence[Change]) -> Path:
 
 
 def as_json(thing: msgspec.Struct) -> object:
-    """Return a part of a picture as the page gets it."""
+    """Return a part of the shown state in the JSON form that the page gets."""
     found: object = msgspec.json.decode(msgspec.json.encode(thing))
     return found

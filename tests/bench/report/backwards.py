@@ -1,7 +1,7 @@
-"""Planted servers whose answers go backwards, and a count of such answers by plain Python.
+"""Planted servers that return older answers than before ("backwards"), and a count of such answers.
 
-The truth is the harness's log of changes, broker deaths and process starts. :func:`by_hand` judges the raw
-events without any code of the report.
+Plain Python counts the answers, without any code of the report: :func:`by_hand` uses the raw events. The true
+order comes from the harness's log of changes, broker deaths and process starts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from tests.bench.report.planted import PlantedRun
 
 
 def a_run(root: Path, scenario: str, *, healed: float | None = None) -> PlantedRun:
-    """Three servers that were started before measuring began; topic ``t`` changes at 1, 2, 3... s."""
+    """Return a run with three servers that started before measuring began.
+
+    The topic ``t`` gets version 1 after 1 s, version 2 after 2 s, and so on.
+    """
     run = PlantedRun(root, scenario=scenario)
     run.op("lookup", 1.0, 0.001)
     for index in range(3):
@@ -26,14 +29,20 @@ def a_run(root: Path, scenario: str, *, healed: float | None = None) -> PlantedR
 
 
 def seen(run: PlantedRun, index: int, *versions: tuple[float, int]) -> None:
-    """Server ``index`` shows versions of ``t``, each from an instant on, until 19 s; readings 20 ms apart."""
+    """Let server ``index`` show versions of ``t``, each one from its instant in s on.
+
+    The previous version was last read 20 ms before the new one. The observer stops reading at 19 s.
+    """
     for place, (at, version) in enumerate(versions):
         run.view(at, index=index, unseen=at - 0.02 if place else None, version=version)
     run.view(19.0, "end", index=index)
 
 
 def healed_partition(root: Path) -> None:
-    """After the healing two servers show version 3 for 0.4 s and 0.1 s though they had shown 4 and 5."""
+    """Plant a partition after which two servers show the old version 3, for 0.4 s and for 0.1 s.
+
+    Before that, server 0 had shown version 5 and server 1 had shown version 4. So both servers go backwards.
+    """
     with a_run(root, "backwards", healed=10.0) as run:
         for version in range(1, 6):
             run.change("t", version, float(version), version + 0.01)
@@ -43,7 +52,11 @@ def healed_partition(root: Path) -> None:
 
 
 def two_falls_and_one_climb(root: Path) -> None:
-    """5, 3, 4, 2, then silence and 5: two falls, and old from 6 s until the last answer before 9 s."""
+    """Plant a server that shows versions 5, 3, 4 and 2, does not answer for a time, and then shows 5.
+
+    Two answers go backwards: 3 after 5, and 2 after 4. Answers are older than version 5 from 6 s until the
+    last answer before the silence, at 8.48 s.
+    """
     with a_run(root, "twice") as run:
         for version in range(1, 6):
             run.change("t", version, float(version), version + 0.01)
@@ -53,7 +66,10 @@ def two_falls_and_one_climb(root: Path) -> None:
 
 
 def restarted_empty(root: Path) -> None:
-    """The process is killed at 6 s; the next one knows nothing, then an older version, then the last one."""
+    """Plant a server that is killed at 6 s. Its new process knows no topic, then version 4, then version 5.
+
+    A new process may know less than the killed process, so no answer counts as backwards.
+    """
     with a_run(root, "restarted") as run:
         for version in range(1, 6):
             run.change("t", version, float(version), version + 0.01)
@@ -69,7 +85,10 @@ def restarted_empty(root: Path) -> None:
 
 
 def broker_set_back(root: Path) -> None:
-    """The broker itself sends version 2 again at 6 s, and 3 at 8 s; the servers follow."""
+    """Plant a broker that sends version 2 again at 6 s and version 3 at 8 s.
+
+    The servers only repeat the broker's versions, so no answer counts as backwards.
+    """
     with a_run(root, "set-back") as run:
         for version, at in ((1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (2, 6.0), (3, 8.0)):
             run.change("t", version, at, at + 0.01)
@@ -78,10 +97,15 @@ def broker_set_back(root: Path) -> None:
 
 
 def broker_came_back_to_life(root: Path) -> None:
-    """Broker 1 is dead from 5 to 12 s. Server 0 drops it at 6 s and lists it again from 8 to 8.5 s.
+    """Plant a broker that is dead from 5 to 12 s, and servers that drop the broker and list it again.
 
-    Server 1 lists it again when it has been started. Server 2 misses it before it dies. Server 3 begins at
-    5.2 s and lists it once, by bytes that it had sent before: it never had dropped it.
+    Only server 0's answers go backwards: it drops the broker at 6 s and lists the dead broker again from 8 to
+    8.5 s.
+
+    - Server 1 lists the broker again when the broker's new process has started.
+    - Server 2 lacks the broker for a time before the broker dies.
+    - Server 3 starts at 5.2 s and lists the broker once, from bytes that the broker sent before it died.
+      Server 3 had never dropped the broker.
     """
     with a_run(root, "revenant") as run:
         run.used("broker", 1, -1.0, 0.0, pid=31, event="start")
@@ -102,7 +126,11 @@ def broker_came_back_to_life(root: Path) -> None:
 
 
 def next_scenario(root: Path) -> None:
-    """A cluster goes on: version 5 is shown in one slot, 6 between both, 4 in the next, before its fault."""
+    """Plant two scenarios of one cluster. Server 0 shows version 5 in the first scenario.
+
+    It shows version 6 between the two scenarios, and version 4 in the second scenario before the fault. The
+    answer with version 4 goes backwards.
+    """
     with PlantedRun(root, scenario="went-before", session="goes-on", seconds=9) as run:
         run.used("nameserver", 0, -2.0, 0.0, pid=10, event="start")
         for version in range(1, 6):
@@ -114,7 +142,9 @@ def next_scenario(root: Path) -> None:
         run.fault(14.0, 18.0, case="1-2", since=12.0, targets=["nameserver-0"])
         run.change("t", 6, 9.4, 9.41)
         run.view(9.5, index=0, unseen=9.48, version=6)
-        run.view(10.0, index=0, version=5)  # repeated at the begin, although it had changed already
+        # The files of each scenario begin with the route list that was known before. Here this is version 5,
+        # although the server has already shown version 6.
+        run.view(10.0, index=0, version=5)
         run.view(11.0, index=0, unseen=10.98, version=4)
         run.view(11.3, index=0, unseen=11.28, version=6)
         run.view(18.9, "end", index=0)
@@ -122,7 +152,7 @@ def next_scenario(root: Path) -> None:
 
 
 def unknown_processes(root: Path) -> None:
-    """Servers that somebody else runs: it is unknown whether the answering process is still the same."""
+    """Plant servers that the harness did not start: nobody knows if their processes have been replaced."""
     with PlantedRun(root, scenario="foreign") as run:
         for version in range(1, 6):
             run.change("t", version, float(version), version + 0.01)
@@ -136,7 +166,7 @@ PLANTS: Final[tuple[Callable[[Path], None], ...]] = (
 )
 
 Counted = tuple[int, float]
-"""How many answers went backwards, and the longest time in s for which an older one was given."""
+"""Number of answers that went backwards, and the longest time in s for which a server gave older answers."""
 
 COUNTED: Final[dict[str, Counted]] = {
     "backwards": (2, 0.38),
@@ -149,7 +179,11 @@ COUNTED: Final[dict[str, Counted]] = {
 
 
 def by_hand(folders: list[Path]) -> Counted:
-    """Judge one cluster's raw events without the report: read, sort, check one answer after the other."""
+    """Count the answers of one cluster that went backwards, from raw events only.
+
+    The function sorts the events, and then checks one answer after the other. Return the number of such
+    answers, and the longest time in s for which a server gave older answers.
+    """
 
     def rows(kind: str) -> list[Any]:
         paths = [path for folder in folders for path in sorted(folder.glob(f"{kind}-*.jsonl"))]
@@ -162,7 +196,8 @@ def by_hand(folders: list[Path]) -> Counted:
     for one in rows("processes"):
         if one.get("event") == "start":
             starts[one["role"], one["index"]].append(one["t_ns"])
-    deaths = []  # broker, and the instants between which it was certainly dead
+    # (broker, from_ns, to_ns): for certain, the broker was dead from the first to the second instant
+    deaths = []
     for fact in truth:
         if fact["what"] == "down":
             later = [at for at in starts["broker", fact["broker"]] if at > fact["t_ns"]]
@@ -172,7 +207,7 @@ def by_hand(folders: list[Path]) -> Counted:
     for view in sorted(rows("views"), key=lambda view: view["seen_ns"]):
         is_stated_again = "unseen_ns" not in view and view["state"] != "end"
         if is_stated_again and (view["index"], view["topic"]) in known:
-            continue  # at the begin of a slot
+            continue  # skip: at the begin of a scenario, the files repeat the last known route list
         known.add((view["index"], view["topic"]))
         process = sum(at <= view["seen_ns"] for at in starts["nameserver", view["index"]])
         shown[view["index"], view["topic"], process].append(view)

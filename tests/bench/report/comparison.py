@@ -1,4 +1,4 @@
-"""A whole invented comparison for a page: three arms, scenarios 1 to 4 and quiet."""
+"""Invented results of a comparison: three arms (designs), scenarios 1 to 4 and a scenario without faults."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ NETWORK: Final = {"independent": 30, "raft": 42, "zookeeper": 5}
 def invented_comparison(
     out: Path, *, blocks: int = 6, series: Series = "equal", divisor: float = 10.0, seed: int = 3
 ) -> None:
-    """Write ``blocks`` rounds of three arms below ``out``; leases scale with the timers, elections do not."""
+    """Write ``blocks`` rounds of three arms (designs) below ``out``.
+
+    The divisor of the timers shortens invented leases but not invented elections.
+    """
     for block in range(1, blocks + 1):
         for arm in ARMS:
             chance = random.Random(f"{seed}/{block}/{arm}")
@@ -77,7 +80,13 @@ def _took(chance: random.Random) -> float:
 
 
 def _load(run: PlantedRun, chance: random.Random, ends: float, **outages: tuple[float, float, str]) -> None:
-    """Return operations at fixed rates. ``outages``: op to (begin, end, how): ``wait``, or the outcome."""
+    """Add operations at fixed rates to a run.
+
+    Args:
+        outages: For each kind of operation: begin and end of an outage in s, and its effect. With the effect
+            ``wait``, operations wait until the outage ends. Any other effect is the outcome of the
+            operations.
+    """
     rates = {"lookup": 20, "newcomer": 6, "announce": 4, "send": 10, "send_once": 10}
     for op, rate in rates.items():
         begin, end, how = outages.get(op, (0.0, 0.0, "ok"))

@@ -1,4 +1,4 @@
-"""Tables that the tests of the report share, because even few rows cost 50 s of processor time."""
+"""Report tables that tests share, because a Spark job needs 50 s of CPU time even for few events."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def planted(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> tuple[Gold, list[str]]:
-    """The tables of all run folders with planted truths, and the lines that were printed meanwhile."""
+    """Return the report's tables of all planted run folders, and the lines that their Spark job printed."""
     from routekeeper.bench.report.pipeline import compute
     from tests.bench.report import test_files, test_planted
 
-    root = tmp_path_factory.mktemp("results [1]")  # a path that Spark could take for a pattern
+    # Spark reads "[1]" in a path as a pattern, unless the report escapes the brackets.
+    root = tmp_path_factory.mktemp("results [1]")
     for plant in (*test_planted.PLANTS, test_files.harmed):
         plant(root)
     said: list[str] = []

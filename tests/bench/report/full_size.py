@@ -1,4 +1,4 @@
-"""Invented results of a comparison for the page: every round of everything that its profile plans."""
+"""Invented results of a whole comparison: all rounds of all scenarios in a profile (a named plan)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ SLOWER = {"independent": 1.0, "independent-real": 1.5, "raft": 2.0, "raft-real":
 
 
 def full_size(root: Path, profile: str = "full", seed: int = 5) -> Gold:
-    """Return the results; latencies jump from bin to bin, so that no line of a picture is short."""
+    """Return the results of all runs in a profile.
+
+    Latencies change from each time bin to the next, so each line of a figure has as many points as possible.
+    """
     plan = load_plan(profile)
     series = plan.series[0]
     chance = random.Random(seed)
@@ -103,7 +106,7 @@ def full_size(root: Path, profile: str = "full", seed: int = 5) -> Gold:
 
 
 def widest(gold: Gold) -> Gold:
-    """The longest texts that a cell can hold."""
+    """Return the results with the longest texts that the cells of the report's tables can contain."""
     rows = [
         replace(row, recovered_ns=None if number % 11 == 0 else 1_234_567_890_123, slowest_ns=987_654_321_987)
         for number, row in enumerate(gold.recoveries)
@@ -119,7 +122,7 @@ def widest(gold: Gold) -> Gold:
 
 
 def longest_page(gold: Gold, folder: Path) -> Path:
-    """Write the page with the longest text that each cell can hold."""
+    """Write the report page with the longest text in each table cell; return its file."""
     long = widest(gold)
     file = folder / "page.html"
     file.write_text(page(long, measures.values(long)))

@@ -1,4 +1,7 @@
-"""A page in a headless browser, driven over its devtools protocol (a pipe; one JSON message, one NUL)."""
+"""A page in a headless browser, controlled with the devtools protocol.
+
+The protocol runs over a pipe: each message is JSON text that ends with a NUL byte.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ KEYS: Final = {
 
 
 class Tab:
-    """A tab in a browser of its own."""
+    """A browser tab, as a context manager; each tab has its own browser process."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
@@ -34,7 +37,7 @@ class Tab:
         self._loaded: set[str] = set()
 
     def __enter__(self) -> Self:
-        # The browser reads from descriptor 3 and writes to 4.
+        # With --remote-debugging-pipe the browser reads from descriptor 3 and writes to descriptor 4.
         with_pipes = 'exec "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1'
         self._process = subprocess.Popen(
             [
@@ -66,7 +69,7 @@ class Tab:
         self._process.wait(ANSWER_MAX_S)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Call a method of the protocol; returns its result."""
+        """Call a method of the protocol; return its result."""
         assert self._process.stdin is not None
         self._number += 1
         asked = {"id": self._number, "method": method, "params": params, **self._session}
@@ -80,18 +83,19 @@ class Tab:
         return result
 
     def open(self, page: Path, *, width: int, dark: bool = False) -> None:
-        """Load a page on a screen of this width; return when it is loaded."""
+        """Load a page on a screen of this width in pixels; return when the page is loaded."""
         size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-        # The page may be there before the answer is; that of an earlier page may come after it.
+        # Wait for the load event of this page, by its loader id. This event may come before the answer to
+        # Page.navigate, and load events of earlier pages may come after that answer.
         loader = self.call("Page.navigate", url=page.resolve().as_uri())["loaderId"]
         while loader not in self._loaded:
             self._next(f"that {page.name} is loaded")
 
     def value(self, script: str) -> Any:
-        """Return the value of an expression in the page."""
+        """Return the value of a JavaScript expression in the page."""
         found = self.call("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
@@ -102,7 +106,7 @@ class Tab:
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, **KEYS[key])
 
     def _next(self, wanted: str) -> dict[str, Any]:
-        """Return the next message; note the pages that are loaded."""
+        """Return the browser's next message; if it reports that a page is loaded, remember the page."""
         assert self._process.stdout is not None
         deadline = time.monotonic() + ANSWER_MAX_S
         while b"\0" not in self._read:
@@ -123,7 +127,11 @@ OPEN_FOLDS: Final = "document.querySelectorAll('details').forEach(each => { each
 
 
 def scroll_width(tab: Tab, file: Path, width: int) -> int:
-    """Return how wide the page is, all folds open, on a screen of ``width`` pixels."""
+    """Return the width in pixels that the page needs with all its folds open.
+
+    Args:
+        width: Width of the screen in pixels.
+    """
     tab.open(file, width=width)
     tab.value(OPEN_FOLDS)
     assert tab.value("innerWidth") == width

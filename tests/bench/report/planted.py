@@ -1,6 +1,6 @@
-"""Run folders with invented rows in the harness's format: exact truths that the report must find.
+"""Run folders with invented events in the harness's format: the report must find exactly these known values.
 
-The numbers have no relation to RouteKeeper: they show whether the report's figures match its input.
+The numbers have nothing to do with RouteKeeper: they only test whether the report computes correctly.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from routekeeper.bench.runfolder import (
 )
 
 SECOND = 1_000_000_000
-BEGIN = 5_000 * SECOND  # CLOCK_MONOTONIC does not start at 0
+BEGIN = 5_000 * SECOND  # not 0, because CLOCK_MONOTONIC of a real machine does not start at 0
 
 
 def ns(at_s: float) -> int:
-    """An instant, given in seconds since measuring began."""
+    """Convert a time in seconds since measuring began into an instant of CLOCK_MONOTONIC in ns."""
     return BEGIN + round(at_s * SECOND)
 
 
 class PlantedRun:
-    """Writes one run folder; every instant is in seconds since measuring began."""
+    """A writer of one run folder. Every instant is in seconds since measuring began."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class PlantedRun:
         seed: int = 7,
         listed: bool = False,
     ) -> None:
-        """Begin the folder.
+        """Create the run folder.
 
         Args:
-            listed: The manifest lists the event files, like the harness's manifests.
+            listed: True if the manifest lists the event files with checksums, like manifests of the harness.
         """
         self.listed = listed
         self.folder = run_folder(out, series=series, scenario=scenario, block=block, arm=arm)
@@ -129,7 +129,7 @@ class PlantedRun:
         self._log.record(event)
 
     def op(self, op: str, due: float, took: float, outcome: str = "ok", **fields: Any) -> None:
-        """Add an operation; ``late`` is the time from its due instant to its sending."""
+        """Add an operation. The field ``late`` is the time in s from its due instant to its sending."""
         late = fields.pop("late", 0.0)
         if op in ("lookup", "newcomer"):
             fields.setdefault("topic", "t")
@@ -137,7 +137,7 @@ class PlantedRun:
             fields.setdefault("target", 0)
         if op.startswith("send") or op == "announce":
             fields.setdefault("target", 0)
-        if op == "announce":  # a heartbeat has change=None
+        if op == "announce":  # an announcement without a `change` is a heartbeat, not a registration
             fields.setdefault("change", round(due * 1000))
         self.add(
             Operation(
@@ -169,7 +169,10 @@ class PlantedRun:
     def view(
         self, at: float, state: str = "routed", *, index: int = 0, unseen: float | None = None, **fields: Any
     ) -> None:
-        """A nameserver's view from ``at`` on; ``observer="client"`` for a client's."""
+        """Add the route list that a nameserver shows from ``at`` on.
+
+        With ``observer="client"``, add the route list that a client has.
+        """
         if state == "routed":
             fields.setdefault("brokers", [0, 1, 2])
         self.add(
@@ -215,7 +218,10 @@ class PlantedRun:
         )
 
     def disk(self, index: int, at: float, **fields: Any) -> None:
-        """Bytes and syncs of a nameserver; ``role="machine"`` for the device."""
+        """Add a sample of a nameserver's totals so far, for example of written bytes and of syncs.
+
+        With ``role="machine"``, the totals are those of the disk device.
+        """
         role = fields.pop("role", "nameserver")
         self.add(DiskSample(role=role, index=index, t_ns=ns(at), **fields))
 

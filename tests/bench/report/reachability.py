@@ -1,4 +1,4 @@
-"""Runs in which a partition decides which answers are right, and nameservers differ in two ways."""
+"""Planted partitions, in which the client's side decides if an answer is right, and differing nameservers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,32 @@ ALONE: Final = ["nameserver-0", "broker-0", "side-a"]
 OTHERS: Final = ["nameserver-1", "nameserver-2", "broker-1", "broker-2", "side-b"]
 CUT: Final = [list(direction) for direction in between_groups([ALONE, OTHERS])]
 OF_SIDE_B: Final = "sim-101-changing"
-"""A topic of a simulated broker that sits with the clients of side b."""
+"""Topic of simulated broker 101, which is on the same side of the partition as the clients of side b."""
 
 
 def tenths(begin: float, end: float) -> list[float]:
-    """Instants in the middle of the tenths of a second between two instants."""
+    """Split a time span in s into tenths of a second; return the middle instant of each tenth."""
     return [begin + 0.05 + 0.1 * number for number in range(round((end - begin) * 10))]
 
 
 def parted(root: Path) -> None:
-    """Side a, nameserver 0 and broker 0 are cut off from all others from 5 to 10 s.
+    """Plant a partition from 5 to 10 s: it separates side a, nameserver 0 and broker 0 from everything else.
 
-    Answers to side a list brokers 1 and 2, which it cannot reach, for 2 s, and a simulated one for 1 s; then
-    no more, which is right, until 0.5 s after the cut. Answers to side b list broker 0, which it cannot
-    reach, for 3 s; then for 1 s they lack broker 2, and one lacks the simulated broker, both in its reach.
-    Brokers of side a register again when the cut is over, those of side b after 0.7 s.
+    Answers to clients of side a:
+
+    - For the first 2 s the answers list brokers 1 and 2, and for the first 1 s simulated broker 101. Side a
+      cannot reach these brokers, so these answers are wrong.
+    - After that the answers do not list these brokers, which is right. Brokers 1 and 2 are listed again from
+      0.5 s after the end of the partition on.
+
+    Answers to clients of side b:
+
+    - For the first 3 s the answers list broker 0, which side b cannot reach.
+    - After that the answers lack broker 2 for 1 s, and one answer lacks broker 101. Side b can reach both
+      brokers, so these answers are wrong.
+
+    Brokers of side a register again when the partition ends. Brokers of side b register again 0.7 s after the
+    partition's begin.
     """
     with PlantedRun(root, scenario="parted") as run:
         run.fault(5.0, 15.0, case="1-2", healed=10.0, cut=CUT, targets=["nameserver-0"])
@@ -44,9 +55,10 @@ def parted(root: Path) -> None:
 
 
 def lost_again(root: Path) -> None:
-    """Two faults of one run: in the first one broker 0 is out of side b's reach, and listed again 1 s later.
+    """Plant two faults in one run. In the first fault, side b cannot reach broker 0.
 
-    In the second fault no broker is out of reach, but answers to side b lack broker 0 for 2 s.
+    Broker 0 is listed again 1 s after the end of the first fault. In the second fault side b can reach every
+    broker, but for 2 s the answers to side b lack broker 0.
     """
     with PlantedRun(root, scenario="lost-again") as run:
         run.fault(3.0, 9.0, case="1-2", healed=6.0, cut=CUT, targets=["nameserver-0"], since=1.0)
@@ -57,7 +69,7 @@ def lost_again(root: Path) -> None:
 
 
 def two_kinds_of_disagreement(root: Path) -> None:
-    """From 6 to 7.5 s one nameserver lists a broker less; from 6 to 9 s it has an older count of queues."""
+    """Plant two nameservers that differ: in a missing broker (6 to 7.5 s), and in queue counts (6 to 9 s)."""
     with PlantedRun(root, scenario="two-kinds") as run:
         run.fault(5.0, 15.0, case="1-2", healed=9.0, cut=CUT, targets=["nameserver-0"])
         for index in range(2):
@@ -73,7 +85,10 @@ def two_kinds_of_disagreement(root: Path) -> None:
 
 
 def servers_without_an_answer(root: Path) -> None:
-    """From 6 to 9.5 s some server gives no answer: one is silent, one refuses, each about another topic."""
+    """Plant nameservers without answers: one is silent, and one refuses look-ups of two topics.
+
+    At least one server gives no answer from 6 to 9.5 s.
+    """
     with PlantedRun(root, scenario="no-answer") as run:
         run.fault(5.0, 15.0, case="1-2", healed=9.0, cut=CUT, targets=["nameserver-0"])
         for index in range(3):

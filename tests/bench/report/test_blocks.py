@@ -1,4 +1,4 @@
-"""The statistics of the report: exact on small cases, and the whole procedure on bad distributions."""
+"""The report's statistics: exact results of small cases, and error rates on badly behaved distributions."""
 
 import math
 from collections.abc import Callable
@@ -136,8 +136,10 @@ def test_recovery_is_taken_apart_by_two_divisors() -> None:
 @pytest.mark.parametrize(
     ("measured", "fixed", "scaled"),
     [
-        ({60.0: 0.3, 10.0: 0.1}, 0.2, 0.0),  # less with the longer timers
-        # grows faster than the timers
+        # With divisor 10 the timers are longer than with 60, but the time is shorter: no part depends on
+        # timers.
+        ({60.0: 0.3, 10.0: 0.1}, 0.2, 0.0),
+        # The time grows more than the timers, so no part is independent of timers.
         ({60.0: 0.1, 10.0: 1.2}, 0.0, (0.1 / 60 + 1.2 / 10) / (1 / 3600 + 1 / 100)),
         ({60.0: 0.5, 10.0: 0.5}, 0.5, 0.0),
     ],
@@ -145,7 +147,10 @@ def test_recovery_is_taken_apart_by_two_divisors() -> None:
 def test_no_part_of_a_recovery_takes_less_than_no_time(
     measured: dict[float, float], fixed: float, scaled: float
 ) -> None:
-    """The prediction is the sum of the shown parts, and the shown difference is computed from this sum."""
+    """Check that neither part of a recovery time is negative, and that their sum is the predicted time.
+
+    One part does not depend on the timers; the other part is proportional to the timers.
+    """
     found = split(measured)
     assert found is not None
     assert (found.fixed, found.scaled) == pytest.approx((fixed, scaled))
@@ -170,10 +175,17 @@ REQUESTS = 100
 
 
 def experiments(draw: Draw, blocks: int, lines: int, *, times: int, effect: float) -> NDArray[np.float64]:
-    """Return block differences of ``times`` experiments, shape (times, lines, blocks), from raw requests.
+    """Simulate experiments; return the differences between two arms in each round.
 
-    Requests of a run share the disturbances of the run, and runs of a round share those of the machine: each
-    level is drawn from the bad distribution, too. Each value is the median over the run's requests.
+    The result has the shape (times, lines, blocks). A round has one run of each arm, and both runs share a
+    random disturbance of the machine. All requests of a run share a random disturbance of the run.
+    Disturbances and requests come from the same distribution. Each run's value is the median of its requests.
+
+    Args:
+        blocks: Number of rounds in an experiment.
+        lines: Number of headline measures.
+        times: Number of experiments.
+        effect: True difference between the two arms.
     """
     rng = np.random.default_rng(11)
     shape = (times, lines, blocks)
@@ -189,7 +201,8 @@ def experiments(draw: Draw, blocks: int, lines: int, *, times: int, effect: floa
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize(("blocks", "promised"), [(6, 0.96875), (10, 1 - 2 / 1024)], ids=["six", "ten"])
 def test_interval_holds_the_truth_as_often_as_promised(name: str, blocks: int, promised: float) -> None:
-    # Both arms draw from the same distribution, so the median of their differences is the added effect.
+    # The runs of both arms have the same distribution, except for the added effect. So the median of the
+    # differences is this effect.
     found = experiments(DISTRIBUTIONS[name], blocks, 1, times=3000, effect=3.0)[:, 0, :]
     intervals = [estimate(list(each)) for each in found]
     held = sum(each is not None and each.low <= 3.0 <= each.high for each in intervals) / len(intervals)
@@ -201,16 +214,21 @@ def test_interval_holds_the_truth_as_often_as_promised(name: str, blocks: int, p
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_same_arm_twice_gets_a_false_verdict_in_at_most_three_of_a_hundred_reports(name: str) -> None:
     found = experiments(DISTRIBUTIONS[name], 10, PRIMARY_MAX, times=1000, effect=0.0)
-    strict = Line(measure="any", arms=("raft", "raft"), series="equal", margin=0.0)  # the hardest margin
+    # margin 0.0: the smallest difference between the arms already counts as a difference
+    strict = Line(measure="any", arms=("raft", "raft"), series="equal", margin=0.0)
     false = sum(
         any(judge(estimate(list(line)), strict) in ("better", "worse") for line in report) for report in found
     )
-    assert 0 < false / len(found) <= 0.03  # 0 would mean that no difference is ever reported
+    # more than 0: a procedure that never reports a difference would be useless
+    assert 0 < false / len(found) <= 0.03
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_two_experiments_never_say_better_and_equivalent_of_one_truth(name: str) -> None:
-    """A truth just at the margin is the hardest: results may differ, but must not contradict each other."""
+    """Use the hardest case: the true difference between the arms equals the margin.
+
+    The verdicts of two experiments then differ by chance, but they must not contradict each other.
+    """
     found = experiments(DISTRIBUTIONS[name], 10, 2, times=1500, effect=1.0)
     contradictions = 0
     for first, second in found:

@@ -1,4 +1,4 @@
-"""The browser of the tests: it opens a page, and faults of accessibility are found."""
+"""The browser that tests use: it opens pages, and its check finds planted accessibility faults."""
 
 from __future__ import annotations
 

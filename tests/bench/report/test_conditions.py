@@ -1,4 +1,4 @@
-"""Conditions under which the machine was fit for a verdict."""
+"""The check of the machine's load, which decides if the page may draw a conclusion from runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from routekeeper.bench.report.conditions import Conditions
 
 
 def conditions(*, zookeeper_uses: float, others_cores: float = 0.0, late_ms: float = 3.0) -> Conditions:
-    """Ten blocks of two arms, in all of which ZooKeeper's load left 40 ms late."""
+    """Return the conditions of ten rounds of two arms (independent and ZooKeeper).
+
+    In all of ZooKeeper's runs, requests are up to 40 ms late.
+
+    Args:
+        zookeeper_uses: Share of the machine's CPU that ZooKeeper's own processes and load use, from 0 to 1.
+        others_cores: Number of CPU cores that other programs use.
+        late_ms: Delay in ms of requests in runs of the independent nameservers.
+    """
     runs = {
         arm: [f"b/equal/leader-fails/{block}/{arm}" for block in range(1, 11)]
         for arm in ("independent", "zookeeper")

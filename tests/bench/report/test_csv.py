@@ -1,4 +1,4 @@
-"""Tables as CSV: a spreadsheet must read a cell from a server as text, too."""
+"""Tables as CSV: a spreadsheet must show text that came from a server, and never run it as a formula."""
 
 from __future__ import annotations
 

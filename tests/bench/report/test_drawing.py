@@ -1,4 +1,4 @@
-"""Content of the page's pictures, read from their SVG: the fault's instant, due times, runs, medians."""
+"""Content of the page's charts, read from their SVG: instant of the fault, due times, runs, medians."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.bench.report.test_misled import gold_of
 
 MS: Final = 10**6
 ROUNDED: Final = 0.5
-"""Heights are whole units."""
+"""Largest allowed difference between two heights. A chart rounds a height to a whole unit of the drawing."""
 
 
 def points(path: str) -> list[tuple[float, float]]:
-    """Read an SVG path of M, l and h: its points."""
+    """Return the points of an SVG path that consists of the commands M, l and h."""
     found: list[tuple[float, float]] = []
     for letter, text in re.findall(r"([Mlh])([^Mlh]*)", path):
         numbers = [float(each) for each in re.findall(r"-?[0-9.]+", text)]
@@ -36,7 +36,7 @@ def points(path: str) -> list[tuple[float, float]]:
 
 
 def height(ms: float) -> float:
-    """Return the height of a latency: logarithmic, 0.3 ms at the bottom, 10 s at the top."""
+    """Return a latency's height in a chart; its logarithmic scale is 0.3 ms (bottom) to 10 s (top)."""
     share = math.log(ms / 0.3) / math.log(10_000 / 0.3)
     return drawing.BOTTOM - share * (drawing.BOTTOM - drawing.TOP)
 
@@ -58,7 +58,10 @@ def bins(run: str, slowest_ms: dict[int, float], failed: tuple[int, ...] = ()) -
 
 
 def three_runs() -> dict[str, list[Bin]]:
-    """Each is due from 1 s before the fault to 3 s after it; in run ``a`` nothing was due at 0.5 to 0.7 s."""
+    """Return requests of three runs in time bins of 0.1 s, from 1 s before the fault to 3 s after it.
+
+    In run ``a`` no request was due from 0.5 to 0.7 s.
+    """
     found = {}
     for run, ms in (("a", 2.0), ("b", 5.0), ("c", 50.0)):
         slow = {place: ms * (10 if place >= 0 else 1) for place in range(-10, 30)}
@@ -71,7 +74,8 @@ def three_runs() -> dict[str, list[Bin]]:
 def test_line_stands_where_its_requests_were_due_and_gaps_stay_gaps() -> None:
     drawn = drawing.timeline("raft", three_runs(), from_s=-1, until_s=3, healed_s=2, what="Look-ups")
     first, second, _ = (points(path) for path in drawn.runs)
-    assert [x for x, _ in second] == [place + 0.5 for place in range(-10, 30)]  # 0 is the fault's instant
+    # the fault is at x = 0; each time bin has width 1, and its point is drawn at the middle of the bin
+    assert [x for x, _ in second] == [place + 0.5 for place in range(-10, 30)]
     assert [y for x, y in second if x < 0] == pytest.approx([height(5.0)] * 10, abs=ROUNDED)
     assert [y for x, y in second if x > 0] == pytest.approx([height(50.0)] * 30, abs=ROUNDED)
     assert {5.5, 6.5}.isdisjoint(x for x, _ in first)
@@ -100,7 +104,8 @@ def test_panels_of_a_page_are_aligned_at_the_fault_with_every_run_faint_and_the_
 ) -> None:
     gold = gold_of(tmp_path, {"independent": 100, "raft": 100, "zookeeper": 100})
     slow = {"independent": 1.0, "raft": 20.0, "zookeeper": 300.0}
-    first = {"independent": -4, "raft": -9, "zookeeper": -1}  # when they were asked before the fault
+    # number of each arm's first time bin; bin 0 begins at the fault
+    first = {"independent": -4, "raft": -9, "zookeeper": -1}
     drawn = [
         row
         for source in gold.sources

@@ -1,4 +1,7 @@
-"""Event files that are not what was recorded: the run is left out and says so; compressed ones are read."""
+"""Event files that were changed after the run: the report leaves such a run out and names the reason.
+
+Files that were only compressed are still used.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ LINES: Final = 40
 
 
 def keep(file: Path) -> None:
-    """Leave it as it was recorded."""
+    """Change nothing in the file."""
 
 
 def gzipped(file: Path) -> None:
@@ -90,7 +93,7 @@ LEFT_OUT: Final[dict[Callable[[Path], None], str]] = {
 
 
 def harmed(root: Path) -> None:
-    """Write a run of each kind."""
+    """For each kind of change, write a run folder and change its event file."""
     for harm in (*USED, *LEFT_OUT):
         with PlantedRun(root, scenario=harm.__name__, listed=True) as run:
             run.fault(5.0, 16.0)
@@ -106,7 +109,7 @@ def said(planted: tuple[Gold, list[str]]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def gold(planted: tuple[Gold, list[str]]) -> Gold:
-    """The tables of these runs alone."""
+    """Return the shared report tables, limited to the runs of this module."""
     whole, _ = planted
     scenarios = {harm.__name__ for harm in (*USED, *LEFT_OUT)}
     runs = {source.run for source in whole.sources if source.scenario in scenarios}

@@ -1,4 +1,4 @@
-"""Ctrl-C while the report is made: no traceback, and no JVM is left behind."""
+"""Ctrl-C while a report is being made: the program prints no traceback and ends its JVM."""
 
 import contextlib
 import os
@@ -13,13 +13,13 @@ import pytest
 
 from tests.bench.report.planted import PlantedRun
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]  # a JVM on a busy machine
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]  # a JVM starts slowly on a busy machine
 
 JVM_S = 120.0
 
 
 def jvms(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """Spark's JVMs below a process; what is about to become another program, or has ended, is none yet."""
+    """Return the JVMs that a process has started for Spark and that still run."""
     found = []
     for child in psutil.Process(process.pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -31,7 +31,7 @@ def jvms(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 def test_interrupted_while_spark_starts_the_report_leaves_nothing_behind(
     tmp_path: Path,
 ) -> None:
-    """The JVM that a report has just begun to start does not notice by itself that nobody needs it."""
+    """Check that the report ends its JVM: a JVM that has just started would not notice the report's end."""
     with PlantedRun(tmp_path, scenario="quiet") as run:
         run.op("lookup", 1.0, 0.001)
     command = [sys.executable, "-m", "routekeeper.bench", "report", str(tmp_path), "--out", f"{tmp_path}/out"]
@@ -43,7 +43,7 @@ def test_interrupted_while_spark_starts_the_report_leaves_nothing_behind(
         while not (found := jvms(process)) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert found, "no JVM was started"
-        process.send_signal(signal.SIGINT)  # to mqbench alone, which passes it on
+        process.send_signal(signal.SIGINT)  # the signal goes to mqbench only, so mqbench must end the JVM
         assert process.wait(timeout=JVM_S) == 130
         _, alive = psutil.wait_procs(found, timeout=JVM_S)
         assert alive == []

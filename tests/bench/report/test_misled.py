@@ -1,14 +1,20 @@
-"""Misleading statements of the first report (C1 to C11) that can be shown without a Spark job.
+"""Tests of misleading statements of the first report, as far as they need no Spark job.
 
-Where the others are: C1 test_requests_that_waited_and_then_succeeded_are_the_outage,
-test_outage_lasts_until_an_answer_came_not_until_the_last_failed_request_was_due; C2
-test_users_stay_until_the_end_and_a_linger; C3 test_sends_do_not_wait_for_routes (live); C4
-test_lateness_inside_the_fault_window_is_told_and_how_many_waited_for_a_user; C5
-test_reports_that_change_nothing_are_no_changes_around_a_fault; C10 test_blocks.py (coverage, A/A,
-percentiles, void runs), test_arm_whose_server_died_by_itself_has_lost_the_scenario,
-test_process_starts_are_part_of_the_cost_and_a_death_by_itself_is_noticed,
-test_arms_of_a_block_get_the_same_load (live); C11
-test_nothing_has_to_be_scrolled_sideways_even_with_the_longest_texts.
+The misleading statements have the numbers C1 to C11.
+
+Tests of the other statements:
+
+- C1: test_requests_that_waited_and_then_succeeded_are_the_outage,
+  test_outage_lasts_until_an_answer_came_not_until_the_last_failed_request_was_due
+- C2: test_users_stay_until_the_end_and_a_linger
+- C3: test_sends_do_not_wait_for_routes (live)
+- C4: test_lateness_inside_the_fault_window_is_told_and_how_many_waited_for_a_user
+- C5: test_reports_that_change_nothing_are_no_changes_around_a_fault
+- C10: test_blocks.py (coverage, A/A, percentiles, void runs),
+  test_arm_whose_server_died_by_itself_has_lost_the_scenario,
+  test_process_starts_are_part_of_the_cost_and_a_death_by_itself_is_noticed,
+  test_arms_of_a_block_get_the_same_load (live)
+- C11: test_nothing_has_to_be_scrolled_sideways_even_with_the_longest_texts
 """
 
 from __future__ import annotations
@@ -60,7 +66,7 @@ def a_source(root: Path, arm: Arm, block: int) -> Source:
 
 
 def gold_of(root: Path, served: dict[Arm, int]) -> Gold:
-    """Six rounds that differ only in the number of look-ups, of one fixed schedule, in a window."""
+    """Return six rounds (each arm once) whose arms differ only in the number of look-ups after the fault."""
     sources = [a_source(root, arm, block) for arm in served for block in BLOCKS]
     return Gold(
         sources=sources,
@@ -152,10 +158,12 @@ def test_c7_a_fifth_of_a_mebibyte_is_no_recommendation() -> None:
 @pytest.mark.parametrize(
     ("times", "marked"),
     [
-        ([2.05, 1.97, 2.0, 2.06, 1.94, 2.03], True),  # the fault lasted 2 s
-        ([2.05, 1.97, 2.0, 2.06, 1.94, 2.2], False),  # one round has another result
-        ([19.3] * 6, True),  # the scenario
-        ([0.0203] * 6, False),  # between two readings of servers, from which this is not taken
+        ([2.05, 1.97, 2.0, 2.06, 1.94, 2.03], True),  # all times are close to 2 s, the length of the fault
+        ([2.05, 1.97, 2.0, 2.06, 1.94, 2.2], False),  # the time of one round is not close to 2 s
+        ([19.3] * 6, True),  # close to 20 s, the length of the scenario
+        # Close to 20 ms, the interval at which observers send queries. But observers do not measure this
+        # value, so the plan did not set it.
+        ([0.0203] * 6, False),
         ([0.6, 0.5, 0.7, 0.4, 0.6, 0.5], False),
         ([0.0] * 6, False),
     ],
@@ -163,7 +171,10 @@ def test_c7_a_fifth_of_a_mebibyte_is_no_recommendation() -> None:
 def test_t4_a_time_that_the_plan_set_is_marked_and_concludes_nothing(
     tmp_path: Path, times: list[float], marked: bool
 ) -> None:
-    """If brokers cannot register while the cable is cut, their time only shows the length of the cut."""
+    """Check times of brokers that cannot register during a fault: each broker registers when the fault ends.
+
+    So these times show only the length of the fault, which the plan set.
+    """
     gold = gold_of(tmp_path, {"independent": 1, "raft": 1})
     gold = dataclasses.replace(
         gold, faults=[dataclasses.replace(row, healed_ns=3 * 10**9) for row in gold.faults]
@@ -185,9 +196,9 @@ def test_t4_a_time_that_the_plan_set_is_marked_and_concludes_nothing(
 
 
 def test_t7_a_margin_below_what_the_measure_can_show_concludes_nothing() -> None:
-    """The harness cannot distinguish recoveries below 250 ms from none.
+    """Check that a margin of 200 ms is too small to conclude anything.
 
-    So a margin of 200 ms is too small.
+    The report counts a recovery below 250 ms as no disturbance, so it cannot see a difference of 200 ms.
     """
     place = Place("equal", "leader-fails", "kill", "right_again_s")
     values = values_of(place, independent=[0.0] * 10, raft=[0.21] * 10)
@@ -201,9 +212,9 @@ def test_t7_a_margin_below_what_the_measure_can_show_concludes_nothing() -> None
 
 
 def test_c7_one_clear_figure_is_not_outvoted_by_many_small_ones() -> None:
-    """Two figures of claim (b) favour one side by a tiny difference, one the other by a large one.
+    """Check claim (b) with three figures: one design is a little better in two, the other much better in one.
 
-    Tiny ones do not count.
+    The two small differences are below their margins and do not count.
     """
     values: Values = {}
     named = []
@@ -233,7 +244,10 @@ def test_tests_that_are_named_here_as_being_elsewhere_exist() -> None:
 
 @pytest.mark.parametrize("name", ["compare", "full"])
 def test_c8_what_the_claims_rest_on_is_done_by_the_plan(name: str) -> None:
-    """Brokers die; new clients ask the nameserver that restarted empty."""
+    """Check that the plan contains the faults of the claims: brokers die, and a nameserver restarts empty.
+
+    New clients must query the restarted nameserver.
+    """
     plan = load_plan(name)
     done: set[tuple[str, str | None]] = {
         (scenario.name, fault.case) for scenario in plan.scenarios for fault in scenario.faults
@@ -274,7 +288,10 @@ def test_broker_that_is_cut_off_from_one_nameserver_is_not_told_as_dead(
 
 
 def test_c9_recovery_is_fixed_and_scaled_part_and_told_for_the_defaults() -> None:
-    """0.3 s with any timers, plus a lease of 5 s: 0.8 s at divisor 10, 5.3 s with RocketMQ's own timers."""
+    """Check a recovery of two parts: 0.3 s with any timers, and a lease of 5 s with RocketMQ's own timers.
+
+    It takes 0.8 s with timers divided by 10, and 5.3 s with RocketMQ's own timers.
+    """
     at_ten = Place("equal", "broker-dies", "kill", "left_by_clients_s")
     at_one = Place("equal-undivided", "broker-dies", "kill", "left_by_clients_s")
     values = values_of(at_ten, raft=[0.8] * 6) | values_of(at_one, raft=[5.3] * 6)
@@ -289,7 +306,7 @@ TIMERS: Final = {"equal": 60.0, "equal-tenth": 10.0, "equal-undivided": 1.0}
 
 
 def of_timers(measure: str, **series: float) -> Values:
-    """One arm's recovery in each of the series, whose names end as given."""
+    """Return one arm's recovery time in several series; the keyword is the series's name without "equal-"."""
     values: Values = {}
     for name, seconds in series.items():
         whole = "equal" if name == "equal" else f"equal-{name}"
@@ -298,13 +315,17 @@ def of_timers(measure: str, **series: float) -> Values:
 
 
 def test_c9_recovery_at_the_defaults_is_predicted_and_then_compared_with_what_was_measured() -> None:
-    """0.3 s at all timers and 120 s of lease, seen at divisors 60 and 10; at 1 it took 118 s."""
+    """Check a predicted recovery time of 120.3 s: 0.3 s with any timers, plus a lease of 120 s.
+
+    The report predicts this time from recoveries with timers divided by 60 and by 10. The recovery time with
+    undivided timers was measured, too: 118 s.
+    """
     values = of_timers("left_by_clients_s", equal=2.3, tenth=12.3, undivided=118.0)
     (taken,) = answers.taken_apart(values, TIMERS)
     assert taken.split is not None
     assert taken.split.fixed == pytest.approx(0.3)
     assert taken.split.scaled == pytest.approx(120.0)
-    # not 118 s: the measured value was not used for the prediction
+    # 118 s were measured with undivided timers; the prediction must use only the runs with divided timers
     assert taken.split.low == pytest.approx(120.3)
     assert taken.is_prediction
     assert taken.off == pytest.approx(-2.3)

@@ -1,4 +1,4 @@
-"""The page of an invented comparison: its text matches its rows, and it is readable at any width."""
+"""The page of an invented comparison: its text agrees with its rows, and it is readable at any width."""
 
 import csv
 import json
@@ -61,13 +61,16 @@ def rows_of(root: Path, scenario: str, arm: str, block: int, kind: str) -> list[
 
 
 def failed_sends_by_hand(root: Path, arm: str, block: int) -> float:
-    """Return the sends without retries that failed after a broker's death; in this load no others fail."""
+    """Return the number of failed sends without retries, counted from raw events.
+
+    In these invented events, a send fails only because of the broker's death.
+    """
     ops = rows_of(root, "broker-dies", arm, block, "ops")
     return len([op for op in ops if op["op"] == "send_once" and op["outcome"] != "ok"])
 
 
 def left_by_clients_by_hand(root: Path, arm: str, block: int) -> float:
-    """Return the time until every client was seen without the dead broker."""
+    """Return the time in s from the fault until the last client stopped listing the dead broker."""
     (fault,) = rows_of(root, "broker-dies", arm, block, "faults")
     gone: dict[int, int] = {}
     for view in rows_of(root, "broker-dies", arm, block, "views"):
@@ -87,9 +90,11 @@ def slowest_lookup_by_hand(root: Path, arm: str, block: int) -> float:
 
 
 def cpu_by_hand(root: Path, arm: str, block: int) -> float:
-    """Return the CPU seconds in a minute, from three servers' use at both ends of 20 s."""
+    """Return the CPU seconds per minute of all three servers, from their samples at 0 s and at 20 s."""
     used = [row for row in rows_of(root, "quiet", arm, block, "processes") if row["role"] == "nameserver"]
-    return sum(float(row["cpu_ns"]) for row in used) / 1e9 * 3  # at the beginning it is 0
+    # The samples are 20 s apart, which is a third of a minute. CPU time is 0 in the first sample, so the last
+    # sample is the CPU time of these 20 s.
+    return sum(float(row["cpu_ns"]) for row in used) / 1e9 * 3
 
 
 @pytest.mark.parametrize(
@@ -129,13 +134,13 @@ HEADLINES: Final = {
     *("left_by_clients_s", "visible_clients_ms_p50", "network_kib_per_s", "newcomer_right_s", "disagree_s"),
     *("announce_again_s", "cpu_s_per_min"),
 }
-"""Measures of the headlines of profile ``full``."""
+"""Headline measures of the profile ``full`` (the plan of a full comparison)."""
 
 
 def test_first_screen_is_that_of_an_independent_recomputation(
     root: Path, values: Values, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """One file of plain Python, which imports nothing of ours, computes the figures from raw events."""
+    """Compare the page with recompute.py, plain Python that imports no code of the report."""
     assert {line.measure for line in load_plan("full").lines} == HEADLINES
     write_values(spark, str(tmp_path), values, {})
     figures = tmp_path / "marts" / "values.csv"
@@ -166,7 +171,7 @@ def test_first_screen_is_that_of_an_independent_recomputation(
 
 
 def test_recovery_from_an_election_is_how_long_the_first_request_had_to_wait(values: Values) -> None:
-    """All requests that are due while there is no leader are answered when there is one."""
+    """Requests that are due while there is no leader wait until the next leader is elected."""
     again = values[Place("equal", "leader-fails", "kill", "right_again_s")]
     waited = values[Place("equal", "leader-fails", "kill", "slowest_lookup_s")]
     for arm in ("raft", "zookeeper"):
@@ -255,7 +260,7 @@ def test_arm_whose_server_died_by_itself_has_lost_the_scenario(gold: Gold) -> No
 
 
 class Reader(HTMLParser):
-    """Collects links, ids, and elements that could load other files."""
+    """A parser that collects links, ids, and elements that may load other files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,9 +308,10 @@ def test_page_says_which_runs_had_their_links_cut_by_the_kernel(gold: Gold, valu
 def test_what_runs_in_which_language_stands_beside_processor_time_unfolded(
     gold: Gold, values: Values
 ) -> None:
-    """RocketMQ's own nameserver needs about as much as ZooKeeper.
+    """Check that the page tells which programs run in a JVM, beside the figures of CPU time.
 
-    So the design does not cause the difference.
+    RocketMQ's own nameserver also runs in a JVM, and it uses about as much CPU time as ZooKeeper. So a
+    difference to Python programs does not come from the design.
     """
     html = page(gold, values)
     claim = html[html.index("A light metadata server is enough") : html.index("A nameserver has little code")]

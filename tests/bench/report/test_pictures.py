@@ -1,4 +1,4 @@
-"""The page in a browser: a full comparison, three widths, light and dark, on paper, by keyboard."""
+"""The page of a full comparison in a browser: three widths, light and dark, on paper, by keyboard."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from tests.bench.report.full_size import full_size, longest_page
 from tests.bench.report.in_browser import OPEN_FOLDS, Tab, scroll_width
 
 needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
-pytestmark = [pytest.mark.bench, pytest.mark.computes, pytest.mark.timeout(400)]  # a browser
+# a browser starts slowly on a busy machine
+pytestmark = [pytest.mark.bench, pytest.mark.computes, pytest.mark.timeout(400)]
 
 WIDTHS: Final = (360, 768, 1280)
 HEIGHT: Final = 1600
 KEPT_IN: Final = "ROUTEKEEPER_PICTURES"
-"""Names the folder in which the pictures of the page are kept for people to look at."""
+"""Environment variable that names a folder. If it is set, images of the page stay there for people to see."""
 PAPER: Final = {False: (0xFF, 0xFF, 0xFF), True: (0x14, 0x18, 0x1D)}
 
 
@@ -52,7 +53,7 @@ def longest(full: Gold, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page of RocketMQ's own brokers with long texts."""
+    """Return the file of a page that compares our brokers with RocketMQ's own; its cells have long texts."""
     root = tmp_path_factory.mktemp("real")
     gold = full_size(root, "real")
     gold = replace(
@@ -76,7 +77,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_page_of_rocketmqs_own_brokers_fits_every_width_even_with_the_longest_texts(
     real: Path, width: int, tab: Tab
 ) -> None:
-    """It has one column more than other pages: four arms and their differences."""
+    """This page has one more table column than other pages: it compares four arms (designs)."""
     assert "independent: never in either" in real.read_text()
     assert scroll_width(tab, real, width) <= width
 
@@ -84,16 +85,19 @@ def test_page_of_rocketmqs_own_brokers_fits_every_width_even_with_the_longest_te
 @pytest.mark.slow
 def test_page_of_a_full_comparison_is_below_two_megabytes(whole: Path) -> None:
     html = whole.read_text()
-    assert html.count("<svg") > 190  # all cases are there
+    assert html.count("<svg") > 190  # charts of all scenarios and cases
     assert html.count('class="run"') > 1600
     assert len(html.encode()) < 2_000_000
 
 
 def first_pixel(png: bytes) -> tuple[tuple[int, int], tuple[int, ...]]:
-    """Return size and colour of the first pixel, which no filter of PNG changes."""
+    """Return the width and height of a PNG, and the colour of its first pixel.
+
+    PNG's filters subtract earlier pixels. The first pixel has none, so its colour is stored unchanged.
+    """
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
     width, height, depth, kind = struct.unpack(">IIBB", png[16:26])
-    assert (depth, kind) in ((8, 2), (8, 6))  # RGB or RGBA
+    assert (depth, kind) in ((8, 2), (8, 6))  # 8 bits per colour channel; type 2 is RGB, type 6 is RGBA
     data, place = b"", 8
     while place < len(png):
         (length,) = struct.unpack(">I", png[place : place + 4])
@@ -118,10 +122,11 @@ def test_picture_is_made_by_command_at_each_width_light_and_dark(
     size, colour = first_pixel(file.read_bytes())
     assert size == (max(width, WINDOW_MIN), HEIGHT)
     assert colour == PAPER[dark]
-    assert len(file.read_bytes()) > 20_000  # text and figures, not an empty sheet
+    assert len(file.read_bytes()) > 20_000  # the image of an empty page would be a smaller file
 
 
-#: Elements whose text leaves their box or the screen; pictures clip at their edges on purpose.
+#: JavaScript that returns elements whose text extends beyond their box or the screen. Charts are left out,
+#: because they may clip at their edges.
 _OVERFLOWING: Final = """
 [...document.querySelectorAll("main *")]
   .filter(each => !each.closest("svg, caption") && each.checkVisibility())
@@ -149,7 +154,7 @@ def test_nothing_lies_outside_a_screen_of_this_width(longest: Path, width: int, 
 
 @needs_chromium
 def test_claims_and_what_to_choose_are_on_the_first_screen(whole: Path, tab: Tab) -> None:
-    """The picture that the documents show is 1,600 px high."""
+    """Check that both parts end within HEIGHT pixels, the height of the screenshot in the documentation."""
     tab.open(whole, width=1280)
     assert tab.value("document.querySelectorAll('#claims tbody tr').length") > 10
     assert tab.value("document.querySelectorAll('#choose li').length") >= 3
@@ -159,7 +164,7 @@ def test_claims_and_what_to_choose_are_on_the_first_screen(whole: Path, tab: Tab
 @needs_chromium
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_line_of_a_claims_figures_is_a_lone_unit(whole: Path, width: int, tab: Tab) -> None:
-    """ "s" and "ms" stood on lines of their own below their numbers."""
+    """An earlier version of the page showed "s" and "ms" alone on a line, below their numbers."""
     lines = """
     [...document.querySelectorAll("#claims td, #claims td small")].flatMap(cell =>
       [...cell.childNodes].filter(node => node.nodeType === Node.TEXT_NODE).flatMap(text => {
@@ -261,7 +266,7 @@ def test_picture_that_was_not_made_is_told_and_an_older_one_stays(
 def printed_pages(html: Path, scratch: Path) -> int:
     file = scratch / f"{html.stem}.pdf"
     command = [browser(), *QUIET, f"--user-data-dir={scratch / 'profile'}", "--no-pdf-header-footer"]
-    # It only gets the processor time that other tests leave; the test itself has 600 s.
+    # 280 s: other tests use the CPU at the same time, so printing may be slow.
     subprocess.run(
         [*command, f"--print-to-pdf={file}", html.as_uri()], check=True, capture_output=True, timeout=280
     )
@@ -270,7 +275,7 @@ def printed_pages(html: Path, scratch: Path) -> int:
 
 @needs_chromium
 def test_on_paper_what_is_folded_is_open(whole: Path, tmp_path: Path) -> None:
-    """On paper, folds cannot be opened by a click."""
+    """A reader of a printed page cannot open folds, so all folds must be printed open."""
     opened = tmp_path / "opened.html"
     opened.write_text(whole.read_text().replace("<details>", "<details open>"))
     folded = tmp_path / "folded.html"
@@ -280,12 +285,12 @@ def test_on_paper_what_is_folded_is_open(whole: Path, tmp_path: Path) -> None:
     assert pages == printed_pages(opened, tmp_path)
     style = whole.read_text()
     on_paper = style[style.index("@media print") : style.index("</style>")]
-    assert "--paper: #fff" in on_paper  # even if the reader prefers dark pages
+    assert "--paper: #fff" in on_paper  # white paper, also for a reader whose browser prefers dark pages
     assert "break-inside: avoid" in on_paper
 
 
 class Stops(HTMLParser):
-    """Collects the elements that the tab key reaches, in order, and those that it cannot reach."""
+    """A parser that collects the elements that the Tab key reaches, in order, and accessibility faults."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -322,7 +327,7 @@ def test_everything_is_reached_by_keyboard_and_the_first_stop_skips_to_the_answe
     assert reader.stops[0] == ("a", "#claims")
     assert reader.summaries == reader.folded > 20
     assert {href.removeprefix("#") for tag, href in reader.stops if tag == "a"} <= reader.ids
-    assert ":focus-visible { outline: 3px solid" in html  # the focus is visible
+    assert ":focus-visible { outline: 3px solid" in html  # the focused element has a visible outline
     assert "outline: none" not in html
     assert "outline: 0" not in html
 

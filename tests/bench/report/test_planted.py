@@ -1,6 +1,7 @@
-"""Exact truths in event rows, found again by the whole pipeline: one run folder each, one Spark job for all.
+"""Invented events with known results, which the whole report must compute exactly.
 
-Each truth of C1 to C10 that today's report got wrong has its case here.
+Each scenario has one run folder, and one Spark job reads all folders. Some tests check statements of the
+first report that were wrong. The docstring of test_misled.py lists the tests of all its wrong statements.
 """
 
 import csv
@@ -52,7 +53,7 @@ def steps(begin: float, end: float, every: float = EVERY) -> list[float]:
 
 
 def waited_for_an_election(root: Path) -> None:
-    """The leader dies at 5 s; requests that are due until 7 s wait for the next leader and then succeed."""
+    """Plant an election: the leader dies at 5 s. Requests due from 5 to 7 s wait until 7 s and succeed."""
     with PlantedRun(root, scenario="waited") as run:
         run.fault(5.0, 12.0)
         for due in steps(0, 12):
@@ -68,7 +69,7 @@ def test_requests_that_waited_and_then_succeeded_are_the_outage(gold: Gold) -> N
 
 
 def waited_at_one_server(root: Path) -> None:
-    """Nameserver 0 answers new clients at 6.5 s, after its restart; 1 always answers."""
+    """Plant a restart: nameserver 0 answers no new client from 5 to 6.5 s; nameserver 1 always answers."""
     with PlantedRun(root, scenario="one-server") as run:
         run.fault(5.0, 12.0, case="one-empty", targets=["nameserver-0"], healed=5.3)
         for due in steps(0, 12, 0.25):
@@ -81,13 +82,13 @@ def test_one_server_is_not_right_again_because_another_one_answers(gold: Gold) -
     assert of(gold, "one-server", "newcomer", "others").recovered_ns == 0
     assert of(gold, "one-server", "newcomer").gap_ns == pytest.approx(
         0.25e9, abs=1e6
-    )  # each server by itself
+    )  # 0.25 s: time between requests to nameserver 0; requests to nameserver 1 do not count
 
 
 def failed_then_waited(root: Path) -> None:
-    """All servers are killed: requests are refused until 1.49 s.
+    """Plant the death of all servers at 5 s: requests that are due from 5 to 6.49 s are refused.
 
-    Those that are due then wait until 2.15 s.
+    Requests that are due from 6.49 to 7.15 s wait until 7.15 s.
     """
     with PlantedRun(root, scenario="failed") as run:
         run.fault(5.0, 12.0)
@@ -99,11 +100,16 @@ def failed_then_waited(root: Path) -> None:
 
 
 def test_outage_lasts_until_an_answer_came_not_until_the_last_failed_request_was_due(gold: Gold) -> None:
-    assert of(gold, "failed").recovered_ns == pytest.approx(2.15e9, abs=1e6)  # the old report said 1.49 s
+    # the first report wrongly said 1.49 s, the due time of the last request that failed
+    assert of(gold, "failed").recovered_ns == pytest.approx(2.15e9, abs=1e6)
 
 
 def frozen_two_seconds(root: Path) -> None:
-    """One request is in flight and answered just after the begin; the next answer comes 2 s later."""
+    """Plant a freeze of a server for 2 s.
+
+    The request that is in flight when the freeze begins is answered at once. All later requests are answered
+    when the freeze ends.
+    """
     with PlantedRun(root, scenario="frozen") as run:
         run.fault(5.0, 12.0, case="freeze", healed=7.0)
         run.op("lookup", 4.9995, 0.0006)
@@ -120,9 +126,9 @@ def test_freeze_of_two_seconds_is_two_seconds_and_that_maximum_latency(gold: Gol
 
 
 def relapsed(root: Path) -> None:
-    """Answers are right again after 1 s, and wrong once more at 3 s.
+    """Plant a relapse: answers are right again 1 s after the fault, but wrong once more 3 s after it.
 
-    The first right answer was not the end.
+    The outage lasts until the second recovery, so the first right answer must not end it.
     """
     with PlantedRun(root, scenario="relapsed") as run:
         run.fault(5.0, 12.0)
@@ -164,9 +170,9 @@ def test_what_was_never_disturbed_needs_no_recovery(gold: Gold) -> None:
 
 
 def heartbeats_go_on(root: Path) -> None:
-    """Changes wait for 500 ms, while a member answers only heartbeats.
+    """Plant a member that answers only heartbeats for 500 ms; changes are answered when the 500 ms are over.
 
-    Changes are due every 100 ms, once after 400.
+    A change is due every 100 ms, except for one gap of 400 ms.
     """
     with PlantedRun(root, scenario="heartbeats") as run:
         run.fault(5.0, 12.0)
@@ -178,7 +184,8 @@ def heartbeats_go_on(root: Path) -> None:
 
 def test_heartbeats_that_change_nothing_hide_no_outage_of_registrations(gold: Gold) -> None:
     found = of(gold, "heartbeats", "registration")
-    assert found.recovered_ns == pytest.approx(0.5e9, abs=1e6)  # if heartbeats counted, it would be 0.23 s
+    # if heartbeats counted as registrations, the report would say 0.23 s
+    assert found.recovered_ns == pytest.approx(0.5e9, abs=1e6)
     assert of(gold, "heartbeats", "heartbeat").recovered_ns == 0
 
 
@@ -197,9 +204,9 @@ def test_what_was_over_before_the_next_request_was_due_is_not_called_nought(gold
 
 
 def sampled_in_part(root: Path) -> None:
-    """20 s are measured, samples cover 10 s of them: 1 s of CPU, 3 MiB over the links.
+    """Plant samples for only 10 s of 20 s: the servers use 1 s of CPU and exchange 3 MiB over links.
 
-    Two servers write 3 MiB to their files in this time, with 15 syncs, and the kernel is not asked.
+    In these 10 s two servers write 3 MiB to their files, with 15 syncs, by the servers' own counts.
     """
     with PlantedRun(root, scenario="quiet") as run:
         run.op("lookup", 1.0, 0.001)
@@ -224,9 +231,9 @@ def test_rates_hold_for_the_time_that_was_sampled(gold: Gold) -> None:
 
 
 def cut_five_seconds(root: Path) -> None:
-    """Nameserver 2 is cut off for 5 s and still shows the state from before changes elsewhere.
+    """Plant a cut: nameserver 2 is cut off for 5 s. A topic changes, and nameserver 2 shows its old state.
 
-    The observer reads all.
+    The observer can read all three nameservers during the cut.
     """
     with PlantedRun(root, scenario="cut") as run:
         run.fault(5.0, 18.0, case="1-2", healed=10.0, targets=["nameserver-2"])
@@ -247,9 +254,9 @@ def test_cut_of_five_seconds_is_five_seconds_of_disagreement(gold: Gold) -> None
 
 
 def stale_200_ms(root: Path) -> None:
-    """Each of 50 changes is acknowledged at once and visible 200 ms after its sending.
+    """Plant 50 changes: each one is acknowledged at once, and visible 200 ms after it was sent.
 
-    The last one just before the end.
+    The last change is visible just before the run's end.
     """
     with PlantedRun(root, scenario="stale") as run:
         for index in range(3):
@@ -258,7 +265,7 @@ def stale_200_ms(root: Path) -> None:
             at = 0.4 * version - 0.001
             run.change("t", version, at, at + 0.001)
             for index in range(3):
-                phase = 0.003 + 0.006 * index  # readings of the three do not fall together
+                phase = 0.003 + 0.006 * index  # the observer reads the three servers one after another
                 run.view(at + 0.2 + phase, index=index, unseen=at + 0.2 + phase - 0.02, version=version)
             for lag in (0.05, 0.15, 0.25):
                 run.op("lookup", at + lag, 0.001, version=version if lag > 0.2 else version - 1)
@@ -268,17 +275,20 @@ def stale_200_ms(root: Path) -> None:
 
 def test_answers_that_are_200_ms_stale_are_measured_so(gold: Gold) -> None:
     rows = [row for row in gold.visible if "/stale/" in row.run and row.measure == "visible"]
-    assert sum(row.n for row in rows) == 50  # the last change before the end was seen, too
+    assert sum(row.n for row in rows) == 50  # 50, not 49: the last change before the end counts, too
     for row in rows:
         assert row.value_ns == pytest.approx(200e6, abs=10e6)
     bins = {row.bin: (row.n, row.current) for row in gold.staleness if "/stale/" in row.run}
     stale = sum(n - current for n, current in bins.values())
-    assert stale == 2 * 49  # the readings of the last change were due after the end
+    assert stale == 2 * 49  # 49, not 50: look-ups of the last change would be due after the run's end
     assert sum(n for n, _ in bins.values()) == 3 * 49
 
 
 def known_after_a_while(root: Path) -> None:
-    """40 changes, 400 ms apart: nameservers show each after 30 ms, client 0 after 300 ms, client 1 never."""
+    """Plant 40 changes, 400 ms apart.
+
+    Nameservers show each change after 30 ms, client 0 after 300 ms, and client 1 never.
+    """
     with PlantedRun(root, scenario="staleness") as run:
         run.op("lookup", 1.0, 0.001)
         observers = [("nameserver", 0), ("nameserver", 1), ("client", 0), ("client", 1)]
@@ -301,17 +311,19 @@ def test_who_knows_a_change_is_told_by_its_age_as_long_as_it_is_the_last_one(gol
     assert found["nameserver", 20] == (80, 0)
     assert found["nameserver", 50] == (80, 80)
     assert found["client", 200] == (80, 0)
-    assert found["client", 500] == (2, 1)  # only the last change: each other one has a newer change by then
-    assert ("client", 5000) not in found  # the run ended before
+    # A newer change comes after 400 ms, so only the last of the 40 changes becomes 500 ms old. (2, 1): of two
+    # clients, one shows the last change when it is 500 ms old.
+    assert found["client", 500] == (2, 1)
+    assert ("client", 5000) not in found  # the run ends before the last change is 5 s old
     shown = measures.values(gold)
     share = shown[Place("equal", "staleness", None, "stale_nameservers")]["raft"]
     assert list(share.values()) == [0.0]
-    # for two changes, nothing is reported
+    # Two values (the last change, seen by two clients) are too few for a figure.
     assert Place("equal", "staleness", None, "stale_clients") not in shown
 
 
 def reported_without_changes(root: Path) -> None:
-    """Heartbeats come each second; a nameserver restarts and shows the same as before: nothing changed."""
+    """Plant a run without changes: brokers send heartbeats; a nameserver restarts and gets the old data."""
     with PlantedRun(root, scenario="no-changes") as run:
         run.fault(5.0, 12.0, case="one-empty", healed=5.5)
         for index in range(3):
@@ -325,7 +337,7 @@ def reported_without_changes(root: Path) -> None:
 
 
 def test_reports_that_change_nothing_are_no_changes_around_a_fault(gold: Gold) -> None:
-    """Reports that change nothing are no changes (C5)."""
+    """Heartbeats and repeated registrations do not count as changes; in the first report they did."""
     assert [row for row in gold.visible if "/no-changes/" in row.run] == []
     assert [row for row in gold.currency if "/no-changes/" in row.run] == []
     assert of(gold, "no-changes", "heartbeat").n == 7
@@ -333,7 +345,7 @@ def test_reports_that_change_nothing_are_no_changes_around_a_fault(gold: Gold) -
 
 
 def broken_folders(root: Path) -> None:
-    """Run folders that are broken in different ways; each has look-ups, so that it would yield figures."""
+    """Plant run folders that are broken in different ways; all have look-ups, so they could yield figures."""
 
     def looked(scenario: str, **how: Any) -> Path:
         with PlantedRun(root, scenario=scenario, **how) as run:
@@ -344,7 +356,7 @@ def broken_folders(root: Path) -> None:
 
     cut = looked("cut-line")
     with next(cut.glob("ops-*")).open("a") as ops:
-        ops.write('{"op":"lookup","due_ns":50')  # the torn line of a killed process
+        ops.write('{"op":"lookup","due_ns":50')  # a killed process may leave an incomplete line
     damaged = looked("damaged-lines")
     with next(damaged.glob("ops-*")).open("ab") as ops_bytes:
         ops_bytes.write(b"\x00\x00\n" * 2 + b'{"op":"lookup","due_ns":"soon"}\n')
@@ -390,7 +402,11 @@ def test_broken_run_is_told_with_its_reason_and_is_in_no_figure(
 
 
 def broker_died(root: Path) -> None:
-    """Broker 1 dies at 5 s; nameserver i leaves it out after 1 s + i, one client after 4 s, one never."""
+    """Plant the death of broker 1 at 5 s.
+
+    Nameserver 0 stops listing the broker after 1 s, nameserver 1 after 2 s, nameserver 2 after 3 s. Client 0
+    stops after 4 s, client 1 never.
+    """
     with PlantedRun(root, scenario="died") as run:
         run.broker(1, "down", 5.0)
         run.broker(1, "up", 12.0)
@@ -416,7 +432,11 @@ def broker_died(root: Path) -> None:
 
 
 def broker_died_under_a_slow_reading(root: Path) -> None:
-    """The first reading without the broker was sent 0.8 s before the broker died and read 0.1 s after."""
+    """Plant a slow query of the observer, during which a broker dies.
+
+    The observer sent the query 0.8 s before the death. The answer came 0.1 s after the death and lacks the
+    broker.
+    """
     with PlantedRun(root, scenario="slowly-read") as run:
         run.broker(1, "down", 5.0)
         run.fault(5.0, 10.0, case="kill", targets=["broker-1"])
@@ -427,9 +447,10 @@ def broker_died_under_a_slow_reading(root: Path) -> None:
 
 
 def cable_was_mended_within_a_reading(root: Path) -> None:
-    """The broker is cut off from 5 to 8 s.
+    """Plant a broker that is cut off from 5 to 8 s.
 
-    The first reading with it again was sent 15 ms before the end and read 5 ms after.
+    The observer sent the first query whose answer lists the broker again 15 ms before the end of the cut. The
+    answer came 5 ms after the end.
     """
     with PlantedRun(root, scenario="mended") as run:
         run.fault(5.0, 10.0, case="cable", targets=["broker-1"], healed=8.0)
@@ -441,7 +462,10 @@ def cable_was_mended_within_a_reading(root: Path) -> None:
 
 
 def broker_started_slowly(root: Path) -> None:
-    """Broker 1 is started again at 9 s, listed from 10 s on and seen to serve at 12 s."""
+    """Plant a slow start of broker 1: its process starts at 9 s, and nameservers list it from 10 s on.
+
+    The harness sees the broker serve only at 12 s.
+    """
     with PlantedRun(root, scenario="slow-start") as run:
         run.used("broker", 1, 0.0, 0.0, pid=1, event="start")
         run.broker(1, "down", 5.0)
@@ -454,7 +478,10 @@ def broker_started_slowly(root: Path) -> None:
 
 
 def test_broker_that_is_listed_while_it_starts_is_not_called_dead(gold: Gold) -> None:
-    """It may serve before that is seen; an answer that lists it before its start is wrong."""
+    """A broker may serve before the harness sees it serve.
+
+    So an answer that lists the broker is wrong only if it came before the broker's start.
+    """
     found = of(gold, "slow-start")
     assert found.ghost == 51
     assert found.missing == 0
@@ -485,7 +512,8 @@ def test_returned_broker_is_another_question_than_the_dead_one(gold: Gold) -> No
         assert back["nameserver", index] == pytest.approx((0.5 + 0.1 * index) * 1e9, abs=20e6)
     assert back["client", 0] is None
     found = of(gold, "died")
-    assert found.n - found.right - found.ghost == 51  # from its return at 12 s until 13 s: neither
+    # answers due from 12 to 13 s lack the broker that has just returned
+    assert found.n - found.right - found.ghost == 51
 
 
 def test_answer_that_lists_a_dead_broker_is_wrong_and_one_that_overlaps_its_death_is_not(gold: Gold) -> None:
@@ -497,12 +525,15 @@ def test_answer_that_lists_a_dead_broker_is_wrong_and_one_that_overlaps_its_deat
 
 
 def test_topic_that_is_made_after_a_fault_lacks_no_broker_during_it(gold: Gold) -> None:
-    """The cluster goes on after a scenario, and observers ask for topics before these exist."""
+    """Check that an answer without a route for a topic that does not exist yet drops no broker.
+
+    Observers query the topics of later scenarios before these topics exist.
+    """
     assert [row for row in gold.given_up if "/died/" in row.run] == []
 
 
 def given_up_by_mistake(root: Path) -> None:
-    """Broker 1 is frozen; nameserver 2 drops broker 2 as well, for 1 s."""
+    """Plant a mistake of nameserver 2: broker 1 is frozen, but the server also drops broker 2 for 1 s."""
     with PlantedRun(root, scenario="mistake") as run:
         run.broker(1, "down", 5.0)
         run.fault(5.0, 16.0, case="freeze", targets=["broker-1"])
@@ -522,7 +553,10 @@ def test_living_broker_that_was_given_up_is_counted_and_a_silent_server_gives_up
 
 
 def late_inside_the_window(root: Path) -> None:
-    """The generator is 807 ms late inside the window only, because no user was free."""
+    """Plant a late load: requests that are due in the first second of the fault are sent 807 ms late.
+
+    They wait because all simulated users of the load generator are busy.
+    """
     with PlantedRun(root, scenario="late") as run:
         run.fault(5.0, 12.0)
         for due in steps(0, 12):
@@ -539,9 +573,9 @@ def test_lateness_inside_the_fault_window_is_told_and_how_many_waited_for_a_user
 
 
 def two_slots(root: Path) -> None:
-    """One run of a cluster: a broker dies in the first slot and stays dead.
+    """Plant two scenarios of one cluster: a broker dies in the first and stays dead in the second.
 
-    Views of the first slot are still valid.
+    Route lists that observers saw in the first scenario are still valid in the second.
     """
     with PlantedRun(root, scenario="slot-1", session="one", seconds=10) as run:
         run.broker(2, "down", 8.0)
@@ -564,17 +598,23 @@ def two_slots(root: Path) -> None:
 def test_what_was_true_in_one_slot_holds_on_in_the_next(gold: Gold) -> None:
     assert of(gold, "slot-2").ghost == 0
     counted = [row for row in gold.timelines if "/slot-2/" in row.run and row.bin < -10]
-    assert sum(row.failed for row in counted) == 50  # the dead broker of the slot before, listed until 11 s
+    # one second of look-ups: from 10 to 11 s they list broker 2, which died in the first scenario
+    assert sum(row.failed for row in counted) == 50
     (found,) = (row for row in gold.disagreements if "/slot-2/" in row.run)
     assert found.disagree_ns == pytest.approx(1e9, abs=1e6)
     (seen,) = (row for row in gold.visible if "/slot-1/" in row.run and row.measure == "visible")
-    assert seen.value_ns == pytest.approx(200e6, abs=10e6)  # begun in the first slot, seen in the second
+    # the topic changed in the first scenario; the observer saw the change in the second
+    assert seen.value_ns == pytest.approx(200e6, abs=10e6)
 
 
 def messages_counted(root: Path) -> None:
-    """Of 100 messages one is refused, two get no verdict (one arrives), one is lost, one comes twice.
+    """Plant 100 messages, of which some are not delivered exactly once and in time.
 
-    Two are read late, one of them when the next slot of the life has begun.
+    - One send fails. Two sends have an unknown outcome, and one of these two messages is delivered.
+    - One message is sent successfully but never delivered (lost).
+    - One message is delivered twice.
+    - Two messages are delivered late. One of these two is delivered after the next scenario of the cluster
+      has begun.
     """
     with PlantedRun(root, scenario="after-messages", session="read", begin_s=15.5, seconds=4) as later:
         later.delivered(98, 16.4)
@@ -604,9 +644,10 @@ def test_messages_are_counted_as_failed_late_repeated_and_lost(gold: Gold) -> No
 
 
 def topics_came_to_be(root: Path) -> None:
-    """One topic can be used by both clients after 0.6 s and is read after 0.9 s, on one of three brokers.
+    """Plant two new topics. Both clients can send to the first topic after 0.6 s; it is read after 0.9 s.
 
-    The second client can never use the other topic, which is never read.
+    Only one of three brokers has the first topic. The second client can never send to the second topic, and
+    no message of the second topic is read.
     """
     with PlantedRun(root, scenario="new-topic") as run:
         for n, case in enumerate(("first-send", "update-topic")):
@@ -621,7 +662,8 @@ def topics_came_to_be(root: Path) -> None:
             for index in range(3):
                 run.view(0.0, "absent", index=index, topic=topic)
                 run.view(begin + 0.3, index=index, topic=topic, unseen=begin + 0.3, brokers=[2])
-            run.view(begin + 4.99, "absent", index=0, topic=topic, unseen=begin + 4.97)  # on its way down
+            # the brokers restart when the time span of the fault ends, so the servers drop the topic
+            run.view(begin + 4.99, "absent", index=0, topic=topic, unseen=begin + 4.97)
             run.view(begin + 5.01, "absent", index=1, topic=topic, unseen=begin + 4.98)
             run.view(begin + 5.02, "absent", index=2, topic=topic, unseen=begin + 4.97)
         run.delivered(105, 5.9)
@@ -646,11 +688,12 @@ def test_new_topic_is_of_use_when_the_last_client_can_send_and_the_group_reads(g
     assert found.keys() == {"all_send_s", "group_reads_s", "brokers_without", "lost_messages"} | {
         *("repeated_messages", "late_messages")
     }
-    assert found["brokers_without"] == 2  # of three; no server is hit, so nothing else is reported
+    # one of three brokers has the topic, so two lack it; this fault hits no server, so no server has a figure
+    assert found["brokers_without"] == 2
 
 
 def processes_counted(root: Path) -> None:
-    """A server is killed and started again: starting costs 0.5 s of CPU, which counts."""
+    """Plant a server that is killed and started again. The new process's 0.9 s of CPU must count, too."""
     with PlantedRun(root, scenario="processes") as run:
         run.op("lookup", 1.0, 0.001)
         run.used("nameserver", 0, 0.1, 10.0)
@@ -690,17 +733,23 @@ def test_clients_are_told_apart_by_side_and_servers_by_whether_they_were_struck(
     assert of(gold, "sides", "newcomer", "struck").refused == 250
     assert of(gold, "sides", "newcomer", "struck").failed == 0
     assert of(gold, "sides", "newcomer", "others").refused == 0
-    # a registration goes to all servers at the same time, and the first acceptance ends its wait
+    # The benchmark joins a broker's registrations at all servers at one instant into one operation. This
+    # operation ends when the first server accepts the registration.
     assert of(gold, "sides", "registration").recovered_ns == 0
     assert of(gold, "sides", "announce", "struck").recovered_ns == pytest.approx(5e9, abs=25e6)
 
 
 def old_on_one_side(root: Path) -> None:
-    """Side b is cut off for 5 s. A topic changes meanwhile: side a sees that, side b 0.1 s after the end.
+    """Plant a partition from 5 to 10 s that cuts off side b. Topic t changes during the partition.
 
-    Later only side a gets an old route, 2 ms after a change, which does not count as a disturbance; one
-    look-up is under way while the topic changes; and of three changes the second is never acknowledged. For 1
-    s one server refuses to answer new clients.
+    - Look-ups of side a return the new route at once. Look-ups of side b return it from 0.1 s after the end
+      of the partition on.
+    - One look-up of side a returns the old route 2 ms after the change. 2 ms are too short to count as a
+      disturbance.
+    - One look-up of side a is in flight while topic t changes, so the old route is a right answer.
+    - Topic u gets version 2 and version 3. Version 2 is never acknowledged, so an answer with version 1 is
+      right until version 3 is acknowledged.
+    - For 1 s, queries of new clients are refused.
     """
     with PlantedRun(root, scenario="old", seconds=20) as run:
         run.fault(5.0, 15.0, case="1-2", healed=10.0, targets=["nameserver-2"])
@@ -741,7 +790,8 @@ def test_old_answers_disturb_as_waiting_does_and_their_age_is_told(gold: Gold) -
     assert away.behind_ns == pytest.approx((10.08 - 5.501) * 1e9, abs=1e6)
     assert away.recovered_ns == pytest.approx(5.101e9, abs=1e6)
     there = of(gold, "old", scope="side-a")
-    # 2 ms and 100 ms behind: no request counts as disturbed
+    # Two answers to side a were old, by 2 ms and by 100 ms. Both times are too short to count as a
+    # disturbance.
     assert (there.stale, there.recovered_ns) == (2, 0)
     values = measures.values(gold)
     found = {
@@ -769,7 +819,7 @@ def test_how_old_answers_are_is_told_by_fault_side_and_phase(gold: Gold) -> None
 
 
 def old_in_quiet_times(root: Path) -> None:
-    """Every fourth look-up gets an answer that was superseded 50 ms ago."""
+    """Plant old answers: every fourth look-up gets a version that had been replaced 50 ms before."""
     with PlantedRun(root, scenario="idle-300") as run:
         for version in range(2, 40):
             run.change("t", version, 0.5 * version - 0.001, 0.5 * version)
@@ -786,7 +836,10 @@ def test_share_of_old_answers_in_quiet_times_is_a_figure(gold: Gold) -> None:
 
 
 def files_replaced(root: Path) -> None:
-    """A server's count is less than before: its file was replaced meanwhile, so the bytes are unknown."""
+    """Plant a count of written bytes that decreases, because a server's file was replaced.
+
+    The number of bytes that this server has written is then unknown.
+    """
     with PlantedRun(root, scenario="rest") as run:
         run.op("lookup", 1.0, 0.001)
         for at, written in ((0.0, 900), (10.0, 400)):
@@ -801,7 +854,10 @@ def test_t3_bytes_are_unknown_where_a_file_was_replaced(gold: Gold) -> None:
 
 
 def server_started_again(root: Path) -> None:
-    """A server is killed at 5 s and starts at 6 s: 0.9 s of CPU; the other uses 0.1 s a second."""
+    """Plant a restart: a server is killed at 5 s and starts at 6 s. Its start uses 0.9 s of CPU until 11.9 s.
+
+    The other server uses 0.1 s of CPU per second.
+    """
     with PlantedRun(root, scenario="nameserver-restarts") as run:
         run.fault(5.0, 12.0, case="one-empty", healed=5.9)
         run.op("lookup", 6.0, 0.001)
@@ -828,7 +884,10 @@ def test_what_a_restart_costs_is_a_figure(gold: Gold) -> None:
 
 
 def test_page_tells_how_many_operations_waited_for_a_free_user_inside_fault_windows(gold: Gold) -> None:
-    """The load is 807 ms late, where the page said 5.8 ms (C4)."""
+    """Check the text for a load that was 807 ms late during a fault.
+
+    The first report wrongly said 5.8 ms for such a load.
+    """
     inside = [row for row in gold.recoveries if row.scope == "all"]
     total = sum(row.n for row in inside)
     assert (
@@ -855,7 +914,7 @@ def test_void_attempts_of_a_comparison_stand_on_its_page_with_their_reasons(
 
 
 def few_and_many(root: Path) -> None:
-    """The same happens in both runs, under ten times the load in the second."""
+    """Plant two runs with the same faults; the second run has ten times as many operations."""
     for scenario, times in (("few", 1), ("many", 10)):
         with PlantedRun(root, scenario=scenario) as run:
             run.fault(5.0, 15.0, case="1-2", healed=10.0, targets=["nameserver-2"])
@@ -922,7 +981,8 @@ def test_answers_that_go_backwards_stand_at_the_fault_before_them_on_the_page_an
     assert value("backwards", "1-2", "backward_answers") == [2.0]
     assert value("backwards", "1-2", "backward_s") == [pytest.approx(0.38)]
     assert value("restarted", "1-2", "backward_answers") == [0.0]
-    assert value("goes-on", None, "backward_answers") == [1.0]  # its fault had not begun
+    # This answer goes backwards before the scenario's fault, so the report must count it for no case.
+    assert value("goes-on", None, "backward_answers") == [1.0]
     assert value("goes-on", "1-2", "backward_answers") == [0.0]
     assert not [place for place in values if place.scenario == "foreign" and "backward" in place.measure]
     said = text_of_page(gold)
@@ -939,7 +999,7 @@ def test_answers_that_go_backwards_stand_at_the_fault_before_them_on_the_page_an
 
 
 def figures_of(gold: Gold, scenario: str) -> dict[str, float]:
-    """Return the figures of a scenario that has one run with one fault."""
+    """Return the figures of a scenario that has only one run and only one fault."""
     return {
         place.measure: next(iter(arms["raft"].values()))
         for place, arms in measures.values(gold).items()
@@ -949,7 +1009,8 @@ def figures_of(gold: Gold, scenario: str) -> dict[str, float]:
 
 def test_t5_answer_is_right_that_leaves_out_a_broker_out_of_the_clients_reach(gold: Gold) -> None:
     found = figures_of(gold, "parted")
-    assert found["unreachable_lookups"] == 20 + 30 + 10  # sides a and b, and a simulated broker on side b
+    # wrong answers to side a (20) and side b (30), and answers to side a that list simulated broker 101 (10)
+    assert found["unreachable_lookups"] == 20 + 30 + 10
     assert found["missing_lookups"] == 10 + 1
     side_a, side_b = (of(gold, "parted", scope=f"side-{side}") for side in "ab")
     assert (side_a.unreachable, side_a.missing) == (30, 0)
@@ -962,7 +1023,10 @@ def test_t5_answer_is_right_that_leaves_out_a_broker_out_of_the_clients_reach(go
 
 
 def test_broker_that_came_back_from_an_earlier_fault_is_missed_like_any_other(gold: Gold) -> None:
-    """Its absence was excused until the end of the scenario: wrong answers in later cases counted as none."""
+    """Check that answers without a broker are wrong in a later fault, if an earlier fault hit the broker.
+
+    An earlier version of the report excused such answers until the end of the scenario.
+    """
     counted = {row.fault: row for row in gold.outcomes if "/lost-again/" in row.run and row.stage == "after"}
     found = {
         place.case: next(iter(arms["raft"].values()))
@@ -983,7 +1047,7 @@ def test_t5_broker_lists_and_queue_counts_are_two_disagreements(gold: Gold) -> N
 
 
 def test_time_without_an_answer_of_some_server_is_no_disagreement_and_is_told(gold: Gold) -> None:
-    """A server that is alone and silent contradicts nobody: 0 s of disagreement is not raft's whole cost."""
+    """A silent server contradicts no other server, so its silence is a separate figure."""
     found = figures_of(gold, "no-answer")
     assert found["unanswering_s"] == pytest.approx(3.5, abs=1e-6)
     assert found["disagree_s"] == pytest.approx(2.0, abs=1e-6), "an absent topic is an answer"
@@ -991,7 +1055,7 @@ def test_time_without_an_answer_of_some_server_is_no_disagreement_and_is_told(go
 
 
 def test_time_between_two_readings_is_measured(gold: Gold) -> None:
-    """Four views were first seen 30 ms after the last reading without them, and four at once."""
+    """Check the time between two queries of an observer: four changes with 30 ms, four with 0 ms."""
     (found,) = (row for row in gold.observed if "/no-answer/" in row.run)
     assert found.apart_ns == 30_000_000
 
@@ -1037,4 +1101,4 @@ PLANTS: Final[tuple[Callable[[Path], None], ...]] = (
     reported_without_changes,
     broken_folders,
 )
-"""Each writes run folders below a folder; their tables are made together."""
+"""Functions that write run folders with planted events; one run of the report reads all these folders."""

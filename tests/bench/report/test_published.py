@@ -1,4 +1,7 @@
-"""Every published comparison is made again from its raw events, and computed again without our report."""
+"""Published comparisons: from their raw events, the report makes the same page again.
+
+An independent program computes the same figures.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,21 @@ PUBLISHED: Final = sorted(folder for folder in RESULTS.iterdir() if folder.is_di
 
 
 def content(path: Path) -> bytes:
-    """Return a file's bytes without the id by which its tables name the folder of the comparison."""
+    """Return the bytes of a file, with a fixed text in place of the id of the comparison's folder.
+
+    The id is different in each report.
+    """
     return re.sub(rb"(?m)(^|,)[0-9a-f]{8}(?=[,/])", rb"\1id", path.read_bytes())
 
 
 @pytest.mark.parametrize("published", PUBLISHED, ids=lambda folder: folder.name)
 def test_raw_events_make_the_published_page_and_its_tables_again(published: Path, tmp_path: Path) -> None:
-    """If this fails because the report has changed: python -m routekeeper.bench.publish --again FOLDER."""
+    """Make the page of a published comparison again and compare it.
+
+    If the report has changed on purpose, update the page with this command:
+
+        python -m routekeeper.bench.publish --again FOLDER
+    """
     remake(published, tmp_path)
     changed = [name for name in (PAGE, *TABLES) if content(published / name) != content(tmp_path / name)]
     assert not changed, f"python -m routekeeper.bench.publish --again {published}"

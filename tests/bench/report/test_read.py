@@ -1,4 +1,4 @@
-"""Wrong statements of a real page, each with a planted case."""
+"""Statements of a published page that were wrong. Each has a test with planted events."""
 
 from __future__ import annotations
 
@@ -147,7 +147,11 @@ def test_page_of_controls_is_not_told_to_compare_nothing(tmp_path: Path) -> None
 
 
 def beside(tmp_path: Path, again_s: dict[str, float]) -> Gold:
-    """Each arm has its own recovery time; six rounds."""
+    """Return six rounds (each arm once) in which each arm has its own recovery time.
+
+    Args:
+        again_s: Recovery time in s of each arm.
+    """
     gold = gold_of(tmp_path, {"independent": 100, "independent-real": 100, "raft": 100, "raft-real": 100})
     return replace(
         gold,
@@ -239,9 +243,13 @@ A_LINE: Final = NamedLine(
 
 
 def shared_with(gold: Gold, *, machine_s: float, late_ms: int, runs: int) -> Gold:
-    """Each run used five of 20 core-seconds; other programs did the rest of the machine's work.
+    """Return the runs, with the CPU time and delays that other programs cause in the first `runs` of them.
+
+    In each run, the machine has 20 core-seconds, of which the run's own processes use 5.
 
     Args:
+        machine_s: CPU seconds of the whole machine in a disturbed run, including the run's own 5.
+        late_ms: Delay in ms of one in ten operations in a disturbed run.
         runs: Number of disturbed runs.
     """
     costs, lateness = [], []
@@ -285,7 +293,7 @@ CONCLUSIONS: Final = (
 def test_runs_of_a_quiet_machine_are_judged(
     raft_is_slower: Gold, machine_s: float, late_ms: int, runs: int
 ) -> None:
-    """The page names a few disturbed runs of eighteen; the result is still valid."""
+    """Check that a few disturbed runs among eighteen do not prevent conclusions."""
     gold = shared_with(raft_is_slower, machine_s=machine_s, late_ms=late_ms, runs=runs)
     whole = page(gold, measures.values(gold))
     assert "The machine was busy" not in whole
@@ -318,7 +326,12 @@ def test_nothing_is_concluded_where_the_machine_was_busy(
 
 
 def filled_by(gold: Gold, arm: str, runs: int) -> Gold:
-    """In some runs of an arm, its own servers, the load and the harness use 19 of 20 core-seconds."""
+    """Return the runs; in the first rounds, the runs of one arm use 19 of the machine's 20 core-seconds.
+
+    Args:
+        arm: Arm (design) whose servers, load and harness use the CPU.
+        runs: Number of rounds in which the arm's run uses so much CPU.
+    """
     costs = []
     for source in gold.sources:
         full = source.arm == arm and source.block <= runs
@@ -343,7 +356,11 @@ def zookeeper_is_slower(gold: Gold) -> Gold:
 
 
 def test_nothing_is_concluded_about_an_arm_whose_own_runs_filled_the_machine(tmp_path: Path) -> None:
-    """ZooKeeper's look-ups waited for one of two cores, and the page called that the time of an election."""
+    """Check that the page draws no conclusion about ZooKeeper if two of its runs used up all CPU time.
+
+    An earlier version of the page said that ZooKeeper's look-ups waited for an election, but they waited for
+    a CPU core.
+    """
     slow = zookeeper_is_slower(gold_of(tmp_path, {"independent": 100, "raft": 100, "zookeeper": 100}))
     for runs, judged_too in ((1, True), (2, False)):
         gold = filled_by(slow, "zookeeper", runs)
@@ -408,7 +425,7 @@ def test_advice_is_not_given_by_a_busy_machine(tmp_path: Path, raft_is_slower: G
 
 
 def test_line_whose_arms_never_got_there_in_any_block_is_told_as_never(raft_is_slower: Gold) -> None:
-    """The page could not be made, because infinite differences have no median."""
+    """An earlier version of the report failed on such data: differences of infinite times have no median."""
     endless = [replace(row, recovered_ns=None) for row in raft_is_slower.recoveries]
     gold = replace(raft_is_slower, recoveries=endless)
     assert "never in either" in text_of(gold, "method", "scenario-leader-fails")
@@ -424,7 +441,10 @@ def test_number_and_unit_are_never_parted_by_the_end_of_a_line(raft_is_slower: G
 def test_timers_are_named_above_each_table_and_real_ones_stand_beside_the_divided(
     tmp_path: Path, raft_is_slower: Gold
 ) -> None:
-    """The page named the timers of other series, but not those of its own figures."""
+    """Check that the page names the timers of its own figures.
+
+    An earlier version of the page named only the timers of other series of runs.
+    """
     own = [
         replace(source, series="defaults", run=source.run.replace("/equal/", "/defaults/"))
         for source in raft_is_slower.sources
@@ -456,7 +476,8 @@ def test_timers_are_named_above_each_table_and_real_ones_stand_beside_the_divide
             or caption in charts
         ), body[:200]
     of_defaults = whole[whole.index('id="series-defaults"') : whole.index('id="trust"')]
-    assert of_defaults.count("Default timers of each system") == 2  # heading and table
+    # The text must be once in the heading and once above the table.
+    assert of_defaults.count("Default timers of each system") == 2
     assert "Equal timers" not in of_defaults[: of_defaults.index("</section>")]
     assert (
         "2\N{NO-BREAK SPACE}s measured" in whole[whole.index('id="claim-a2"') : whole.index('id="claim-b"')]
@@ -464,7 +485,7 @@ def test_timers_are_named_above_each_table_and_real_ones_stand_beside_the_divide
 
 
 def test_first_screen_speaks_to_a_person_who_decides(raft_is_slower: Gold) -> None:
-    """The terms of the method are in the method's section only."""
+    """Terms of the method, for example "arm", must appear only in the section about the method."""
     for gold in (raft_is_slower, shared_with(raft_is_slower, machine_s=16.0, late_ms=1, runs=10)):
         whole = page(gold, measures.values(gold))
         first = whole[whole.index("<h1>") : whole.index('<section id="method">')]

@@ -1,4 +1,4 @@
-"""Statements of a page that a careful reader found misleading, each planted (T4, T8, T9, T10)."""
+"""Tests of statements on an earlier report page that misled a careful reader."""
 
 from __future__ import annotations
 
@@ -83,7 +83,10 @@ def test_t10_what_never_ended_in_one_round_is_told_in_a_row_and_in_no_range_of_a
 
 
 def test_t10_recovery_that_the_window_cut_off_is_not_called_never(tmp_path: Path) -> None:
-    """The window ended after 10 s, but the page said that brokers could register again after 4.68 s."""
+    """Check an unfinished recovery: observation ended 10 s after the fault, so the end may come later.
+
+    The page must not call such a recovery "never".
+    """
     gold = gold_of(tmp_path, {"independent": 100, "raft": 100})
     endless = [dataclasses.replace(row, recovered_ns=None) for row in gold.recoveries]
     gold = dataclasses.replace(gold, recoveries=endless)
@@ -94,7 +97,11 @@ def test_t10_recovery_that_the_window_cut_off_is_not_called_never(tmp_path: Path
 
 
 def test_t10_down_time_that_we_chose_is_not_multiplied_by_the_divisor() -> None:
-    """Servers were kept down for 2 s of 2.35 s, so with RocketMQ's timers the time cannot become 141 s."""
+    """Check a recovery of 2.35 s; for 2 s of this time the harness kept the servers down.
+
+    These 2 s do not depend on timers. So with RocketMQ's own timers (divisor 1 instead of 60) the recovery
+    takes less than 60 times 2.35 s = 141 s.
+    """
     place = Place("equal", "nameserver-restarts", "all", "right_again_s")
     values = values_of(place, independent=[2.35] * 6)
     (taken,) = answers.taken_apart(values, {"equal": 60.0}, {place: 2.0})
@@ -154,21 +161,24 @@ def a_cost(run: str, *, role: str, cpu_ns: int) -> Cost:
     )
 
 
-# -- T8: headline measures ----------------------------------------------------------------------------------
+# -- the measures that the page shows first (headline measures) ---------------------------------------------
 
 MAY_WIN: Final = {
     ("idle-300", None, "network_kib_per_s"),
     ("broker-dies", "cable", "left_by_clients_s"),
     ("quiet", None, "visible_clients_ms_p50"),
 }
-"""Measures that ZooKeeper may win."""
+"""Headline measures in which ZooKeeper may be better than independent nameservers.
+
+Each is a tuple: scenario, case, measure.
+"""
 
 
 @pytest.mark.parametrize(("name", "number", "may_win", "of_raft"), [("full", 8, 3, 2), ("compare", 6, 2, 1)])
 def test_t8_headline_measures_may_be_zookeepers_and_some_compare_raft_mode_with_it(
     name: str, number: int, may_win: int, of_raft: int
 ) -> None:
-    """The quick comparison lacks the two of brokers at rest, whose rates need undivided timers."""
+    """Check the plans. The quick plan lacks two measures of idle brokers, which need undivided timers."""
     lines = load_plan(name).lines
     assert len(lines) == number
     of_zookeeper = {
@@ -215,7 +225,7 @@ def test_t8_quick_comparison_takes_at_most_twelve_minutes() -> None:
     assert expected_minutes(asked) <= 12.0
 
 
-# -- T9: claims ---------------------------------------------------------------------------------------------
+# -- quoted claims about ZooKeeper and nameservers ----------------------------------------------------------
 
 
 def test_t9_each_quoted_claim_names_its_source_and_the_first_has_two_parts(tmp_path: Path) -> None:
@@ -257,7 +267,7 @@ def test_chart_of_memory_says_that_it_is_the_same_with_real_timers(tmp_path: Pat
     assert "not run" not in chart
 
 
-# -- T3: the disk -------------------------------------------------------------------------------------------
+# -- bytes that the whole machine writes to its disk --------------------------------------------------------
 
 
 @pytest.mark.parametrize(

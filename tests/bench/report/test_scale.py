@@ -1,4 +1,4 @@
-"""Figures of ``routekeeper.bench.micro.report_scale`` on a JVM's heap."""
+"""Sizes of a JVM's heap, as ``routekeeper.bench.micro.report_scale`` reads them from the JVM's log."""
 
 from routekeeper.bench.micro.report_scale import heap_of
 

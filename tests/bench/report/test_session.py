@@ -1,4 +1,4 @@
-"""A report's shortcuts for little data, and its settings of Spark on this machine."""
+"""Settings of the report's Spark session: for few events, and for a Spark cluster."""
 
 import subprocess
 import sys
@@ -12,8 +12,8 @@ from routekeeper.bench.report.session import SMALL_BYTES, in_one_process, is_sma
 def test_events_up_to_the_limit_are_few_however_many_files_they_fill(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with (tmp_path / f"{name}.jsonl").open("wb") as file:
-            file.truncate(SMALL_BYTES // 2)  # a hole, which takes no room on disk
-    (tmp_path / "page.html").write_bytes(bytes(1000))  # no events
+            file.truncate(SMALL_BYTES // 2)  # a sparse file: it has a size but uses no disk space
+    (tmp_path / "page.html").write_bytes(bytes(1000))  # not an event file, so its size must not count
     assert is_small([str(tmp_path)])
     with (tmp_path / "c.jsonl").open("wb") as file:
         file.truncate(1)
@@ -22,7 +22,7 @@ def test_events_up_to_the_limit_are_few_however_many_files_they_fill(tmp_path: P
 
 @pytest.mark.parametrize("root", ["s3a://bucket/runs", "hdfs:///runs", "file:/tmp", "file:///tmp"])
 def test_what_lies_behind_a_uri_is_never_few(root: str) -> None:
-    """Its size is unknown before Spark has listed it."""
+    """The size of data behind a URI is unknown before Spark lists the files, so it never counts as small."""
     assert not is_small([root])
 
 
@@ -40,7 +40,10 @@ def test_what_lies_behind_a_uri_is_never_few(root: str) -> None:
     ],
 )
 def test_only_local_masters_keep_executors_in_the_drivers_process(master: str, one: bool) -> None:
-    """On a cluster an executor may be lost, together with data that only its memory held."""
+    """Check that a local Spark session runs its tasks in the driver's process, but a cluster does not.
+
+    On a cluster, an executor may be lost. Then data that only the executor's memory holds is lost, too.
+    """
     assert in_one_process(master) is one
 
 
@@ -59,9 +62,13 @@ spark.stop()
 
 @pytest.mark.spark
 @pytest.mark.computes
-@pytest.mark.timeout(300)  # a JVM on a busy machine
+@pytest.mark.timeout(300)  # a JVM starts slowly on a busy machine
 def test_what_a_task_found_is_part_of_its_answer() -> None:
-    """A result that is stored and fetched afterwards can be lost, and with it the report."""
+    """The result of a task must go directly to the driver.
+
+    If an executor stored the result until the driver fetches it, the loss of the executor would fail the
+    report.
+    """
     done = subprocess.run([sys.executable, "-c", _LARGE_RESULT], capture_output=True, text=True, timeout=280)
     assert done.stdout.split() == [str(40_000 * 128)], done.stderr[-4000:]
     assert "bytes result sent to driver" in done.stderr

@@ -1,4 +1,4 @@
-"""Runs are read from any place that Spark can read, each once; executors run none of our Python."""
+"""The silver tables (cleaned events): from any storage of Spark, each run once, without Python workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def looked_up(root: Path, block: int, times: int) -> PlantedRun:
 
 
 def read_anew(spark: SparkSession, root: str, out: str) -> list[Source]:
-    """Update silver as a report does; return the runs that had to be read."""
+    """Update the silver tables in the same way as a report; return the runs that were read."""
     sources = silver.find(spark, [root])
     new = silver.new_ones(spark, sources, out)
     silver.write_events(spark, new, out)
@@ -36,7 +36,7 @@ def read_anew(spark: SparkSession, root: str, out: str) -> list[Source]:
 
 
 def lines(spark: SparkSession, out: str) -> dict[int, int]:
-    """Block to the number of good events."""
+    """Return the number of readable events in each round, by the round's number."""
     rows = silver.line_quality(silver.events(spark, out)).toArrow().to_pylist()
     return {int(row["run"].split("/")[3]): row["lines"] - row["bad"] for row in rows}
 
@@ -52,7 +52,8 @@ def test_only_runs_that_are_new_or_were_made_again_are_read(spark: SparkSession,
     assert len(read_anew(spark, f"file://{root}", f"file://{out}")) == 2
     assert lines(spark, f"file://{out}") == {1: 3, 2: 4}
     before = files(out, 1), files(out, 2)
-    assert read_anew(spark, str(root), str(out)) == []  # a bare path is the same run
+    # A path without "file://" in front names the same runs, so the report must not read any run again.
+    assert read_anew(spark, str(root), str(out)) == []
 
     second.folder.rename(tmp_path / "set aside")
     again = looked_up(root, 2, 9)
@@ -60,18 +61,19 @@ def test_only_runs_that_are_new_or_were_made_again_are_read(spark: SparkSession,
     looked_up(root, 3, 5)
     assert sorted(source.block for source in read_anew(spark, str(root), str(out))) == [2, 3]
     assert lines(spark, str(out)) == {1: 3, 2: 9, 3: 5}
-    assert files(out, 1) == before[0]  # not touched
-    assert files(out, 2).isdisjoint(before[1])  # replaced
+    assert files(out, 1) == before[0]  # the first run's files were not written again
+    assert files(out, 2).isdisjoint(before[1])  # the second run's files were replaced
 
     void = msgspec.structs.replace(again.manifest, attempt=3, void="the proxy is gone")
     write_manifest(again.folder, void)
     assert read_anew(spark, str(root), str(out)) == []
-    assert lines(spark, str(out)) == {1: 3, 3: 5}  # the earlier content of this run is gone
+    # the run is now void, so the tables no longer contain its events
+    assert lines(spark, str(out)) == {1: 3, 3: 5}
 
 
 @pytest.fixture
 def bucket(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
-    """A folder that Hadoop finds at ``s3a://bucket/store``, by a table of its own."""
+    """Yield a folder that Hadoop uses in place of ``s3a://bucket/store``, by a mount table."""
     context = spark.sparkContext
     conf = context._jsc.hadoopConfiguration()
     settings = {
@@ -88,7 +90,10 @@ def bucket(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_uri_of_an_object_store_comes_to_hadoop_as_it_was_typed(spark: SparkSession, bucket: Path) -> None:
-    """Our code must not treat it as a local path: no resolving, no ``s3a:/``, no globbing on this machine."""
+    """Check that our code passes a URI to Hadoop unchanged.
+
+    It must not make the path absolute, expand patterns, or change ``s3a://`` into ``s3a:/``.
+    """
     looked_up(bucket, 1, 3)
     uri, out = "s3a://bucket/store/runs", "s3a://bucket/store/out"
     (found,) = silver.find(spark, [uri])
@@ -100,7 +105,10 @@ def test_uri_of_an_object_store_comes_to_hadoop_as_it_was_typed(spark: SparkSess
 
 
 def test_no_transform_runs_python_on_executors_or_brings_rows_to_the_driver() -> None:
-    """Every table is fetched by one call of ``toArrow``; these tables do not grow with the load."""
+    """Check that only one call (``toArrow``) fetches tables to the driver.
+
+    The size of these tables does not grow with the load.
+    """
     forbidden = {"udf", "pandas_udf", "mapInArrow", "mapInPandas", "applyInArrow", "applyInPandas", "rdd"}
     forbidden |= {"collect", "toPandas", "toLocalIterator", "take", "head", "foreach", "foreachPartition"}
     arrow = []

@@ -1,4 +1,4 @@
-"""Reports in other people's surroundings: their Spark, their Java, their locale, a user without a name."""
+"""Reports in unusual environments: other Spark and Java settings, locales, a user without a name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
 
 TIMEOUT_S: Final = 400
 NAMELESS: Final = ("unshare", "--user", "--map-user=12345", "--map-group=12345")
-"""Runs a program as a user that the system has no entry of."""
+"""Command prefix: run a program with a user id for which the system has no user name."""
 
 
 def mqbench(
@@ -30,7 +30,13 @@ def mqbench(
     before: tuple[str, ...] = (),
     environment: Mapping[str, str | None] | None = None,
 ) -> tuple[int, list[str]]:
-    """Run the program; return its exit code and what it printed on stderr, by lines."""
+    """Run mqbench; return its exit code and the lines that it printed on stderr.
+
+    Args:
+        words: Arguments of mqbench.
+        before: Command that runs mqbench.
+        environment: Variables to set; those with the value None are removed.
+    """
     given = {**os.environ, **(environment or {})}
     done = subprocess.run(
         [*before, sys.executable, "-m", "routekeeper.bench", *map(str, words)],
@@ -51,17 +57,17 @@ def a_run(root: Path, seed: int = 7) -> None:
 
 
 def a_comparison(out: Path) -> None:
-    """Make a comparison whose only run is finished."""
+    """Write a comparison of only one run, which is complete."""
     plan = only_scenarios(load_plan("smoke"), ["quiet"])
     plan = msgspec.structs.replace(plan, arms=["independent"])
     comparison = Comparison(profile="smoke", plan=plan, seed=4, command=["mqbench"], given=None)
     compare.begin(out, comparison)
     ((turn,),) = blocks_of(plan, comparison.seed)
-    a_run(out, turn.seed - 1)  # planted seeds differ by block
+    a_run(out, turn.seed - 1)  # PlantedRun adds the round's number (here 1) to the seed
 
 
 def foreign(folder: Path) -> dict[str, str | None]:
-    """Settings of other programs, none of them ours."""
+    """Return environment variables of other Spark and Java programs; mqbench must ignore these variables."""
     folder.mkdir()
     (folder / "core-site.xml").write_text(
         "<configuration><property><name>fs.defaultFS</name><value>hdfs://nowhere:1</value></property>"
@@ -103,7 +109,7 @@ def test_report_is_made_whatever_spark_java_and_locale_the_shell_names(tmp_path:
 def test_report_that_fails_prints_one_line_and_the_command_that_makes_it(tmp_path: Path) -> None:
     out = tmp_path / "out of it"
     a_comparison(out)
-    (out / "report.html").mkdir()  # another folder has this name
+    (out / "report.html").mkdir()  # a folder with the page's name makes writing the page fail
     code, said = mqbench("compare", "--resume", out)
     assert code == 1
     assert not [line for line in said if "Traceback" in line]
@@ -129,7 +135,7 @@ def test_spark_that_does_not_start_is_told_before_anything_is_measured(tmp_path:
 
 @pytest.mark.parametrize("command", ["compare", "report"])
 def test_user_without_a_name_is_told_so_before_anything_is_measured(tmp_path: Path, command: str) -> None:
-    """As with ``docker run --user 12345``: the JVM finds no user name."""
+    """Without a user name no JVM of Spark starts, for example with ``docker run --user 12345``."""
     if shutil.which("unshare") is None or subprocess.run([*NAMELESS, "true"], check=False).returncode != 0:
         pytest.skip("this system lets nobody be a user without a name")
     a_run(tmp_path)

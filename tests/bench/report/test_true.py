@@ -1,4 +1,4 @@
-"""Sentences of a page that an opponent found false for some data, each with data that made it false."""
+"""Sentences of a page that were false for some data. A critical reader found them; tests use such data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ THREE: Final[dict[Arm, int]] = {"independent": 100, "raft": 100, "zookeeper": 10
 
 
 def with_timers(gold: Gold, *, session_ms: float = 2000.0, tick_ms: float = 150.0) -> Gold:
-    """The timers of the plan ``full``, with its divisor of 60."""
+    """Return the runs of `gold` with timers of the profile ``full``, which divides RocketMQ's timers by 60.
+
+    Args:
+        session_ms: Timeout of ZooKeeper's sessions in ms.
+        tick_ms: ZooKeeper's tick in ms.
+    """
 
     def timers(manifest: Manifest) -> dict[str, Timer]:
         documented = documented_timers(60.0)
@@ -52,7 +57,7 @@ def with_timers(gold: Gold, *, session_ms: float = 2000.0, tick_ms: float = 150.
 
 
 def with_lines(gold: Gold, values: Values, *lines: Line) -> tuple[Gold, Values]:
-    """The same runs of a plan that names these headline measures, with these values."""
+    """Return the runs with these headline measures in their plan; return `values` unchanged."""
     sources = []
     for source in gold.sources:
         assert source.manifest is not None
@@ -73,7 +78,7 @@ def with_lines(gold: Gold, values: Values, *lines: Line) -> tuple[Gold, Values]:
     ],
 )
 def test_a_tick_is_told_as_it_was_set(tmp_path: Path, tick_ms: float, reason: str) -> None:
-    """ZooKeeper's tick was 150 ms instead of 2 s, and the page called it "as it is"."""
+    """Once ZooKeeper's tick was set to 150 ms instead of 2 s, but the page called the tick "as it is"."""
     gold = with_timers(gold_of(tmp_path, THREE), tick_ms=tick_ms)
     rows = {name: used for name, used, _ in used_timers(gold.sources, "equal")}
     for timer in ("tickTime (ZooKeeper)", "syncLimit (ZooKeeper)"):
@@ -93,7 +98,10 @@ def test_a_session_is_called_equal_to_the_lease_only_if_it_is(tmp_path: Path) ->
 
 
 def test_periods_that_no_plan_divides_are_told(tmp_path: Path) -> None:
-    """Nameservers look for silent brokers every 250 ms, where the divided scan would do so every 83 ms."""
+    """Check the text on our nameservers' check for silent brokers: every 250 ms, not divided by any plan.
+
+    RocketMQ's own period, divided by 60, would be 83 ms.
+    """
     assert LOOK_MS == 1000 * CLOCK_PERIOD_S
     gold = with_timers(gold_of(tmp_path, THREE))
     rows = {name: used for name, used, _ in used_timers(gold.sources, "equal")}
@@ -104,7 +112,12 @@ def test_periods_that_no_plan_divides_are_told(tmp_path: Path) -> None:
 
 
 def beside(gold: Gold, series: str, **changed: object) -> Gold:
-    """The same runs once more, as those of another series."""
+    """Return the runs of `gold`, and a copy of each run that belongs to another series.
+
+    Args:
+        series: Name of the other series.
+        changed: Fields of the manifest that differ in the copies.
+    """
     sources = []
     for source in gold.sources:
         assert source.manifest is not None
@@ -115,7 +128,10 @@ def beside(gold: Gold, series: str, **changed: object) -> Gold:
 
 
 def test_a_value_of_zookeeper_with_undivided_timers_names_its_session(tmp_path: Path) -> None:
-    """A session of 30 s stood in a row with one that equals the lease of 120 s, without a word."""
+    """Check that the table names the session timeout (30 s or 120 s) beside each time of ZooKeeper.
+
+    An earlier version of the table had times of both timeouts in one line, and named neither timeout.
+    """
     gold = with_timers(gold_of(tmp_path, THREE))
     defaults = {"sessionTimeout": Timer(used_ms=30_000)}
     at_60, at_1 = (
@@ -135,7 +151,11 @@ def test_a_value_of_zookeeper_with_undivided_timers_names_its_session(tmp_path: 
 
 
 def test_a_recovery_that_ends_while_a_server_is_down_is_not_its_down_time() -> None:
-    """ZooKeeper had a new leader after 0.46 s, and the page said so of undivided timers, too."""
+    """The new leader came after 0.46 s, while a server was still down for 2 s.
+
+    So the 0.46 s may depend on timers, and the page must not give 0.46 s as the exact time with undivided
+    timers.
+    """
     values = values_of(AGAIN_S, zookeeper=[0.46] * 6, raft=[2.3] * 6)
     taken = {each.arm: each.split for each in answers.taken_apart(values, {"equal": 60.0}, {AGAIN_S: 2.0})}
     bounds = {arm: (split.low, split.high) for arm, split in taken.items() if split is not None}
@@ -144,7 +164,11 @@ def test_a_recovery_that_ends_while_a_server_is_down_is_not_its_down_time() -> N
 
 
 def test_chance_is_told_for_each_number_of_rounds(tmp_path: Path) -> None:
-    """Pairs of three rounds, which agree by chance in one of four, counted with those of ten."""
+    """Check that pairs of three rounds and pairs of ten rounds are not counted together.
+
+    If only chance decides, one design is better in all of three rounds in one of four pairs. In all of ten
+    rounds, one design is better in only one of 512 pairs.
+    """
     gold = gold_of(tmp_path, THREE)
     values: Values = {}
     for series, rounds in (("equal", 10), ("equal-described", 6), ("equal-lengths", 3)):
@@ -160,7 +184,7 @@ def test_chance_is_told_for_each_number_of_rounds(tmp_path: Path) -> None:
 
 
 def test_faults_are_not_said_to_come_at_the_same_instants(tmp_path: Path) -> None:
-    """In one round the leader was killed 47.0, 47.8 and 54.5 s after the start."""
+    """In one round the leader was killed 47.0, 47.8 and 54.5 s after the start, depending on the design."""
     gold = gold_of(tmp_path, THREE)
     said = text_of(page(gold, measures.values(gold)))
     assert "same instants" not in said
@@ -182,7 +206,7 @@ def test_faults_are_not_said_to_come_at_the_same_instants(tmp_path: Path) -> Non
     ],
 )
 def test_a_text_holds_for_every_run(text: str, true: str, false: str) -> None:
-    """Each of these texts said more than the harness observes, or than holds in every scenario."""
+    """Earlier versions of these texts claimed more than the harness observes or than every scenario shows."""
     assert true in text
     assert false not in text
 
@@ -192,7 +216,7 @@ def test_a_rate_of_processor_time_is_not_read_as_a_rate_of_time() -> None:
 
 
 def test_servers_that_never_went_back_are_told_with_what_was_compared(tmp_path: Path) -> None:
-    """Clients' answers, and topics that nobody observes, were not compared."""
+    """Answers to clients, and topics that no observer reads, are not compared, and the page must say so."""
     gold = gold_of(tmp_path, THREE)
     rows = [
         Backward(run=source.run, fault=0, compared=7, fell=0, relisted=0, servers=0, longest_ns=0)
@@ -205,7 +229,10 @@ def test_servers_that_never_went_back_are_told_with_what_was_compared(tmp_path: 
 
 
 def test_exactness_of_readings_is_the_measured_one(tmp_path: Path) -> None:
-    """Readings were called 20 ms apart, and were 22 to 39 ms apart."""
+    """Check that the page states the measured time between two readings of a server's list.
+
+    An earlier version of the page always said 20 ms, although the readings were 22 to 39 ms apart.
+    """
     gold = gold_of(tmp_path, THREE)
     apart = [
         Observed(run=source.run, observer="nameserver", observers=3, topics=3, spans=9, apart_ns=apart_ns)
@@ -218,7 +245,11 @@ def test_exactness_of_readings_is_the_measured_one(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_came_back_in_an_earlier_scenario_has_not_just_returned(tmp_path: Path) -> None:
-    """The recomputation excused answers without it for the rest of the cluster's life; the report did not."""
+    """Check that recompute.py counts an answer without the broker as wrong, as the report does.
+
+    A broker that has just returned may be missing in answers. But this broker returned in an earlier
+    scenario. An earlier version of recompute.py excused the answers in the later scenario, too.
+    """
     with PlantedRun(tmp_path, scenario="broker-dies", session="one", seconds=10) as run:
         run.broker(1, "down", 4.0)
         run.broker(1, "up", 6.0)
@@ -246,7 +277,7 @@ def test_a_broker_that_came_back_in_an_earlier_scenario_has_not_just_returned(tm
 def test_either_will_do_only_where_both_are_equivalent(
     tmp_path: Path, raft: list[float], said: str, choice: str
 ) -> None:
-    """An inconclusive measure was listed below "Either will do"."""
+    """An earlier version of the page listed a measure with an unclear result below "Either will do"."""
     gold, values = with_lines(
         gold_of(tmp_path, THREE),
         values_of(AGAIN_S, independent=[1.0] * len(raft), raft=raft),
@@ -271,7 +302,10 @@ def test_either_will_do_only_where_both_are_equivalent(
 def test_a_harm_is_shorter_and_a_recovery_is_faster(
     scenario: str, case: str, measure: str, words_of: tuple[str, str]
 ) -> None:
-    """Nameservers "agreed faster" where they disagreed for a shorter time."""
+    """Check that the page calls a time of disagreement shorter or longer, not faster or slower.
+
+    An earlier version of the page said that nameservers "agreed faster".
+    """
     line = a_line(scenario, case, measure, 0.5)
     for raft, word in zip((0.3, 4.0), words_of, strict=True):
         values = values_of(Place("equal", scenario, case, measure), independent=[2.0] * 6, raft=[raft] * 6)
@@ -292,7 +326,11 @@ def test_a_harm_is_shorter_and_a_recovery_is_faster(
 def test_a_time_of_0_is_better_only_if_the_time_that_it_may_hide_is_too(
     zookeeper: float, rounds: int, verdict: str
 ) -> None:
-    """A killed leader is replaced within 0.21 s, which counts as 0; ZooKeeper's 0.45 s counts as 0.45 s."""
+    """Check recoveries that the report counts as 0 s because they took less than 0.25 s.
+
+    Such a recovery may have taken up to 0.25 s. So the page must call a design faster only if this is true
+    with 0.25 s, too.
+    """
     values = values_of(AGAIN_S, raft=[0.0] * rounds, zookeeper=[zookeeper] * rounds)
     line = a_line("leader-fails", "kill", "announce_again_s", 0.25, "raft", "zookeeper")
     (found,) = answers.primaries([line], values)
@@ -321,7 +359,14 @@ def test_a_difference_from_a_time_of_0_says_that_it_is_below_the_resolution(tmp_
 
 
 def swept(measure: str, *, of_half_s: float = 0.0, of_raft_s: float = 0.0) -> Values:
-    """Independent nameservers disagree for a cut's length less a second; a cut of 1, 3, 4 and 8 s."""
+    """Return times of disagreement between nameservers, for partitions of 1, 3, 4 and 8 s.
+
+    Independent nameservers disagree for one second less than the partition lasts.
+
+    Args:
+        of_half_s: Seconds by which the partition of 1 s lasts longer.
+        of_raft_s: Seconds for which servers in raft mode disagree, whatever the partition's length is.
+    """
     values: Values = {}
     lengths = {"half": 1.0 + of_half_s, "twice": 4.0, "four": 8.0}
     for series, case, length in (
@@ -352,7 +397,12 @@ def swept(measure: str, *, of_half_s: float = 0.0, of_raft_s: float = 0.0) -> Va
 def test_a_harm_as_long_as_the_cut_is_a_result_if_the_other_design_has_none(
     measure: str, half_s: float, raft_s: float, verdict: str
 ) -> None:
-    """The rule for recoveries called raft mode's clearest win unclear, if the harm grew by 0.8 s a second."""
+    """Check a measure that grows with the partition in one design, and stays near 0 in the other design.
+
+    An earlier version of the page called raft mode's clearest advantage unclear, because it applied a rule
+    that is meant for recoveries. The rule concerns times that grow by 0.8 s or more with each second of the
+    partition.
+    """
     values = swept(measure, of_half_s=half_s, of_raft_s=raft_s)
     planned = {(place, "independent") for place in values}
     (found,) = answers.primaries([a_line("partition", "1-2", measure, 0.5)], values, planned=planned)
@@ -411,7 +461,12 @@ def test_watches_are_compared_with_polls_and_not_two_kinds_of_servers(tmp_path: 
 def test_a_time_in_ms_may_be_set_by_the_plan_too(
     tmp_path: Path, measure: str, shown_ms: float, marked: bool
 ) -> None:
-    """Only times in seconds were looked at. Servers are read every 20 ms, clients tell by themselves."""
+    """Check that the report compares times in ms, too, with the times that the plan sets.
+
+    An earlier version of the report compared only times in s. Observers read servers every 20 ms, so a time
+    of 20 ms may come from the plan. Clients report changes at once, so a time of 20 ms that clients measure
+    does not come from the plan.
+    """
     gold = gold_of(tmp_path, THREE)
     place = Place("equal", "leader-fails", None, measure)
     values = values_of(place, independent=[shown_ms] * 6, raft=[5.0] * 6)
@@ -426,7 +481,7 @@ def test_a_time_in_ms_may_be_set_by_the_plan_too(
 
 
 def test_a_rate_says_by_what_its_timers_were_divided(tmp_path: Path) -> None:
-    """Registrations of 30 s were repeated every 0.5 s, so their traffic was 60 times as much."""
+    """Divided by 60, the registration period of 30 s is 0.5 s, so the traffic is 60 times as high."""
     gold = with_timers(gold_of(tmp_path, THREE))
     line = a_line("rest", None, "network_kib_per_s", 5, "zookeeper", "independent")
     assert facts(gold, {}, line) == "network use when nobody asks (with timers divided by 60)"
@@ -443,7 +498,11 @@ def test_a_rate_says_by_what_its_timers_were_divided(tmp_path: Path) -> None:
 def test_a_killed_broker_is_told_with_the_session_that_the_plan_chose(
     tmp_path: Path, session_ms: float, told: bool
 ) -> None:
-    """ZooKeeper dropped it after 2.1 s because its session was 2 s; with its usual 30 s both are alike."""
+    """Check that the page names ZooKeeper's session timeout beside the time until it dropped a killed broker.
+
+    ZooKeeper dropped the broker after 2.1 s only because the plan sets the session timeout to 2 s. With a
+    usual timeout of 30 s and RocketMQ's own timers, the two designs take about as long.
+    """
     line = a_line("broker-dies", "kill", "left_by_clients_s", 0.5, "zookeeper", "independent")
     gold, values = with_lines(
         with_timers(gold_of(tmp_path, THREE), session_ms=session_ms),
@@ -473,7 +532,7 @@ def test_a_killed_broker_is_told_with_the_session_that_the_plan_chose(
 
 
 def test_a_headline_measure_is_read_from_its_own_series_and_says_its_timers(tmp_path: Path) -> None:
-    """Rates of brokers at rest were multiplied by the divisor: they have a series with undivided timers."""
+    """A divisor would multiply the traffic of idle brokers, so their series of runs has undivided timers."""
     line = a_line("idle-300", None, "network_kib_per_s", 5, "zookeeper", "independent")
     line = msgspec.structs.replace(line, series="rest")
     places = [Place(series, "idle-300", None, "network_kib_per_s") for series in ("rest", "equal-described")]
@@ -498,6 +557,9 @@ def test_a_headline_measure_is_read_from_its_own_series_and_says_its_timers(tmp_
 
 
 def test_the_answer_says_nothing_that_was_not_compared() -> None:
-    """The page said that nameservers serve routes without ZooKeeper, even if each look-up had failed."""
+    """Check that the page makes no statement about look-ups if no look-ups were compared.
+
+    An earlier version of the page always said that nameservers serve routes without ZooKeeper.
+    """
     first, *_ = words.sentences([])
     assert first == "No headline measure compares independent with ZooKeeper."

@@ -1,7 +1,7 @@
-"""The sentences of the first screen and the choices: how often they are false, and their allowed sources.
+"""Conclusions on the first screen: how often they are false, and which measures may decide them.
 
-One rule over the headline measures makes all conclusions of the page. Here whole reports are drawn in which
-the arms do not differ at all (A/A), from distributions as bad as those of real benchmarks.
+One rule for the headline measures decides all conclusions of the page. These tests draw whole reports in
+which the arms do not differ at all (A/A), from distributions as bad as those of real benchmarks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 
 REPORTS: Final = 500
 LINES: Final = load_plan("full").lines
-#: The hardest case: any difference would matter, and the drawn values are large in comparison.
+#: Headline measures with margins near 0, so that even a tiny difference counts: the hardest case for the
+#: rule.
 STRICT: Final = [
     msgspec.structs.replace(line, margin=RESOLUTION_S.get(line.measure, 1e-12)) for line in LINES
 ]
@@ -40,7 +41,7 @@ PLACES: Final = sorted(
             Place("equal", each.scenario, each.case, each.measure)
             for claim in CLAIMS
             for each in claim.evidence
-            if each.scenario != "idle-300"  # of the series "rest"
+            if each.scenario != "idle-300"  # the series "rest" contains this scenario's measures
         ),
     },
     key=lambda place: (place.scenario, place.case or "", place.measure),
@@ -48,7 +49,10 @@ PLACES: Final = sorted(
 
 
 def alike(draw: Draw, blocks: int) -> list[Values]:
-    """Draw reports whose arms do not differ; runs of a round share only the disturbances of the machine."""
+    """Draw reports whose arms do not differ.
+
+    All runs of a round share a random disturbance of the machine.
+    """
     rng = np.random.default_rng(23)
     machine = draw(rng, (REPORTS, len(PLACES), 1, blocks))
     drawn = LARGE * (machine + draw(rng, (REPORTS, len(PLACES), len(ARMS), blocks)))
@@ -65,9 +69,10 @@ def alike(draw: Draw, blocks: int) -> list[Values]:
 
 
 def conclusions(values: Values, lines: list[Line]) -> list[str]:
-    """Return all that a page concludes: its answer, words beside claims, choices, results."""
+    """Return all conclusions of a page: its answer, texts beside claims, advice, and results of measures."""
     primaries = answers.primaries(lines, values)
-    # Rows are found by the claims' places; their text comes from the headline measures alone.
+    # `answers.rows` is needed only for the rows that claims refer to. The conclusions come from the headline
+    # measures alone.
     table = {row.place: row for row in answers.rows(values)}
     return [
         *words.sentences(primaries),
@@ -78,7 +83,7 @@ def conclusions(values: Values, lines: list[Line]) -> list[str]:
 
 
 def is_verdict(said: str) -> bool:
-    """Return whether a sentence says that one design is better, which is false if all are equal."""
+    """Return True if a sentence says that one design is better. This is false if the designs are equal."""
     if re.search(r" was better at | was worse at |; worse at ", said):
         return True
     return re.search(r" (faster|slower|shorter|longer|fewer|more|less) than (?!.* rounds)", said) is not None
@@ -91,7 +96,8 @@ def test_page_of_arms_that_do_not_differ_says_something_false_in_at_most_three_o
 ) -> None:
     reports = alike(DISTRIBUTIONS[name], 10)
     false = sum(any(map(is_verdict, conclusions(values, STRICT))) for values in reports)
-    assert 0 < false / len(reports) <= 0.03  # 0 would mean that nothing is ever called different
+    # A page that never calls a design better would be useless, so some reports must do it (more than 0).
+    assert 0 < false / len(reports) <= 0.03
 
 
 def test_page_of_six_rounds_calls_nothing_a_verdict() -> None:
@@ -155,7 +161,10 @@ def test_answer_does_not_judge_a_headline_measure_that_has_no_figures() -> None:
 
 @pytest.mark.parametrize("independent", [2.9, 0.4])
 def test_claim_is_neither_affirmed_nor_denied_by_figures(independent: float) -> None:
-    """A network rate does not refute "light", and clients that ask do so by design, however fast."""
+    """Check that figures neither prove nor refute a claim that is true by a design's construction.
+
+    For example, clients of nameservers poll, even if they learn of a change very fast.
+    """
     values: Values = {}
     named = []
     for scenario, case, measure in (
@@ -175,7 +184,10 @@ def test_claim_is_neither_affirmed_nor_denied_by_figures(independent: float) -> 
 
 
 def test_figure_that_no_line_compares_decides_nothing() -> None:
-    """However clear a difference is, only measures that were named before the runs count."""
+    """A difference in any other measure must decide nothing, however clear it is.
+
+    Only measures that were named before the runs ("headline measures") count.
+    """
     values: Values = {}
     for place in PLACES:
         values |= values_of(place, independent=[1.0] * 10, raft=[1e6] * 10, zookeeper=[2e6] * 10)

@@ -1,4 +1,4 @@
-"""Texts of the page if there are too few data for a conclusion."""
+"""The page's words for too few rounds: they must not say that there is no difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests read only the parts of the log that they need, in short steps."""
+"""Each request reads only the parts of the log that it needs, and its handler works in short steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def state(tmp_path: Path) -> Iterator[BrokerState]:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes of all reads from files."""
+    """Return a list that gets the size in bytes of each read from a file."""
     read, sizes = DISK.read, []
 
     def noting(fd: int, size: int, at: int) -> bytes:
@@ -55,7 +55,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def answer(
     state: BrokerState, code: int, ext: dict[str, str], *, stepped: Callable[[], object] = lambda: None
 ) -> RemotingCommand:
-    """Serve a request; ``stepped`` is called after each step."""
+    """Serve a request. Call ``stepped`` before each part of the work with the disk, and after the last."""
     request = RemotingCommand.request(code, ext)
     outcome = serve(state, Call(request=request, connection=1, peer=HOST, now_ms=NOW + 1000, now=0.0))
     while isinstance(outcome, Stepwise):

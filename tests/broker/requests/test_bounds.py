@@ -1,4 +1,4 @@
-"""Bounds of the state that strangers can create in a broker; a new topic costs its own size."""
+"""Bounds of the state that strangers can create in a broker. A new topic does not rewrite the topic table."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_topics_have_a_bound_that_names_its_setting(start_broker: StartLike) -> 
     several = json.dumps({"topicConfigList": [{"topicName": "L1"}, {"topicName": "L2"}]}).encode()
     assert "maxTopics=12" in (wire.call(18, body=several).remark or "")
     assert len(topics(wire)) == 12
-    # Present entries stay, may be changed, and make room when they are removed.
+    # At the limit, existing topics can still be changed. If a topic is removed, a new one can be created.
     assert wire.send_message("T0", b"x").code == 0
     assert wire.call(17, ext | {"topic": "T0"}).code == 0
     assert wire.call(215, {"topic": "T0"}).code == 0
@@ -80,7 +80,7 @@ def test_groups_have_a_bound_that_names_its_setting(start_broker: StartLike) -> 
     refused = wire.call(200, body=b'{"groupName":"Mine"}')
     assert "maxSubscriptionGroups=15" in (refused.remark or "")
     assert wire.call(200, body=b'{"groupName":"G0","retryMaxTimes":3}').code == 0
-    # A heartbeat is still accepted; its group has the defaults, and no retry topic yet.
+    # A heartbeat of a new group is still accepted. The group gets default settings, and no retry topic yet.
     beat = {"clientID": "c", "consumerDataSet": [{"groupName": "New"}], "producerDataSet": []}
     assert wire.call(34, body=json.dumps(beat).encode()).code == 0
     assert "%RETRY%New" not in topics(wire)
@@ -119,7 +119,7 @@ def test_new_topic_is_appended_and_survives_a_kill(start_broker: StartLike) -> N
     assert wire.send_message("T3", b"more").ext_fields["queueOffset"] == "1"
     assert wire.send_message("Last", b"x").code == 0
     assert again.stop() == 0
-    # After a clean stop the file is complete again, for RocketMQ's tools.
+    # After a clean stop, the topic table's file must be complete again, because RocketMQ's tools read it.
     assert {"T3", "Last"} <= json.loads(table.read_bytes())["topicConfigTable"].keys()
 
 
@@ -161,7 +161,7 @@ def test_groups_that_heartbeats_name_have_a_bound_and_those_known_go_on(start_br
     assert mine.call(34, body=json.dumps(beat).encode()).code == 0
     wide = known | {"groupName": "Wide", "subscriptionDataSet": [{"topic": "T", "subString": "x" * 900_000}]}
     assert mine.call(34, body=json.dumps(beat | {"consumerDataSet": [wide]}).encode()).code != 0
-    # A client that unregisters, or whose connection closes, makes room.
+    # If a client unregisters or its connection closes, its memory becomes free for other clients.
     for number in range(1000):
         assert stranger.call(35, {"clientID": "c", "producerGroup": f"{number}-0-{'x' * 100}"}).code == 0
     assert stranger.call(34, body=beat_of([f"new-{number}" for number in range(500)])).code == 0

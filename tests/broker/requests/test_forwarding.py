@@ -1,4 +1,4 @@
-"""Requests that a consumer answers, over sockets against a running broker."""
+"""Requests that a running broker passes on to a consumer, over sockets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def consumer(broker: BrokerLike, group: str, client_id: str, *, version: int = 4
 
 
 def asked(wire: WireLike, code: int) -> RemotingCommand:
-    """Return the request that the broker sends; skip others (request 40)."""
+    """Return the broker's next request with this code; skip its other requests (code 40)."""
     while (request := wire.receive()).code != code:
         pass
     return request

@@ -1,8 +1,8 @@
 """Recorded requests of Java clients, sent again: our answers are compared with those of Apache's brokers.
 
-Values that depend on the recorded broker's earlier state (the recording leaves out some exchanges) are
-skipped by name. All others must agree in code, in the arguments that a client may read, and in the body's
-members.
+Some answers depend on the recorded broker's earlier state, because the recording leaves out some exchanges.
+The test skips these answers by name. All other answers must agree in code, in the arguments that a client may
+read, and in the body's members.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from routekeeper.remoting.lenient import ANSWER, loads
 
 FRAMES = Path(__file__).resolve().parents[2] / "golden" / "frames"
 RECORDINGS = ("4.9.7-json", "4.9.7-rocketmq", "5.3.3-json", "5.3.3-rocketmq")
-#: Answers to these need the recorded broker's messages, topics or clients.
+#: Requests whose answers need the recorded broker's earlier messages, topics or clients, so no answer is
+#: compared.
 NEEDS_HISTORY = {
     (36, None),
     (11, "push consumer"),
@@ -37,9 +38,10 @@ NEEDS_HISTORY = {
     (208, "mqadmin consumerProgress"),
     (203, "mqadmin consumerConnection"),
 }
-#: 5.x offers this for heartbeats without subscriptions, which our broker does not accept.
+#: Fields of answers by which 5.x tells clients that it accepts heartbeats without subscriptions. Our broker
+#: does not accept such heartbeats, so its answers lack these fields.
 NOT_OFFERED = {"IS_SUB_CHANGE", "IS_SUPPORT_HEART_BEAT_V2"}
-#: For a bad argument, 5.3.2 and later answer 29 where 4.9 answered 1; ours follows 5.3.
+#: Code for a bad argument in RocketMQ 5.3.2 and later, and in our broker. RocketMQ 4.9 answers with code 1.
 BAD_ARGUMENT = 29
 
 
@@ -85,7 +87,7 @@ def test_answers_agree_with_those_of_apache(start_broker: StartLike, recording: 
         assert ours.codec is request.codec, what
         assert set(ours.ext_fields) >= set(theirs.ext_fields) - NOT_OFFERED, what
         if request.code == 28:
-            continue  # figures differ between releases; figures that tools read have a test of their own
+            continue  # statistics differ between releases; test_exporter.py tests those that tools read
         assert members_of(ours.body) >= members_of(theirs.body) - {"topicPutTps"}, what
         asked += 1
     assert asked >= 5, "the recording holds too little to tell"

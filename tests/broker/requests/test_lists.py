@@ -1,4 +1,7 @@
-"""Lists of topics and of groups: one bounded request, all or nothing, in steps with turns for others."""
+"""Requests with lists: their size is bounded, and either all entries are stored or none.
+
+The broker serves a list in steps, with other requests in between.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,7 @@ def test_ten_thousand_topics_and_groups_are_one_request_each_and_survive(
         line.format("SUBSCRIPTIONGROUP_LIST", "group", "group"),
     ):
         wait_until(lambda found=found: re.search(found, broker.log.read_text()) is not None, found)  # type: ignore[misc]
-    broker.kill()  # acknowledged changes are on disk
+    broker.kill()  # the answer was positive, so the changes must already be on disk
     again = start_broker(store=broker.store).wire()
     have = listed(again)
     assert have[0] >= {item["topicName"] for item in topics(COUNT)}
@@ -126,7 +129,7 @@ def test_a_list_of_which_one_is_refused_changes_nothing(
 
 
 def announced(request: RemotingCommand) -> set[str]:
-    """Return the topics of a registration."""
+    """Return the names of the topics in a broker's registration."""
     compressed = RegisterBrokerFields.parse(request.ext_fields).compressed
     return set(read_registration(request.body, compressed=compressed, version=request.version).topics)
 
@@ -142,13 +145,15 @@ def test_topics_are_answered_once_they_are_registered(
         more = {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"}
         request = RemotingCommand.request(TOPIC, {"topic": next(iter(wanted))} | queues | more)
     wire = start_broker(namesrv=nameserver.addr).wire()
-    nameserver.expect(103)  # the one of the start
+    nameserver.expect(103)  # sent at the broker's start
     nameserver.answering.clear()
     changing = wire.send(request)
     named: set[str] = set()
-    while not named & wanted:  # the next one waits for the answer
+    # The first registration may name only some of the topics. The broker sends the next registration after
+    # the nameserver has answered the first one, and this nameserver does not answer now.
+    while not named & wanted:
         named |= announced(nameserver.expect(103))
-    same = wire.send(request)  # it changes nothing, so its answer waits only for the disk
+    same = wire.send(request)  # this repetition changes nothing, so its answer does not wait for nameservers
     assert wire.receive().opaque == same, "the first one waits for the nameserver"
     nameserver.answering.set()
     answer = wire.receive()
@@ -157,7 +162,7 @@ def test_topics_are_answered_once_they_are_registered(
 
 @pytest.fixture
 def small(start_broker: StartBroker) -> Wire:
-    """A connection to a broker that may have few topics and groups."""
+    """Return a connection to a broker that allows few topics and groups."""
     return start_broker("--set", "maxTopics=1000", "--set", "maxSubscriptionGroups=1000").wire()
 
 
@@ -181,7 +186,7 @@ def asked(state: BrokerState, code: int, items: list[dict[str, Any]]) -> Stepwis
 
 
 def run(outcome: Stepwise, between: Any = lambda: None) -> RemotingCommand | Later:
-    """Drive work as the broker does, with other requests between its steps."""
+    """Run the steps of a request as the broker does. Call ``between`` where other requests may run."""
     sent: object = None
     while True:
         try:
@@ -204,7 +209,7 @@ def test_others_have_their_turn_while_a_long_list_is_taken_over(tmp_path: Path, 
     assert isinstance(answer, Later)
     assert len(table) == before + 1000
     assert max(after - former for former, after in itertools.pairwise(sizes)) <= 100
-    assert len(sizes) >= 2 * 1000 // 100  # they are checked in steps, too
+    assert len(sizes) >= 2 * 1000 // 100  # at least 10 steps check the list, and at least 10 add its entries
     known.store.log.close()
 
 
@@ -227,7 +232,7 @@ def test_two_lists_at_a_time_share_the_room_that_there_is(tmp_path: Path, code: 
     assert isinstance(run(asked(known, code, make(600)), other), Later)
     assert isinstance(answers[0], RemotingCommand)
     assert "allowed is" in (answers[0].remark or "")
-    # the room that the first one had reserved is free again
+    # The first list is stored. Only its 600 entries count now, so the limit allows 400 more entries.
     third = [item | {name: f"{item[name]}-c"} for item in make(400)]
     assert isinstance(run(asked(known, code, third)), Later)
     known.store.log.close()

@@ -1,4 +1,4 @@
-"""Groups with long names, as clients before July 2025 allow them: their messages come back."""
+"""Groups with names that only clients before July 2025 allow: a message that is sent back is retried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Requests of operators about groups, queues and statistics: 222, 223, 303 to 352, and kept settings."""
+"""Requests of operators about groups, queues and statistics (request codes 222, 223, 303 to 352).
+
+Settings that operators change survive a restart of the broker.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +121,8 @@ def test_members_are_told_where_to_go_on(shared_broker: Any, wire: Wire) -> None
     assert told.is_oneway
     assert (told.ext_fields["topic"], told.ext_fields["group"]) == ("ResetOn", "ResetOn")
     assert QueueOffsets.decode(told.body).offsets[MessageQueue(topic="ResetOn", broker_name="broker-a", queue_id=0)] == 3  # fmt: skip  # noqa: E501
-    assert committed(wire, "ResetOn", "ResetOn") == 1  # the member commits what it did
+    # The broker sends the new offset to the member. The committed offset stays until the member commits.
+    assert committed(wire, "ResetOn", "ResetOn") == 1
     old = shared_broker.wire()
     join(old, "ResetOn", "ResetOn", client_id="old", version=27)
     assert (answer := reset(wire, "ResetOn", "ResetOn", -1)).code == 1
@@ -288,7 +292,8 @@ def test_queue_entries_are_listed(shared_broker: Any, wire: Wire) -> None:
     body = read(wire.call(321, ext))
     assert (body["minQueueIndex"], body["maxQueueIndex"]) == (0, 2)
     assert [entry["tagsCode"] for entry in body["queueData"]] == [2598919, 2598920]
-    assert [entry["eval"] for entry in body["queueData"]] == [False, False]  # without any subscription
+    # Without a consumer group in the request, the broker evaluates no subscription.
+    assert [entry["eval"] for entry in body["queueData"]] == [False, False]
     join(shared_broker.wire(), "OfTagA", "Cq", expression="TagA")
     body = read(wire.call(321, ext | {"consumerGroup": "OfTagA"}))
     assert [entry["eval"] for entry in body["queueData"]] == [True, False]
@@ -302,7 +307,7 @@ def test_queue_entries_are_listed(shared_broker: Any, wire: Wire) -> None:
 
 
 def test_cleaning_unused_topics_is_accepted_and_keeps_every_topic(wire: Wire) -> None:
-    """test_retention.py, where files become old, tests 306 and 329."""
+    """Request 316 removes nothing. Requests 306 and 329 are tested in test_retention.py with old files."""
     create(wire, "Unused")
     assert wire.call(316).code == 0
     assert wire.call(202, {"topic": "Unused"}).code == 0
@@ -327,7 +332,8 @@ def test_what_was_stored_and_fetched_is_counted(wire: Wire) -> None:
         return body["statsMinute"]
 
     deadline = time.monotonic() + 40
-    while minute("SNDBCK_PUT_NUMS", "Counted@CountedGroup")["sum"] < 1:  # sampled every ten seconds
+    # The broker samples its counters every 10 s, so the first figures may take that long.
+    while minute("SNDBCK_PUT_NUMS", "Counted@CountedGroup")["sum"] < 1:
         assert time.monotonic() < deadline
         time.sleep(0.2)
     for name, key, total, times in (
@@ -366,7 +372,7 @@ def test_growth_is_that_of_the_last_minute_hour_and_day() -> None:
     stats = Stats()
     stats.sample(1000.0)
     now = 1000.0
-    for step in range(1, 721):  # two hours, ten messages every ten seconds
+    for step in range(1, 721):  # for two hours, ten messages are stored every ten seconds
         now = 1000.0 + 10 * step
         stats.stored("T", 10, 100)
         stats.sample(now)

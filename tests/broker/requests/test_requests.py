@@ -328,7 +328,7 @@ def test_waiting_pull_is_woken_by_a_message(wire: WireLike, shared_broker: Broke
     create_topic(wire, "Wake")
     other = shared_broker.wire()
     waiting = wire.pull("Wake", 0, sys_flag=6, suspend_ms=15_000)
-    # The connection is not blocked meanwhile.
+    # The pull waits for queue 0, so a message in queue 1 does not end its wait.
     assert other.send_message("Wake", b"other queue", queue_id=1).code == 0
     assert other.send_message("Wake", b"here").code == 0
     answer = wire.answer(waiting, 5.0)
@@ -359,10 +359,13 @@ def test_waiting_pull_ends_on_time(wire: WireLike) -> None:
 def test_pulls_whose_time_is_over_when_they_are_parked_are_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a timer of less than half a millisecond, uvloop returns a handle without its instant."""
+    """The waiting time of a pull may already have run out when the broker parks the pull.
+
+    uvloop's handle for a timer of less than 0.5 ms does not know when the timer is due.
+    """
 
     def slow(state: BrokerState, call: Call) -> Outcome:
-        time.sleep(0.002)  # as a busy machine does
+        time.sleep(0.002)  # delay each request, as a busy machine does
         return serve(state, call)
 
     async def main() -> None:
@@ -399,7 +402,8 @@ def test_waiting_pull_steps_over_other_tags(wire: WireLike, shared_broker: Broke
     for _ in range(3):
         other.send_message("Tags", b"b", properties="TAGS\x01B")
     answer = wire.answer(waiting)
-    # No message matched in time, but the consumer need not read those three again.
+    # No message matched in time. The next offset lies behind the three messages, so the consumer does not
+    # read them again.
     assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (20, "3")
     waiting = wire.pull("Tags", 3, sys_flag=6, suspend_ms=15_000, expression="A")
     other.send_message("Tags", b"b", properties="TAGS\x01B")
@@ -425,7 +429,7 @@ def test_pull_commits_the_offset_it_carries(wire: WireLike) -> None:
 def test_offsets_are_stored_and_found(wire: WireLike) -> None:
     create_topic(wire, "Offsets")
     where = {"consumerGroup": "GO", "topic": "Offsets", "queueId": "1"}
-    assert wire.call(14, where).ext_fields == {"offset": "0"}  # a young queue starts at 0
+    assert wire.call(14, where).ext_fields == {"offset": "0"}  # a new group starts at 0 in a new queue
     missing = wire.call(14, where | {"setZeroIfNotFound": "false"})
     assert missing.code == 22
     assert wire.call(15, where | {"commitOffset": "7"}).code == 0
@@ -489,7 +493,7 @@ def test_heartbeat_registers_creates_the_retry_topic_and_notifies_first(
     assert wire.receive().code == 40
     ids = ConsumerIdList.decode(wire.call(38, {"consumerGroup": "GH"}).body).consumer_ids
     assert ids == ("c1", "c2")
-    heartbeat(other, "c2", "GH", "T")  # nothing has changed
+    heartbeat(other, "c2", "GH", "T")  # an unchanged heartbeat: the members get no notice (code 40)
     assert other.call(35, {"clientID": "c2", "consumerGroup": "GH"}).code == 0
     assert wire.receive().code == 40
     assert ConsumerIdList.decode(wire.call(38, {"consumerGroup": "GH"}).body).consumer_ids == ("c1",)
@@ -591,14 +595,14 @@ def test_message_sent_back_returns_after_its_delay(wire: WireLike) -> None:
     started = time.monotonic()
     assert send_back(wire, sent.ext_fields["msgId"], "GBack").code == 0
     answer = wait_for_message(wire, "%RETRY%GBack")
-    assert time.monotonic() - started > 0.9  # level 3 is one second here
+    assert time.monotonic() - started > 0.9  # this broker's delay level 3, that of a first retry, is 1 s
     (message,) = decode_messages(answer.body)
     properties = decode_properties(message.properties)
     assert properties["RETRY_TOPIC"] == "Back"
     assert properties["ORIGIN_MESSAGE_ID"] == sent.ext_fields["msgId"]
     assert properties["UNIQ_KEY"] == "U"
     assert (message.reconsume_times, message.sys_flag, message.body) == (1, 1, zlib.compress(b"x" * 100))
-    # A second round starts from the retry topic and keeps the first origin.
+    # A message that is sent back again, now from the retry topic, keeps the id of the original message.
     assert send_back(wire, message.offset_message_id, "GBack").code == 0
     (again,) = decode_messages(wait_for_message(wire, "%RETRY%GBack", 1).body)
     assert again.reconsume_times == 2
@@ -629,7 +633,8 @@ def test_send_to_retry_topic_after_too_many_times_is_dead(wire: WireLike) -> Non
 
 
 def test_message_given_up_by_a_group_that_consumes_in_order_is_dead_at_once(wire: WireLike) -> None:
-    # Its client sends it with the allowed number of tries, which by itself would permit one more.
+    # When the client of a group that consumes in order gives a message up, the number of tries that it sends
+    # (j) is equal to the limit (l). For any other group, the broker would permit one more try.
     queue = {"topic": "Ordered", "brokerName": "broker-a", "queueId": 0}
     body = json.dumps({"consumerGroup": "GOrder", "clientId": "c", "mqSet": [queue]}).encode()
     assert wire.call(41, body=body).code == 0

@@ -1,4 +1,4 @@
-"""Request 222 tells a group's members their offsets in steps: each member may get megabytes."""
+"""Request 222 sends a group's members their new offsets in steps: one notice may have megabytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One request of a stranger blocks the loop, or uses memory, only within its bound."""
+"""A stranger's requests block the event loop, or use memory, only up to a bound."""
 
 from __future__ import annotations
 
@@ -54,6 +54,8 @@ def test_requests_that_consumers_have_to_answer_have_a_bound(
     ext = {"consumerGroup": "Silent", "clientId": "silent"}
     for _ in range(1100):
         wire.send(RemotingCommand.request(307, ext))
-    refused = wire.receive(timeout_s=8)  # the consumer has 10 s to answer the first of them
+    # The refusal comes at once. The broker waits 10 s for the silent consumer's answer, so it could answer
+    # the first request only after that time.
+    refused = wire.receive(timeout_s=8)
     assert refused.code == SYSTEM_BUSY
     assert "1024" in (refused.remark or "")

@@ -1,4 +1,4 @@
-"""Hashes of tags are remembered for short tags only."""
+"""The broker caches the hashes of short tags only, so that long tags of strangers use no memory."""
 
 from __future__ import annotations
 

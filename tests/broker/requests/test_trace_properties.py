@@ -1,4 +1,4 @@
-"""A stored message has the region without which a consumer of RocketMQ 5.x traces nothing, and the switch."""
+"""Stored messages have two properties that RocketMQ 5.x's consumers need to trace: region, trace switch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.broker.conftest import StartBroker, Wire
 
 
 def stored(wire: Wire, answer_id: str) -> dict[str, str]:
-    """Return the properties of a message that was sent."""
+    """Return the properties of the stored message with this id."""
     answer = wire.call(33, {"offset": str(int(answer_id[-16:], 16))})
     (message,) = decode_messages(answer.body)
     return decode_properties(message.properties)
@@ -19,7 +19,7 @@ def stored(wire: Wire, answer_id: str) -> dict[str, str]:
 def test_a_message_has_its_region_and_whether_it_is_traced(start_broker: StartBroker, code: int) -> None:
     wire = start_broker("--set", "regionId=north").wire()
     told = encode_properties({"UNIQ_KEY": "id", "MSG_REGION": "elsewhere"})
-    for _ in range(2):  # the second is read by its kind
+    for _ in range(2):  # the first send fills the broker's cache for such sends, the second one uses it
         if code == 310:
             answer = wire.send_message("T", b"x", properties=told)
         else:

@@ -1,4 +1,4 @@
-"""Requests about all groups, 308 and 328, are served in steps, so that other requests have their turn."""
+"""Requests about all groups, 308 and 328, are served in steps, so that other requests come in between."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def test_comparing_many_groups_leaves_turns_to_others(state: BrokerState) -> Non
     )
     call = Call(request=request, connection=1, peer=HOST, now_ms=NOW, now=0.0)
     longest = []
-    for _ in range(TRIES):  # the same turn is too long each time, if it is so by itself
+    # Another process may slow a step once. A step that is too long by itself is too long in every try.
+    for _ in range(TRIES):
         outcome, turns = in_turns(state, call)
         longest.append(turns)
         if max(turns) < TURN_S:
@@ -71,7 +72,7 @@ def test_listing_many_producers_leaves_turns_to_others(state: BrokerState) -> No
 
 
 def in_turns(state: BrokerState, call: Call) -> tuple[RemotingCommand, list[float]]:
-    """Serve a request; return its answer and how much processor time in s each turn took."""
+    """Serve a request; return its answer and the CPU time in s of each of its steps."""
     turns = []
     begun = time.thread_time()
     outcome, done = serve(state, call), None

@@ -1,4 +1,4 @@
-"""Bounds of a stranger's requests on topics with very many queues, and of names in a lock."""
+"""Bounds for strangers: requests on topics with very many queues, and long broker names in a lock request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def test_progress_in_more_queues_than_fit_is_asked_for_topic_by_topic(wire: Wire
 
 def test_queues_that_requests_under_way_list_have_a_bound(wire: Wire) -> None:
     create(wire, "Wide", QUEUE_NUMS_MAX)
-    # In one piece: were this process held up amid them, the first would be done before the last comes.
+    # Send all requests at once. If this process paused between them, the broker could finish the first one
+    # before the last one arrives.
     asked = [
         RemotingCommand.request(202, {"topic": "Wide"}).with_opaque(1000 + number) for number in range(8)
     ]

@@ -1,4 +1,4 @@
-"""Announcements of changed topics: with any number of changes, a bounded number is under way."""
+"""Announcements of changed topics: only few registrations are sent at a time, for any number of topics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def silent() -> Iterator[socket.socket]:
 
 
 def registrations(accepted: socket.socket, *, quiet_s: float) -> int:
-    """Return the number of registrations once none has come for some time."""
+    """Return the number of registrations until none comes for ``quiet_s`` seconds."""
     decoder, count = FrameDecoder(), 0
     accepted.settimeout(quiet_s)
     while True:
@@ -58,7 +58,7 @@ def test_many_topics_of_one_request_are_announced_together(
     start_broker: StartBroker, nameserver: RecordingNameserver
 ) -> None:
     wire = start_broker(namesrv=nameserver.addr).wire()
-    nameserver.expect(REGISTER)  # that of the start
+    nameserver.expect(REGISTER)  # sent at the broker's start
     names = [f"T{number}" for number in range(500)]
     table = [{"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6} for name in names]
     assert wire.call(18, body=json.dumps({"topicConfigList": table}).encode()).code == 0

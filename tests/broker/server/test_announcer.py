@@ -1,4 +1,4 @@
-"""A broker that is announced somewhere else than at nameservers."""
+"""A broker with an announcer that registers it somewhere else than at nameservers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from routekeeper.remoting.transport.aio import RemotingClient
 
 
 class Listed:
-    """Records its calls."""
+    """An announcer that records its calls."""
 
     def __init__(self, state: BrokerState, broker_addr: str, said: list[str]) -> None:
         self._state = state

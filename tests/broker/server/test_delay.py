@@ -1,4 +1,4 @@
-"""Delayed messages: their time and target, and repeats after a restart."""
+"""Delayed messages: time and topic of their delivery, and messages that are repeated after a restart."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def delivered(state: BrokerState, topic: str = "T") -> list[StoredMessage]:
 
 
 def deliver_all(state: BrokerState, *, now_ms: int) -> float | None:
-    """Deliver in as many turns as it takes; return the seconds until the next message is due."""
+    """Deliver all due messages. Return the seconds until the next message is due, or None if none is left."""
     while (wait_s := deliver_due(state, now_ms=now_ms)) == 0.0:
         pass
     return wait_s
@@ -137,9 +137,10 @@ def test_message_of_a_deleted_topic_is_dropped(state: BrokerState) -> None:
 def test_message_that_no_longer_fits_the_log_is_dropped_and_those_behind_it_come(
     state: BrokerState, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Otherwise the broker would end each time the message is due.
+    """The broker drops a delayed message that becomes too large for the log when it is due.
 
-    The record grows with its real topic's name.
+    Before that time, the message is stored with the short name of the schedule topic; then it gets the longer
+    name of its own topic. If the broker did not drop the message, the broker would end at each delivery.
     """
     topic = "T" * 127
     state.topics.put(TopicConfig(topic_name=topic), now_ms=NOW)
@@ -152,7 +153,7 @@ def test_message_that_no_longer_fits_the_log_is_dropped_and_those_behind_it_come
 
 
 class BadPlace:
-    """The log cannot be read at a level's first message, until the fault is removed."""
+    """A fault of the disk: the first message of a level cannot be read until ``is_healed`` is set."""
 
     def __init__(self, state: BrokerState, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
         (entry,) = state.store.entries(SCHEDULE_TOPIC, level - 1, 0, 1)

@@ -53,7 +53,7 @@ def bytes_of(number: str, unit: str) -> float:
 
 
 def exported(table: Mapping[str, str]) -> dict[str, Any]:
-    """Return the exporter's values from an answer; fail where the exporter would throw."""
+    """Return the exporter's values from an answer; fail where the exporter would throw an exception."""
     found: dict[str, Any] = {key: long(table[key]) for key in LONGS}
     found |= {key: float(table[key]) for key in DOUBLES}
     found |= {key: float(table.get(key, "-1")) for key in OPTIONAL_DOUBLES}
@@ -78,7 +78,7 @@ def exported(table: Mapping[str, str]) -> dict[str, Any]:
 
 
 def recorded(release: str) -> Mapping[str, str]:
-    """Return the recorded answer of Apache's broker."""
+    """Return the recorded answer of Apache's broker of this release."""
     for run in json.loads((GOLDEN / f"{release}-broker.json").read_text()):
         if run["name"] == "probe: runtime info of the broker":
             return KVTable.decode(base64.b64decode(run["answer_body"])).table

@@ -54,7 +54,7 @@ def send_until_refused(wire: Wire) -> str:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 4 MiB."""
+    """Return the folder of a disk of 4 MiB."""
     at = tmp_path / "disk"
     with small_disk(at, size_bytes=4 * MIB):
         yield at
@@ -74,7 +74,7 @@ def test_full_disk_is_one_warning_not_ready_and_a_counter_until_there_is_room(
     assert figure(metrics(broker), "mqbroker_sends_refused_total", reason="disk_full") == 2
     wait_until(lambda: bool(lines(broker, "not ready reason=")), "a line says so")
     resize(disk, size_bytes=16 * MIB)
-    # There are no sends, so the broker itself must notice the full disk.
+    # There are no sends, so the broker itself must notice the free space.
     wait_until(lambda: is_ready(broker), "ready with room")
     assert wire.send_message("T", BODY).code == 0
     wait_until(lambda: bool(lines(broker, "ready again")), "a line says that it is over")
@@ -92,7 +92,8 @@ def test_table_that_cannot_be_written_makes_a_broker_not_ready_until_it_is_writt
     )
     wire = broker.wire()
     filler = fill(disk)
-    refused = wire.send_message("New", b"x")  # the topic's table does not fit
+    # A send to a new topic needs a larger topic table, which does not fit on the disk.
+    refused = wire.send_message("New", b"x")
     assert refused.code == SERVICE_NOT_AVAILABLE
     status, text = get(http_of(broker), "/readyz")
     assert status == 503
@@ -115,7 +116,7 @@ def test_hung_disk_is_one_warning_and_not_ready_until_it_answers(
     answers.set()
 
     def hung(fd: int) -> None:
-        assert answers.wait(WAIT_S)  # and nothing more: the disk of this machine may be slow itself
+        assert answers.wait(WAIT_S)  # no real sync follows, because this machine's own disk may be slow
 
     def told() -> list[tuple[str, str]]:
         found = [record for record in caplog.records if record.name == "routekeeper.broker.server.upkeep"]
@@ -128,7 +129,8 @@ def test_hung_disk_is_one_warning_and_not_ready_until_it_answers(
         assert (await broker.send(b"x")).code == 0
         assert told() == []
         answers.clear()
-        assert (await broker.send(b"x")).code == 10  # the message may not survive a power cut
+        # Code 10 is RocketMQ's FLUSH_DISK_TIMEOUT: the message is stored, but may not survive a power cut.
+        assert (await broker.send(b"x")).code == 10
         await asyncio.to_thread(wait_until, lambda: bool(told()), "a line says so")
         status, text = await asyncio.to_thread(get, addr, "/readyz")
         assert status == 503
@@ -138,7 +140,7 @@ def test_hung_disk_is_one_warning_and_not_ready_until_it_answers(
         assert await is_ready()
 
     monkeypatch.setattr(os, "fdatasync", hung)
-    # Long: while the machine lets nobody run, a sync of this process lasts, too.
+    # The timeout is long: if a busy machine pauses this process, a sync takes longer, too.
     config = settings(flush_disk_type="SYNC_FLUSH", http=addr, sync_flush_timeout_ms=4000)  # type: ignore[arg-type]
     asyncio.run(with_broker(tmp_path, config, act))
     assert told() == [("WARNING", "not ready reason"), ("WARNING", "ready again after_s")]

@@ -1,4 +1,4 @@
-"""HTTP of a broker: figures under the names of RocketMQ's exporter, its health, answers to strangers."""
+"""HTTP of a broker: metrics with the names of RocketMQ's exporter, health checks, answers to strangers."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ def test_who_asks_for_health_is_answered_and_nobody_for_more(start_broker: Start
     assert get(addr, "/readyz", host="LOCALHOST:1") == (200, "ready\n")
     assert get(addr, "/")[0] == 404
     assert get(addr, "/metrics", method="POST")[0] == 405
-    assert get(addr, "/metrics", host="evil.example:80")[0] == 421  # a page of that name cannot read anything
+    # A page of another host must not read the metrics through a visitor's browser (DNS rebinding).
+    assert get(addr, "/metrics", host="evil.example:80")[0] == 421
     assert broker.stop() == 0
 
 
@@ -197,7 +198,7 @@ def test_names_of_strangers_forge_no_lines(state: BrokerState) -> None:
     assert figure(found, "rocketmq_consumer_offset", **BROKER, topic="T", group='a"} 1\nforged 7 # \\') == 1
 
 
-# The server alone --------------------------------------------------------------------------------
+# The HTTP server alone ---------------------------------------------------------------------------
 
 
 def served(act: Callable[[HttpServer, str], Awaitable[None]]) -> None:
@@ -237,7 +238,8 @@ def test_broker_whose_disk_does_not_sync_is_ready_no_more(
     async def act(broker: Broker) -> None:
         assert await asyncio.to_thread(get, addr, "/readyz") == (200, "ready\n")
         monkeypatch.setattr(os, "fdatasync", broken)
-        assert (await broker.send(b"x")).code == 10  # nobody can promise that it survives
+        # Code 10 is RocketMQ's FLUSH_DISK_TIMEOUT: the message is stored, but may not survive a power cut.
+        assert (await broker.send(b"x")).code == 10
         status, text = await asyncio.to_thread(get, addr, "/readyz")
         assert status == 503
         assert text.startswith("not ready: no messages are taken: sync of ")

@@ -1,4 +1,4 @@
-"""Room for waiting pulls: one host fills its share, and other hosts' pulls are still held."""
+"""Each host has a quota of the waiting pulls: if one host fills its quota, other hosts can still wait."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def state(tmp_path: Path) -> Iterator[BrokerState]:
 
 
 def pull_from(state: BrokerState, host: str, *, connection: int = 1) -> Pull:
-    """Return a pull that has come from a host, and has to wait."""
+    """Return a pull that came from ``host`` and has to wait."""
     request = RemotingCommand.request(11, FIELDS)
     call = Call(request=request, connection=connection, peer=Host(host, 4711), now_ms=NOW, now=0.0)
     found = pull_message(state, call)
@@ -49,7 +49,7 @@ def pull_from(state: BrokerState, host: str, *, connection: int = 1) -> Pull:
 
 
 def held(pulls: WaitingPulls, pull: Pull, count: int) -> int:
-    """Send equal pulls; return how many are held."""
+    """Park ``count`` equal pulls; return the number of accepted pulls."""
     deadline = asyncio.get_running_loop().time() + 3600
     return sum(pulls.park(pull, deadline=deadline) for _ in range(count))
 

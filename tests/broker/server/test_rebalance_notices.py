@@ -1,4 +1,4 @@
-"""Members of groups are notified to rebalance: once for simultaneous changes, however many members leave."""
+"""When many members leave a consumer group at once, the broker sends few notices to each remaining member."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_member_is_told_once_of_many_that_leave_together(start_broker: StartBrok
     stays.requests.clear()
     broker.process.send_signal(
         signal.SIGSTOP
-    )  # it sees all of them leave at once, however busy the machine is
+    )  # the stopped broker finds all closed connections at once when it continues, even on a busy machine
     for wire in others:
         wire.close()
     broker.process.send_signal(signal.SIGCONT)
     deadline = time.monotonic() + 40
     while any(members(stays, group) != ["stays"] for group in GROUPS):
         assert time.monotonic() < deadline
-    for _ in range(10):  # notices under way arrive before these answers
+    for _ in range(10):  # a notice that the broker has already sent arrives before the last of these answers
         members(stays, "G0")
     notices = [request.ext_fields["consumerGroup"] for request in stays.requests if request.code == NOTICE]
     assert set(notices) == set(GROUPS)

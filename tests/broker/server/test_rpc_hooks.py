@@ -1,6 +1,6 @@
-"""Hooks of an operator in a broker.
+"""An operator's hooks in a broker.
 
-They see requests that are served at once, later, and after a long wait.
+The hooks see requests that are served at once, later, and after a long wait.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def test_a_hook_of_a_broker_sees_refuses_and_is_shown_late_answers(
     wire, waiting = broker.wire(), broker.wire()
     refused = wire.send_message("Forbidden", b"x")
     assert (refused.code, refused.remark) == (16, "nobody may send there")
-    assert wire.send_message("T", b"first").code == 0  # answered once it is synced
+    assert wire.send_message("T", b"first").code == 0  # SYNC_FLUSH: the answer comes after the sync
     asked = waiting.pull("T", 1, suspend_ms=30_000, sys_flag=6)
     assert wire.call(34, body=b'{"clientID":"c","producerDataSet":[],"consumerDataSet":[]}').code == 0
     assert "after 11" not in notes.read_text(), "the pull is parked"

@@ -1,4 +1,4 @@
-"""Figures that show slowness, refusals, or lag of consumers at a broker; their number is bounded."""
+"""A broker's metrics that show slow requests, refusals and the lag of consumers. Their number is bounded."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_requests_are_timed_by_group_and_answers_counted_by_code(start_broker: S
     for number in range(5):
         assert wire.send_message("T", b"x", queue_id=number % 4).code == 0
     wire.answer(wire.pull("T", 0))
-    wire.answer(wire.pull("T", 100))  # nothing is there
+    wire.answer(wire.pull("T", 100))  # the queue ends below offset 100, so the pull finds no message
     assert wire.call(9_000).code == 3
     beat = HeartbeatData(client_id="c", consumers=(ConsumerData(group_name="G"),))
     assert wire.call(34, body=beat.encode()).code == 0
@@ -67,7 +67,7 @@ def test_requests_are_timed_by_group_and_answers_counted_by_code(start_broker: S
     waiting, other = (
         wire.pull("T", 2, sys_flag=6, suspend_ms=30_000),
         broker.wire(),
-    )  # queue 0 has two messages
+    )  # the pull at offset 2 waits: queue 0 has the offsets 0 and 1
     assert other.send_message("T", b"x").code == 0
     assert wire.answer(waiting).code == 0
     found = figures(get(addr, "/metrics")[1])
@@ -151,7 +151,7 @@ def test_ever_so_many_groups_make_a_bounded_number_of_series(state: BrokerState)
     assert {name: count for name, count in counts.items() if count > SERIES_MAX} == {}
     assert counts["rocketmq_consumer_offset"] == SERIES_MAX
     assert figure(found, "mqbroker_series_left_out", family="rocketmq_consumer_offset") == 4_000
-    # The greatest are there.
+    # Only ``SERIES_MAX`` groups have a series of this metric: the groups with the greatest offsets.
     assert figure(found, "rocketmq_consumer_offset", **BROKER, topic="T", group="G4999") == 4_999
 
 

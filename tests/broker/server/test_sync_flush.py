@@ -42,7 +42,7 @@ class Broker:
 async def with_broker(
     directory: Path, config: BrokerConfig, act: Callable[[Broker], Awaitable[None]]
 ) -> None:
-    """Run a broker and ``act`` on one loop."""
+    """Run a broker and ``act`` on one event loop."""
     stop = asyncio.Event()
     bound: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group, RemotingClient(outstanding_max=10_000) as client:
@@ -81,7 +81,8 @@ def test_no_answer_before_the_sync_and_one_sync_for_all_that_wait(
         opened.set()
         answers = await asyncio.gather(*waiting)
         assert {answer.code for answer in answers} == {0}
-        # The sync under way when they came, one for the rest, perhaps one of the checkpoint.
+        # At most five syncs for 20 sends: one was under way when the sends came, one serves all other sends,
+        # and a checkpoint may add some.
         assert len(calls) - before <= 5
 
     monkeypatch.setattr(os, "fdatasync", slow)
@@ -192,7 +193,7 @@ def test_group_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> Non
     obstacle = tmp_path / "config" / "subscriptionGroup.json.tmp"
 
     async def act(broker: Broker) -> None:
-        assert (await broker.send(b"x")).code == 0  # waits for the topic table, so the directory is there
+        assert (await broker.send(b"x")).code == 0  # answered after the topic table's folder was created
         obstacle.mkdir()
         body = SubscriptionGroupConfig(group_name="G", retry_max_times=3).encode()
         refused = await broker.call(200, body=body)
@@ -212,15 +213,17 @@ def test_offsets_that_cannot_be_written_are_not_acknowledged_and_are_written_lat
     clone = {"srcGroup": "G", "destGroup": "H", "topic": "T", "offline": "true"}
 
     async def act(broker: Broker) -> None:
-        assert (await broker.send(b"x")).code == 0  # waits for the topic table, so the directory is there
+        assert (await broker.send(b"x")).code == 0  # answered after the topic table's folder was created
         offset = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
         obstacle.mkdir()
-        assert (await broker.call(15, offset)).code == 0  # a member does not wait
+        # A commit is answered at once. Offsets are written to the disk later.
+        assert (await broker.call(15, offset)).code == 0
         refused = await broker.call(314, clone)
         assert (refused.code, refused.remark) == (14, "cannot write consumerOffset.json: Is a directory")
         obstacle.rmdir()
         await until(file.exists, "the offsets are written later")
-        # nothing has changed since, so it was not taken for saved
+        # The offsets have not changed since the failed write. They are on the disk now, so the failed write
+        # did not mark them as saved.
         assert b'"T@G":{0:1}' in file.read_bytes()
         assert (await broker.call(314, clone | {"destGroup": "I"})).code == 0
         assert b'"T@I":{0:1}' in file.read_bytes()
@@ -250,7 +253,10 @@ def test_sender_that_does_not_want_to_wait_does_not(tmp_path: Path, monkeypatch:
 
 
 def test_all_whose_answers_may_wait_are_asked_before_they_take_effect() -> None:
-    """Otherwise a request would be done, but its answer would say that it is not. Each code has its kind."""
+    """``MAY_WAIT`` must hold exactly the codes whose handlers may return an answer that waits.
+
+    If a code were missing there, the broker could carry out a request with this code and then refuse it.
+    """
     at_once = {RemotingCommand, Park}
     waiting = set()
     for code, handler in HANDLERS.items():
@@ -274,10 +280,12 @@ def test_message_that_is_answered_with_overload_is_not_stored(
         opened.set()
         assert (await broker.send(b"x")).code == 0  # creates the topic
         opened.clear()
-        # All over one connection, which may have 4096 requests unanswered.
+        # All sends use one connection, because the test is about the bound of 4096 unanswered requests on
+        # each connection.
         sends = [asyncio.ensure_future(broker.send(b"%d" % number)) for number in range(4500)]
         await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
-        assert (await broker.call(30, {"topic": "T", "queueId": "0"})).code == 0  # reads go on
+        # A request that only reads is still answered.
+        assert (await broker.call(30, {"topic": "T", "queueId": "0"})).code == 0
         opened.set()
         answers = await asyncio.gather(*sends)
         busy = [answer for answer in answers if answer.code == 2]
@@ -287,6 +295,7 @@ def test_message_that_is_answered_with_overload_is_not_stored(
         assert int(stored.ext_fields["offset"]) == 1 + 4096
 
     monkeypatch.setattr(os, "fdatasync", slow)
-    # On a busy machine, 4500 sends take longer than the default; a send that got code 10 counts as answered.
+    # On a busy machine, 4500 sends take longer than the default timeout. With that timeout, some sends would
+    # get code 10 and count as answered.
     config = BrokerConfig(listen_port=0, flush_disk_type="SYNC_FLUSH", sync_flush_timeout_ms=60_000)
     asyncio.run(with_broker(tmp_path, config, act))

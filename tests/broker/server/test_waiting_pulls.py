@@ -1,6 +1,6 @@
-"""Parked pulls on a disk that cannot read one pull's messages.
+"""Waiting pulls when the disk cannot read the messages of one pull.
 
-This pull gets an error, the others their messages.
+This pull gets an error; the other pulls get their messages.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def pull(number: int) -> Pull:
 
 
 def parked(state: BrokerState, sent: list[tuple[int, RemotingCommand]]) -> WaitingPulls:
-    """Return pulls 1 and 2 of a queue that has got a message."""
+    """Park the pulls 1 and 2 of one queue, then store a message in the queue. Return the waiting pulls."""
 
     def send(of: Pull, answer: RemotingCommand) -> None:
         sent.append((of.connection, answer))

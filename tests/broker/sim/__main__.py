@@ -1,4 +1,4 @@
-"""Plays seeds of the store simulation: ``python -m tests.broker.sim FIRST LAST``."""
+"""Runs seeds of the store simulation: ``python -m tests.broker.sim FIRST LAST``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One broker's handlers, tables and store on a simulated disk, run from a seed, and checked.
+"""Simulation of one broker on a simulated disk. A seed decides all requests, disk faults, stops and restarts.
 
-All code is the broker's own: handlers, store, recovery, the steps of its work with the disk. Only sockets,
-the event loop and threads are missing. The driver below replaces them: while a thread's step is in a call to
-the disk, it serves requests and does other work.
+The handlers, the tables, the store and the recovery are the code of the real broker. Class Simulation
+replaces its sockets, event loop and threads. The real broker uses the disk in a thread, and serves requests
+meanwhile. Therefore the simulation serves requests and does other work during a call of the simulated disk.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CONFIG = BrokerConfig(
 
 
 def result_of(work: Work) -> RemotingCommand:
-    """Run all steps of a query here."""
+    """Run all steps of a query without other work between them; return its answer."""
     try:
         step = next(work)
         while True:
@@ -68,7 +68,7 @@ class Stored:
     """A message that was acknowledged.
 
     Attributes:
-        life: Number of its topic's incarnation; deleting and creating a topic begins another one.
+        life: Number of the topic's life. If a topic is deleted and created again, another life begins.
     """
 
     topic: str
@@ -81,18 +81,20 @@ class Stored:
 
 @dataclass(slots=True)
 class Truth:
-    """Guarantees of the broker. A "life" is one incarnation of a topic.
+    """State that the broker must have after its answers. A topic's "life" ends with its deletion.
 
     Attributes:
-        lives: Topic to the number of its last life.
-        births: Topic and end of the log when a life began, to the number of that life.
-        dead: Lives whose end was acknowledged, or followed from a later acknowledgement.
-        doubtful: Lives whose end was requested.
-        joined: Lives that continue in a later one, because their topic was found in the log.
-        delayed: Bodies to be delivered, with their topic and its life.
-        retried: Bodies sent back, each with its number of acknowledgements.
-        groups: Requested settings, in order.
-        group_from: The last of them that was acknowledged.
+        lives: Number of the last life of each topic.
+        births: Number of each life. The key is the topic, and the end of the log when the life began.
+        dead: Lives that must be over, because the broker acknowledged the deletion of the topic or an
+            operation in a later life of the topic.
+        doubtful: Lives that may be over: a deletion was requested.
+        joined: Lives that continue in a later life. The table lacked their topic, so the broker found the
+            topic in the log.
+        delayed: Topic and life of each message that is to be delivered later, by the message's body.
+        retried: Number of acknowledgements of each message that was sent back, by the message's body.
+        groups: Requested values of a group's maximum number of retries, in the order of the requests.
+        group_from: Index in ``groups`` of the last acknowledged request; -1 if there is none.
         log_min: Least offset at which the log may begin: messages below it were removed for their age.
     """
 
@@ -144,7 +146,7 @@ class Simulation:
         self.flush: LogFlush
         self.disk.between = self._between
 
-    # The course ----------------------------------------------------------------------------------
+    # Course of a simulation ----------------------------------------------------------------------
 
     def run(self, steps: int = 120) -> None:
         """Run the simulation.
@@ -163,7 +165,7 @@ class Simulation:
         self._judge_deliveries()
 
     def _live(self, steps: int) -> None:
-        """Serve, until a power cut, a kill, or an orderly end."""
+        """Serve until a power cut, a kill, or a clean stop."""
         if self.rng.random() < 0.7:
             self.disk.cut_at = self.disk.calls + self.rng.randint(1, steps * 3)
         self.disk.fault_rate = self.rng.choice((0.0, 0.01, 0.05)) if self._faulty else 0.0
@@ -196,7 +198,7 @@ class Simulation:
         self.boot += 1
 
     def _return(self) -> None:
-        """Start again, perhaps after failed tries, and check the content."""
+        """Start the broker again, perhaps after failed starts, and check its content."""
         self.disk.is_full = False
         self.disk.fault_rate = 0.0
         self._damaged = False
@@ -215,15 +217,15 @@ class Simulation:
         self._judge()
 
     def _damage_table(self) -> None:
-        """Cut the topic table in half, if there is a backup with a checksum."""
+        """Cut the topic table to half its size, if the table has a backup with a checksum."""
         path = ROOT / "config" / TOPIC_TABLE
         backup, sums = (path.with_name(path.name + suffix) for suffix in (".bak", ".sha256"))
         if not all(map(self.disk.is_there, (path, backup, sums))):
             return
         if sha256(read_whole(self.disk, backup)).hexdigest() not in read_whole(self.disk, sums).decode():
-            return  # the last write ended before it kept the backup
+            return  # a power cut stopped the last write of the table before its backup was replaced
         if self.disk.is_same(path, backup):
-            return  # or just after that: both are names of one file until the next write
+            return  # a power cut came when table and backup were two names (hard links) of one file
         self.disk.sync_directory(path.parent)
         fd = self.disk.open(path)
         self.disk.cut(fd, self.disk.size(fd) // 2)
@@ -234,7 +236,7 @@ class Simulation:
 
     def _start(self) -> None:
         self._busy.clear()
-        self._depth = 1  # no request is served yet
+        self._depth = 1  # while the broker starts, ``_between`` must serve no request
         self.disk.now = self.now_ms / 1000
         self.state, self.files = load_broker(
             self.disk, ROOT, CONFIG, store_host=HOST, boot=f"boot {self.boot}", now_ms=self.now_ms
@@ -245,7 +247,7 @@ class Simulation:
         self.count["starts"] += 1
 
     def _stop(self) -> None:
-        """End as the broker does: everything is written."""
+        """End as the broker does when it stops cleanly: write everything."""
         self._depth = 1
         for file in self.files:
             run_here(file.save(whole=True))
@@ -274,7 +276,7 @@ class Simulation:
         try:
             self._drive(kinds[name]())
         except (OSError, StoreUnavailable):
-            pass  # the broker logs it and tries again
+            pass  # the real broker logs the error and tries again
         finally:
             self._busy.discard(lane)
             self.truth.log_min = max(self.truth.log_min, store.log.min_offset)
@@ -296,13 +298,13 @@ class Simulation:
             pass
 
     def _between(self) -> None:
-        """A thread waits for the disk; the loop goes on, and so may another thread."""
+        """Serve a request or do other work, as the broker may while a thread waits for the disk."""
         if self._busy and self._depth == 1 and self.rng.random() < 0.15:
             before, self._depth = self._depth, 0
             busy = set(self._busy)
             try:
                 if self.rng.random() < 0.7:
-                    self._depth = 2  # a request that is being served is not interrupted
+                    self._depth = 2  # while this request is served, ``_between`` must run nothing else
                     self._request()
                 elif len(self._busy) < 2:
                     self._depth = 1
@@ -325,7 +327,7 @@ class Simulation:
     def _ask(
         self, code: int, ext: dict[str, str], body: bytes, acknowledged: Callable[[RemotingCommand], None]
     ) -> None:
-        """Serve a request; ``acknowledged`` is called once its answer says that it succeeded."""
+        """Serve a request. Call ``acknowledged`` if the answer says that the request succeeded."""
         self.count[f"request {code}"] += 1
         call = Call(
             request=RemotingCommand.request(code, ext, body),
@@ -338,7 +340,8 @@ class Simulation:
         try:
             outcome = serve(self.state, call)
         except OSError:
-            self.count["requests whose reads failed"] += 1  # answered with an error
+            # The real broker answers such a request with an error.
+            self.count["requests whose reads failed"] += 1
         for topic in TOPICS:
             born = self.state.topics.born_at(topic)
             if born is not None:
@@ -372,7 +375,7 @@ class Simulation:
             self.flush.when_flushed(outcome.log_offset, done)
 
     def _life(self, topic: str) -> int:
-        """Return the number of a topic's present life; begin one if it does not exist."""
+        """Return the number of a topic's current life; begin a life if the topic does not exist."""
         if topic not in self.state.topics:
             self._last_life += 1
             self.truth.lives[topic] = self._last_life
@@ -432,7 +435,7 @@ class Simulation:
         self._lives_now(topic, life)
 
     def _lives_now(self, topic: str, life: int) -> None:
-        """Note that a topic's life was acknowledged in some way, so earlier lives are over."""
+        """Record that an operation in a topic's life was acknowledged, so the earlier lives must be over."""
         self.truth.dead |= {(topic, earlier) for earlier in range(life)}
 
     def _delay(self) -> None:
@@ -513,10 +516,10 @@ class Simulation:
         try:
             deliver_due(self.state, now_ms=self.now_ms)
         except (StoreUnavailable, OSError):
-            pass  # tried again
+            pass  # the real broker tries again
 
     def _query(self) -> None:
-        """Query an acknowledged message by its key; other work has its turn meanwhile."""
+        """Query an acknowledged message by its key, perhaps while other work waits for the disk."""
         try:
             self._judge_query(self.truth.stored[-self.rng.randint(1, 40) :][:1])
         except OSError:
@@ -525,16 +528,18 @@ class Simulation:
     # Judging -------------------------------------------------------------------------------------
 
     def _judge(self) -> None:
-        """Compare the content with the guarantees."""
+        """Compare the store's content with the guarantees in ``self.truth``."""
         found = {topic: list(self._messages(topic)) for topic in TOPICS}
         for topic in TOPICS:
             lives = {int(body.split()[1]) for _, _, body, _ in found[topic]}
             born = self.state.topics.born_at(topic)
-            if born is not None:  # a deletion that was not acknowledged may not have happened
+            # If a deletion was not acknowledged, the topic may still exist in the life before the deletion.
+            if born is not None:
                 self.truth.lives[topic] = self._life_born_at(topic, born, lives)
                 self.truth.births[topic, born] = self.truth.lives[topic]
             now = None if born is None else self.truth.lives[topic]
-            # Messages to a life that did not begin may be found in the one before.
+            # If a power cut lost the record that a topic's new life began, messages of the new life may be
+            # found in the life before it.
             dead = self.truth.dead - self.truth.joined
             if any((topic, life) in dead for life in {now, *lives}):
                 raise Broken(f"messages of a deleted topic are back: {topic} lives {sorted(lives)} now {now}")
@@ -560,7 +565,7 @@ class Simulation:
             raise Broken(f"an acknowledged group is lost, found {times}")
 
     def _judge_query(self, messages: list[Stored]) -> None:
-        """Query messages by their keys; messages of the topic's present life must be found."""
+        """Query messages by their keys; messages of the topic's current life must be found."""
         for message in messages:
             life = message.topic, message.life
             if not self._lives(*life) or life in self.truth.doubtful:
@@ -581,23 +586,24 @@ class Simulation:
             answer = result_of(outcome.work)
             store = self.state.store
             if not store.log.min_offset <= message.physical_offset < store.index.position:
-                continue  # removed for its age, or the index is behind
+                continue  # the message was removed for its age, or the index does not contain it yet
             if message.body not in [found.body for found in decode_messages(answer.body)]:
                 raise Broken(f"message is not found by its key: {message} {answer.remark}")
             self.count["queries judged"] += 1
 
     def _life_born_at(self, topic: str, born: int, lives: set[int]) -> int:
-        """Return the last life that may have begun at this offset.
+        """Return the last life of a topic that may have begun at the log offset ``born``.
 
-        Births behind a lost end of the log move to the end. Births of topics found in the log move to the end
-        of the log in the table that lacked them.
+        A life's recorded birth may be unequal to ``born`` in two cases. If a power cut removed the end of the
+        log, births behind the new end count as births at the new end. If the table lacked a topic, the broker
+        found the topic in the log, and ``born`` is the end of the log that the table recorded.
         """
         end = self.state.store.log.max_offset
         births = [(life, at) for (name, at), life in self.truth.births.items() if name == topic]
         exact = [life for life, at in births if min(at, end) == born]
         if not exact or (self._damaged and born == self.state.topics.known_until):
             later = [life for life, at in births if at >= born]
-            # A deletion that is in no table did not happen: the lives before and after it are one.
+            # A deletion that no table contains did not happen: the lives before and after it are one life.
             self.truth.joined |= {(topic, life) for life in lives} - self.truth.dead
             return max(lives.intersection(exact + later) or exact or later)
         return max(exact)

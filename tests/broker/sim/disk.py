@@ -1,9 +1,9 @@
 """A disk in memory that may lose everything that is not synced: bytes and names.
 
-After a power cut, each sector of a file has its content of some instant since the last sync, and the file has
-its size of some such instant. A directory has any first part of the changes since its last sync. After a
-failed sync the bytes may be lost for good, although they can still be read and later syncs succeed, as on
-Linux.
+After a power cut, each sector of a file has the content that it had at some instant since the last sync. The
+file has the size that it had at some such instant. A directory keeps a random part of the changes since its
+last sync. After a failed sync the bytes may be lost for good, although they can still be read and later syncs
+succeed, as on Linux.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from pathlib import Path
 
 from routekeeper.broker.store.files import Disk
 
-SECTOR = 64  # small, so that records of a simulation span several
+SECTOR = 64  # bytes; small, so that a record of a simulated log spans several sectors
 
 
 class PowerCut(BaseException):
-    """The machine's power goes during a call; no handler of the broker may catch this."""
+    """The power fails during a call to the disk; no handler of the broker may catch this exception."""
 
 
 class _File:
     def __init__(self) -> None:
         self.content = bytearray()
         self.durable = bytearray()
-        self.pending: list[tuple[int, bytes | None]] = []  # (at, data), or (size, None) for a cut
+        # Changes since the last sync: (offset, bytes) for a write, (size, None) for a truncation.
+        self.pending: list[tuple[int, bytes | None]] = []
         self.modified = 0.0
 
     def change(self, at: int, data: bytes | None) -> None:
@@ -41,7 +42,7 @@ class _File:
         self.pending.clear()
 
     def lose(self, rng: random.Random) -> None:
-        """Take a state that a power cut may leave."""
+        """Change the content to one of the random states that a power cut may leave."""
         if self.pending:
             instants = sorted({0, len(self.pending), rng.randint(0, len(self.pending))})
             images = []
@@ -75,7 +76,7 @@ class _Directory:
     def __init__(self) -> None:
         self.names: dict[str, _File | _Directory] = {}
         self.durable: dict[str, _File | _Directory] = {}
-        self.pending: list[tuple[str | None, str | None, _File | _Directory]] = []  # old name, new name, what
+        self.pending: list[tuple[str | None, str | None, _File | _Directory]] = []  # old name, new name, node
 
     def change(self, old: str | None, new: str | None, node: _File | _Directory) -> None:
         _move(self.names, old, new, node)
@@ -93,7 +94,8 @@ class _Directory:
                 _move(self.durable, old, new, node)
         self.names = dict(self.durable)
         self.pending.clear()
-        for node in {id(node): node for node in self.names.values()}.values():  # a file may have two names
+        # A file with two names must lose its content only once.
+        for node in {id(node): node for node in self.names.values()}.values():
             node.lose(rng)
 
 
@@ -110,16 +112,17 @@ class SimulatedDisk(Disk):
     """The disk of one machine.
 
     Args:
-        forgets: Called at each sync (kind, path): True makes the sync do nothing, to plant a missing sync.
+        forgets: Called at each sync with (kind, path). If it returns True, the sync does nothing. Tests use
+            this to remove a sync of the broker.
 
     Attributes:
         calls: Number of changes and syncs so far.
-        cut_at: The call during which the power goes.
+        cut_at: Value of ``calls`` at which the power fails; None for no power cut.
         fault_rate: Probability that a change or sync fails.
         read_fault_rate: Probability that a read fails, with EIO.
-        is_full: No file grows any more.
+        is_full: While True, no file can grow.
         between: Called before each change or sync, so that other work can run.
-        now: Unix seconds.
+        now: Current time in Unix seconds.
     """
 
     def __init__(
@@ -148,7 +151,7 @@ class SimulatedDisk(Disk):
         self.cut_at = None
 
     def is_same(self, path: Path, other: Path) -> bool:
-        """Return whether two names belong to one file."""
+        """Return True if two names belong to one file."""
         return self._node(path) is self._node(other)
 
     # Calls of the broker -------------------------------------------------------------------------
@@ -232,7 +235,7 @@ class SimulatedDisk(Disk):
         except OSError:
             if size < 2 or self._rng.random() < 0.5:
                 raise
-            size = self._rng.randrange(1, size)  # it fails in the middle, at the next call
+            size = self._rng.randrange(1, size)  # a short write; the next call to the disk may fail
         if size > 1 and self.fault_rate and self._rng.random() < self.fault_rate:
             size = self._rng.randrange(1, size)
         file.change(at, bytes(data[:size]))
@@ -267,7 +270,7 @@ class SimulatedDisk(Disk):
     def space(self, path: Path) -> tuple[int, int]:
         return 0, 0
 
-    # Parts ---------------------------------------------------------------------------------------
+    # Helpers -------------------------------------------------------------------------------------
 
     def _call(self, path: Path, *, grows: bool = False) -> None:
         self.calls += 1

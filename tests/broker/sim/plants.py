@@ -1,4 +1,4 @@
-"""Syncs and other precautions, each removed alone: a seed must find each removal."""
+"""Planted faults: each removes one sync or another precaution of the broker. A seed must find each fault."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ SYNCS: dict[str, Forgets] = {
     "names of checkpoint and directories": lambda kind, path: kind == "names" and path == ROOT,
 }
 
-#: Files that are made again from the log if their checksum is wrong: without this sync, nothing is lost.
+#: Syncs of index files. Without them nothing is lost: the broker rebuilds an index file with a wrong checksum
+#: from the log.
 INDEX_CONTENT: Forgets = lambda kind, path: kind == "whole" and INDEX in path.parents  # noqa: E731
 
 
@@ -41,7 +42,7 @@ def _deletions_before_the_table(simulation: Simulation) -> None:
 
 
 def _rewrite(simulation: Simulation, *, backup_too: bool, journal_first: bool) -> None:
-    """Let the topic table be rewritten in another way."""
+    """Replace the rewriting of the topic table by a variant that lacks a precaution."""
     file, disk = simulation.files.topics, simulation.disk
 
     def rewrite(encode: Callable[[], bytes], counter: int | None) -> None:
@@ -97,7 +98,7 @@ class _Nothing(dict[str, int]):
         pass
 
 
-#: Changes of each simulation after each start of its broker.
+#: Functions that each remove one precaution from a simulation, by its name. They run at each broker start.
 SPOILS: dict[str, Callable[[Simulation], None]] = {
     "delays are saved before what was delivered": _delays_before_the_log,
     "files of a deleted topic go before the table says so": _deletions_before_the_table,
@@ -107,7 +108,8 @@ SPOILS: dict[str, Callable[[Simulation], None]] = {
     "what the disk does not give once counts as unreadable": _unread_is_dropped,
 }
 
-#: Without these nothing is lost, but queues are built anew, which takes minutes for a large log.
+#: Syncs of queue files. Without them nothing is lost, but the broker rebuilds its queues from the log, which
+#: takes minutes for a large log.
 QUEUE_SYNCS: dict[str, Forgets] = {
     "content of queues": lambda kind, path: kind == "data" and QUEUES in path.parents,
     "names of queue files": lambda kind, path: kind == "names" and QUEUES in (path, *path.parents),

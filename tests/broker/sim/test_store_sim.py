@@ -1,4 +1,4 @@
-"""The store under power cuts, kills and disk faults: seeds are clean, and find each removed precaution."""
+"""The store under power cuts, kills and disk faults: all seeds pass, but some fail without a precaution."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ def test_nothing_acknowledged_is_lost_and_nothing_deleted_returns(first: int) ->
             pytest.fail(f"python -m tests.broker.sim {seed} {seed + 1}: {error!r}")
 
 
-#: Plants that few seeds find, and the seed that found each last.
+#: Planted faults with which only few seeds fail. Value: a seed that failed in the latest search for one.
 LIKELY: Final = {"names of index files": 116, "a journal goes before the file has its changes": 123}
 
 
 def is_found(name: str, **planted: object) -> bool:
-    """Return whether a seed finds a plant; try the last successful seed first."""
+    """Return True if the simulation fails for some seed, that is, if it finds the planted fault.
+
+    The first seed that is tried is the seed in :data:`LIKELY`.
+    """
     for seed in (LIKELY.get(name, 0), *range(300)):
         try:
             Simulation(seed, **planted).run()  # type: ignore[arg-type]
@@ -64,7 +67,7 @@ def test_missing_precaution_is_found_by_a_seed(name: str) -> None:
     assert is_found(name, spoil=SPOILS[name])
 
 
-# Scripted ----------------------------------------------------------------------------------------
+# Scripted cases ----------------------------------------------------------------------------------
 
 
 def open_store(disk: SimulatedDisk, boot: str) -> MessageStore:
@@ -89,7 +92,7 @@ def put(store: MessageStore, count: int, topic: str = "T") -> None:
 
 
 def is_built_anew(disk: SimulatedDisk, caplog: pytest.LogCaptureFixture) -> bool:
-    """Return whether queues are built anew after a power cut behind a checkpoint."""
+    """Return True if the queues are rebuilt after a power cut that follows a checkpoint."""
     store = open_store(disk, "1")
     put(store, 11)
     put(store, 3, "U")
@@ -121,7 +124,7 @@ def test_power_cut_behind_a_file_roll_does_not_keep_it_from_starting(seed: int) 
     store = open_store(disk, "1")
     put(store, 2)
     store.flush_log()
-    put(store, 9)  # goes over into a second and a third file
+    put(store, 9)  # enough messages for a second and a third file of the log
     disk.lose_power()
     again = open_store(disk, "2")
     assert again.bounds("T", 0)[1] >= 2

@@ -1,4 +1,4 @@
-"""Damaged entries of queue files: no message of another topic is served, and no stored one is skipped."""
+"""Damaged queue entries: the broker serves no message of another topic, and skips no stored message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHERS = "U"
 
 
 def filled(open_store: OpenStore) -> None:
-    """Store messages of two topics in turn, which differ only in topic and body."""
+    """Store messages of two topics in turn. The two messages of each pair differ only in their topic."""
     store = open_store(queue_file=QUEUE_FILE)
     for number in range(COUNT):
         for topic in ("T", OTHERS):
@@ -45,7 +45,8 @@ def damage(path: Path, index: int, entry: tuple[int, int, int]) -> None:
 
 
 Damages = Callable[[Entry, Entry], tuple[int, int, int]]
-#: A good entry, and the other topic's entry with the same queue offset.
+#: Functions that return a damaged entry, by the kind of damage. Their arguments are the good entry, and the
+#: other topic's entry with the same queue offset.
 DAMAGES: dict[str, Damages] = {
     "of another topic": lambda good, other: other,
     "beyond the log": lambda good, other: (1 << 40, good.size, good.tags_code),
@@ -102,7 +103,8 @@ def test_requests_for_one_message_of_a_queue_find_it(
     for index in (0, 20):
         wrong = DAMAGES[kind](entry_of(path, index), entry_of(path_of(tmp_path, OTHERS), index + 1))
         damage(path, index, wrong)
-    assert len(times(open_store(queue_file=QUEUE_FILE))) == COUNT  # in a thread: none raises
+    # ``times`` reads the entries as a thread of the broker does. No damaged entry may raise an exception.
+    assert len(times(open_store(queue_file=QUEUE_FILE))) == COUNT
     store = open_store(queue_file=QUEUE_FILE)
     assert [store.offset_at_time("T", 0, NOW + number) for number in range(COUNT)] == list(range(COUNT))
     found = [store.message_in_queue("T", 0, offset) for offset in range(COUNT)]
@@ -125,7 +127,7 @@ def test_message_that_the_log_has_lost_with_its_entry_is_named_once_and_the_othe
     ]
     with log.open("r+b") as file:
         file.seek(good.log_offset - int(log.name) + 4)
-        file.write(bytes(4))  # its magic
+        file.write(bytes(4))  # overwrites the magic number of the record with zeros
     store = open_store(queue_file=QUEUE_FILE)
     wanted = [body for body in numbers(COUNT) if body != b"20"]
     assert bodies(store) == wanted

@@ -1,4 +1,4 @@
-"""Damaged files of the index by key: each message is still found, and the file is made again."""
+"""Damaged files of the index by key: each message is still found, and the broker rebuilds the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages by key: the index of the log, and request 12."""
+"""Search for messages by key: the index of the log, and request 12, which uses the index."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def put(store: MessageStore, keys: str, *, topic: str = "T", unique: str = "", n
 def find(
     store: MessageStore, key: str, *, topic: str = "T", begin_ms: int = 0, end_ms: int = 2**63 - 1
 ) -> list[int]:
-    """Return the offsets found for a key, the youngest first."""
+    """Return the log offsets of the messages with a key, the youngest first."""
     run_here(store.index.follow())
     steps = store.index.search(topic, key, begin_ms=begin_ms, end_ms=end_ms)
     return [found.offset for step in steps for found in step()]
@@ -157,7 +157,7 @@ def test_a_flood_of_messages_is_read_from_the_log_instead_of_kept(
     assert find(store, "all") == offsets[::-1]
 
 
-# Request 12 ----------------------------------------------------------------------------------------
+# Request 12 (QUERY_MESSAGE) ------------------------------------------------------------------------
 
 
 def query(wire: Wire, topic: str, key: str, count: int = 32, **changes: str) -> tuple[int, list[bytes]]:

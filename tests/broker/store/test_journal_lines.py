@@ -1,4 +1,4 @@
-"""Lines of journals, cut and damaged."""
+"""Lines of journal files that are incomplete (cut off) or damaged."""
 
 from __future__ import annotations
 

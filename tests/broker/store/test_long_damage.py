@@ -1,4 +1,7 @@
-"""A queue with a whole damaged file: a pull does a bounded part of the search, and none is repeated."""
+"""A queue file whose entries are all damaged: each pull does a bounded part of the search for the messages.
+
+No part of the search is done twice.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,13 @@ from tests.broker.states import HOST, NOW, state_in
 
 FILE = 12_000
 COUNT = 3 * FILE
-#: Reads, writes and looks at records in one pull; a search that ends at once needs 30,000 or more.
+#: Greatest number of reads, writes and checks of log records in one pull. A pull that did the whole search
+#: would need 30,000 or more.
 WORK_MAX = 6_000
 
 
 class Work:
-    """Counts reads, writes and looks at records of one call, which may not be too many."""
+    """Counts reads, writes and checks of log records in one call; fails above ``WORK_MAX``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -82,7 +86,10 @@ def entries_of(path: Path) -> list[Entry]:
 
 
 def filled(tmp_path: Path) -> tuple[list[Entry], Path]:
-    """Store messages, and zero the entries of the middle third; return the entries before, and their file."""
+    """Store messages, and overwrite the queue entries of the middle third with zeros.
+
+    Return the entries from before the damage, and their file.
+    """
     state = reopened(tmp_path)
     for begin in range(0, COUNT, 1000):
         drafts = [
@@ -119,7 +126,7 @@ def pull(state: BrokerState, offset: int) -> RemotingCommand:
 
 
 def consume(state: BrokerState, offset: int, end: int, before_pull: Callable[[], None]) -> list[int]:
-    """Pull as consumers do, from an offset on; return the numbers of the messages up to another offset."""
+    """Pull as consumers do, from an offset to ``end``; return the numbers of the messages."""
     numbers: list[int] = []
     pulls = 0
     while offset < end:
@@ -213,7 +220,7 @@ def test_search_in_a_deleted_topic_ends_with_it(tmp_path: Path) -> None:
 def test_size_of_a_slice_changes_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Damaged entries and a damaged log: slices may end at any byte of it."""
+    """Entries and the log are damaged. The search works in slices, which may end at any byte of the log."""
     rng, count = random.Random(seed), 300
     made = state_in(tmp_path / "made", TopicConfig(topic_name="T"))
     for number in range(count):
@@ -248,7 +255,7 @@ def test_size_of_a_slice_changes_no_result(
     assert found[0][1] > 0
 
 
-#: Eight bytes of a body that look like a padding record of eight bytes, and four that begin like a message.
+#: ``PADDING`` looks like a padding record of eight bytes. ``MESSAGE`` is the magic number of a message.
 PADDING, MESSAGE = struct.pack(">ii", 8, MAGIC_BLANK), struct.pack(">i", MAGIC_V1)
 
 
@@ -259,7 +266,10 @@ PADDING, MESSAGE = struct.pack(">ii", 8, MAGIC_BLANK), struct.pack(">i", MAGIC_V
 def test_body_like_records_of_a_damaged_message_neither_hides_others_nor_takes_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bodies: list[bytes]
 ) -> None:
-    """A slice may end within such a message, at any byte of a pattern."""
+    """The body of the damaged message looks like records of the log.
+
+    A slice of the search may end within this message, at any byte of the body's pattern.
+    """
     state = reopened(tmp_path)
     large = [b"x" * shift + body for shift, body in enumerate(bodies)]
     stored = [b"0", *(body for at, big in enumerate(large) for body in (big, b"%d" % (2 * at + 2)))]
@@ -291,7 +301,7 @@ def test_body_like_records_of_a_damaged_message_neither_hides_others_nor_takes_l
 
 
 def damage(rng: random.Random, path: Path, *, places: int, size_max: int, end: int, noise: bool) -> None:
-    """Overwrite parts of a file with zeros, or with noise as well."""
+    """Overwrite random ranges of a file with zeros. With ``noise``, some ranges get random bytes instead."""
     with path.open("r+b") as file:
         for _ in range(places):
             size = rng.randrange(1, min(size_max, end))

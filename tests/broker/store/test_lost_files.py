@@ -1,6 +1,6 @@
 """Files of a store that are missing or cut although they were durable.
 
-No message is lost without an error.
+If messages are lost with these files, the broker reports an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A broker's queues have a bound, and files of many queues do not delay its end."""
+"""The number of a broker's queues is limited, and files of many queues do not delay the broker's shutdown."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def test_queues_have_a_bound_that_names_its_setting(start_broker: StartBroker) -
     broker = start_broker("--set", "maxQueues=10")
     wire: Wire = broker.wire()
     assert wire.call(17, TOPIC).code == 0
-    # It needs a queue of the schedule topic and its own queue.
+    # The delayed message needs two queues: one of the schedule topic, and one of its own topic.
     delayed = "DELAY\x0118\x02"
     assert wire.send_message("Wide", b"x", properties=delayed).code == 0
     answers = [wire.send_message("Wide", b"x", queue_id=number) for number in range(20)]
     assert [answer.code for answer in answers] == [0] * 9 + [16] * 11
     assert "maxQueues=10" in (answers[-1].remark or "")
     assert "maxQueues=10" in (wire.send_message("Wide", b"x", queue_id=15, properties=delayed).remark or "")
-    # Existing queues go on, and a deleted topic makes room.
+    # Existing queues still accept messages, and the removal of a topic frees its queues.
     assert wire.send_message("Wide", b"x", queue_id=3).code == 0
     assert wire.call(215, {"topic": "Wide"}).code == 0
     assert wire.send_message("Other", b"x").code == 0

@@ -1,6 +1,6 @@
-"""A log file that is missing between others, or cut.
+"""One file of the log is missing between other files, or it was cut.
 
-A start names it, and goes on only by an operator's order.
+The broker names the file and does not start, unless an operator has allowed it to skip the damage.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def filled(open_store: OpenStore, tmp_path: Path) -> list[Path]:
 
 
 def contents(tmp_path: Path) -> dict[Path, bytes]:
-    """Return all files of log and queues."""
+    """Return the content of all files of the log and the queues, by path."""
     return {
         path: path.read_bytes()
         for folder in ("commitlog", "consumequeue")

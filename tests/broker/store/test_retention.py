@@ -1,4 +1,4 @@
-"""Log files are removed by age in given hours, earlier when the disk fills, at any age when it is full."""
+"""The broker removes old log files at given hours, earlier if the disk fills, at any age if it is full."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def with_files(directory: Path, hours: str, act: Callable[[Broker, list[Path]], 
 
 
 async def begins_at(broker: Broker, offset: int) -> None:
-    """Wait until a queue's first message lies at or behind a log offset."""
+    """Wait until the first message of a queue lies at this offset of the log."""
     async with asyncio.timeout(100):
         while True:
             low = (await broker.call(31, {"topic": "T", "queueId": "0"})).ext_fields["offset"]
@@ -117,6 +117,6 @@ def test_a_full_disk_costs_the_oldest_files_however_young(
     async def act(broker: Broker, files: list[Path]) -> None:
         free[0] = 10
         assert (await broker.call(306)).code == 0
-        await begins_at(broker, int(files[-1].name))  # all but the one that is written to
+        await begins_at(broker, int(files[-1].name))  # the broker still writes the last file, so it stays
 
     with_files(tmp_path, another_hour(), act)

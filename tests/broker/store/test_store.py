@@ -26,7 +26,7 @@ from routekeeper.remoting.message import Host, StoredMessage, decode_messages, e
 HOST = Host("127.0.0.1", 10911)
 BORN = Host("192.0.2.7", 4711)
 LOG_FILE = 4096
-QUEUE_FILE = 200  # ten entries
+QUEUE_FILE = 200  # size of a queue file in bytes: ten entries
 NOW = 1_700_000_000_000
 
 OpenStore = Callable[..., MessageStore]
@@ -184,7 +184,7 @@ def test_batch_gets_consecutive_offsets(open_store: OpenStore) -> None:
 
 @pytest.mark.parametrize("count_max", [1, 7, 32])
 def test_readers_behind_get_every_message_once(open_store: OpenStore, count_max: int) -> None:
-    """Their entries are read from files, which end in between, and then from memory."""
+    """Readers that are behind get the older entries from files, and the newest ones from memory."""
     store = open_store()
     for number in range(700):
         store.put(draft(b"%d" % number, queue_id=number % 2), now_ms=NOW)
@@ -194,7 +194,7 @@ def test_readers_behind_get_every_message_once(open_store: OpenStore, count_max:
     queues: dict[int, list[bytes]] = {0: [], 1: []}
     offsets = [0, 0]
     while offsets != [400, 400]:
-        for queue_id, found in queues.items():  # in turn, as consumers do
+        for queue_id, found in queues.items():  # alternate between the queues, as consumers do
             batch = store.get("T", queue_id, offsets[queue_id], count_max=count_max, bytes_max=1 << 20)
             assert batch.status is GetStatus.FOUND
             assert 0 < batch.count <= count_max
@@ -204,7 +204,7 @@ def test_readers_behind_get_every_message_once(open_store: OpenStore, count_max:
 
 
 def calls_of(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[str]:
-    """Record the names of these system calls in order."""
+    """Return a list that gets the name of each call of these functions of ``os``, in order."""
     calls: list[str] = []
 
     def note(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -254,7 +254,7 @@ def test_records_near_each_other_are_read_by_one_call(
     calls = calls_of(monkeypatch, "pread", "preadv")
     log = store.log
     places = [(entry.log_offset, entry.size) for entry in store.entries("T", 3, 0, 3)]
-    far = log.read_all(places)  # twenty times as many bytes as they have themselves
+    far = log.read_all(places)  # between two records of this queue lie 19 records of other queues
     assert [message.body for message in decode_messages(far)] == [b"3", b"23", b"43"]
     assert calls == ["pread"] * 3
     near = sorted(places + [(entry.log_offset, entry.size) for entry in store.entries("T", 6, 0, 3)])
@@ -306,7 +306,7 @@ def test_clean_end_needs_no_reading_of_the_log(open_store: OpenStore, tmp_path: 
     store = open_store()
     put(store, 20)
     store.close()
-    # A start that reads the log would find damage below the checkpoint.
+    # This damage lies below the checkpoint. Only a start that reads the whole log finds it.
     with log_files(tmp_path)[0].open("r+b") as file:
         file.seek(4)
         file.write(b"XXXX")
@@ -343,7 +343,8 @@ def test_zeros_after_the_end_are_cut(open_store: OpenStore, tmp_path: Path) -> N
 def test_damage_before_valid_messages_refuses_to_start(
     open_store: OpenStore, tmp_path: Path, place: str
 ) -> None:
-    # The layout's checksum covers the body, and magic, sizes and offset must fit; the rest cannot be checked.
+    # The test damages bytes that a start checks: the body, which has a checksum, or the magic number. A start
+    # also checks a record's sizes and offset. It cannot check any other field.
     store = open_store()
     places = [store.put(draft(b"%d" % number), now_ms=NOW).physical_offset for number in range(60)]
     files = log_files(tmp_path)
@@ -368,7 +369,8 @@ def test_nothing_is_hidden_after_damage_was_skipped(open_store: OpenStore, tmp_p
     store = open_store()
     places = [store.put(draft(b"%d" % number), now_ms=NOW).physical_offset for number in range(30)]
     with log_files(tmp_path)[0].open("r+b") as file:
-        for number in range(14, 17):  # where a bisection over the entries begins
+        # The damage is where a bisection over the entries begins.
+        for number in range(14, 17):
             file.seek(places[number] + 88)
             file.write(b"!")
     kept = numbers(14) + numbers(13, 17)
@@ -389,7 +391,7 @@ def test_messages_of_a_deleted_topic_stay_away_from_the_queues_of_the_new_one(
     born = store.log.max_offset
     put(store, 2, first=50)
     store.close()
-    shutil.rmtree(tmp_path / "consumequeue")  # everything is built anew from the log
+    shutil.rmtree(tmp_path / "consumequeue")  # makes the next start rebuild all queues from the log
     again = open_store(births={"T": born})
     assert bodies(again) == numbers(2, 50)
     assert again.bounds("T", 1) == (0, 0)
@@ -507,15 +509,15 @@ def test_entries_above_the_checkpoint_do_not_come_back(open_store: OpenStore, tm
     work = store.prepare_checkpoint()
     assert work is not None
     for _, _, entries in work.entries:
-        write_entries(DISK, entries)  # the crash comes before the checkpoint itself
+        write_entries(DISK, entries)  # after this write, the crash comes; no checkpoint file is written
     os.truncate(log_files(tmp_path)[0], end)
     again = open_store()
     assert again.bounds("T", 0) == (0, 5)
     put(again, 1, first=100)
     put(again, 9, queue_id=1)
     checkpoint(again)
-    # Otherwise their number would show them, and everything would be read anew; the damage shows that it is
-    # not.
+    # If entries above the first checkpoint had come back, there would be more entries than the last
+    # checkpoint counts. The start would then read the whole log and find this damage.
     with log_files(tmp_path)[0].open("r+b") as file:
         file.seek(4)
         file.write(b"XXXX")
@@ -529,8 +531,8 @@ def test_holes_that_a_power_cut_left_behind_the_entries_hide_none(
     put(store, 1)
     put(store, 1, queue_id=1)
     checkpoint(store)
-    # Entries were written for a checkpoint that was not finished, and not all sectors reached the disk; files
-    # of a topic that this checkpoint counts may be gone already.
+    # A checkpoint was begun: its entries were written, but not all sectors reached the disk. The last
+    # finished checkpoint may also count a file of a topic that was deleted since then, so remove a file.
     (tmp_path / "consumequeue" / "T" / "1" / f"{0:020d}").unlink()
     with (tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}").open("ab") as file:
         file.write(bytes(20))
@@ -562,7 +564,7 @@ def test_deleted_topic_does_not_cost_a_rebuild(open_store: OpenStore, tmp_path: 
     store.close()
     with log_files(tmp_path)[0].open("r+b") as file:
         file.seek(4)
-        file.write(b"XXXX")  # rebuilding the queues would find this damage
+        file.write(b"XXXX")  # a start that rebuilds the queues would find this damage
     assert open_store().bounds("T", 0) == (0, 3)
 
 
@@ -592,7 +594,7 @@ def test_old_files_go_and_queues_begin_later(open_store: OpenStore, tmp_path: Pa
     put(store, 1, first=100)
     again = open_store()
     assert again.bounds("T", 0) == (low, 101)
-    # Without any queue file, the first record decides where the queue begins.
+    # Without queue files, the first record of the queue in the log decides at which offset the queue begins.
     store.close()
     for file in (tmp_path / "consumequeue" / "T" / "0").iterdir():
         file.unlink()
@@ -680,7 +682,7 @@ def test_closed_store_takes_nothing(open_store: OpenStore) -> None:
 def test_store_equals_a_list_per_queue(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
 ) -> None:
-    """A crash keeps every complete record; half-written bytes after them disappear."""
+    """A crash keeps every complete record. The bytes of an incomplete record at the end disappear."""
     directory = tmp_path_factory.mktemp("store")
     model: dict[int, list[bytes]] = {}
     opened: list[MessageStore] = []
@@ -721,7 +723,7 @@ def test_store_equals_a_list_per_queue(
         each.log.close()
 
 
-# Parts -------------------------------------------------------------------------------------------
+# Parts of the store ------------------------------------------------------------------------------
 
 
 def test_queue_reads_within_files_and_memory_alike(tmp_path: Path) -> None:

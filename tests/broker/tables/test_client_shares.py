@@ -1,4 +1,7 @@
-"""Room for names in heartbeats and locks: one host fills its share, and other hosts' clients are accepted."""
+"""Each host has a quota of the memory for heartbeats, and a quota of the queue locks.
+
+So one host cannot use all memory or all locks that other hosts need.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def beat(state: BrokerState, host: str, *groups: str, connection: int = 1) -> Re
 
 
 def fill(state: BrokerState, host: str) -> int:
-    """Return how many groups of a host are accepted."""
+    """Send heartbeats of a host until one is refused; return the number of accepted groups."""
     taken = 0
     while beat(state, host, f"G{taken}").code == 0:
         taken += 1
@@ -69,7 +72,7 @@ def test_loopback_may_take_all_room_of_clients(state: BrokerState) -> None:
 
 
 def lock(state: BrokerState, host: str, group: str, first: int, count: int) -> int:
-    """Return how many of some queues a client of a host has locked."""
+    """Lock ``count`` queues for a client of a host; return the number of locked queues."""
     queues = [
         {"topic": "T", "brokerName": "b", "queueId": queue_id} for queue_id in range(first, first + count)
     ]

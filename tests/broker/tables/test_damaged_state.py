@@ -47,7 +47,11 @@ def empty(content: bytes) -> bytes:
 
 
 def flip(inside: bytes) -> Callable[[bytes], bytes]:
-    """Return a function that flips the lowest bit of the first byte of ``inside``; a name stays valid."""
+    """Return a function that flips one bit of a file's content.
+
+    The function flips the lowest bit of the first byte of ``inside``. If this byte begins a name, the result
+    is another valid name.
+    """
 
     def flipped(content: bytes) -> bytes:
         at = content.index(inside)
@@ -57,7 +61,7 @@ def flip(inside: bytes) -> Callable[[bytes], bytes]:
 
 
 def damage(path: Path, how: Callable[[bytes], bytes]) -> bytes:
-    """Damage a file; return its former content."""
+    """Replace a file's content by ``how(content)``; return the content from before."""
     good = path.read_bytes()
     path.write_bytes(how(good))
     assert path.read_bytes() != good
@@ -69,7 +73,10 @@ def body(topic: str, number: int) -> bytes:
 
 
 def fill(broker: BrokerLike, *topics: str) -> None:
-    """Send to each topic in turn; the table is written for each, so the last one is in no backup."""
+    """Send messages to each topic in turn.
+
+    Each new topic makes the broker write the topic table, so the table's backup lacks the last topic.
+    """
     wire = broker.wire()
     for topic in topics:
         for number in range(MESSAGES):
@@ -88,7 +95,7 @@ def assert_all_there(broker: BrokerLike, *topics: str) -> None:
 
 
 def refusal(store: Path) -> str:
-    """Start a broker that must refuse to start; return its only line besides the log."""
+    """Start a broker that must refuse to start; return its only output line that is not a log line."""
     with subprocess.Popen(
         [
             sys.executable,
@@ -106,7 +113,7 @@ def refusal(store: Path) -> str:
         text=True,
     ) as process:
         assert process.stdout is not None
-        ready = process.stdout.readline()  # empty once it has ended
+        ready = process.stdout.readline()  # empty, because the broker must end without a ready line
         process.kill()
         _, log = process.communicate()
     assert ready == "", log
@@ -135,11 +142,11 @@ def test_damaged_topic_table_is_named_and_no_message_is_lost(
     assert str(table) in error
     assert "topics.json.bak" in error
     assert_all_there(second, "Early", "Late")
-    # A topic that is created again continues with its old messages.
+    # If a topic is created again, its queue must continue behind the old messages.
     assert second.wire().send_message("Late", b"more").ext_fields["queueOffset"] == "2"
     assert second.wire().send_message("New", b"x").code == 0
     assert second.stop() == 0
-    # The operator puts back a file that is no longer good.
+    # The operator restores the table from before the damage, but topics were created since then.
     table.write_bytes(good)
     assert "topics.json.sha256" in refusal(first.store)
     table.with_name("topics.json.sha256").unlink()
@@ -167,7 +174,8 @@ def test_flipped_bit_in_a_topics_name_refuses_the_start_until_somebody_decides(
     second = start_broker()
     assert_all_there(second, "Early", "Late")
     assert second.stop() == 0
-    # Even if the operator accepts the damaged file as edited, no message is lost.
+    # The operator accepts the damaged file: without the checksum file, it counts as edited. Still no message
+    # may be lost.
     table.write_bytes(damaged)
     table.with_name("topics.json.sha256").unlink()
     third = start_broker()
@@ -241,7 +249,7 @@ def test_other_damaged_tables_are_named_and_the_backup_is_used(
     start_broker: StartLike, name: str, how: Callable[[bytes], bytes]
 ) -> None:
     store: Path | None = None
-    for life in (1, 2):  # each table is written before and after the restart
+    for life in (1, 2):  # 1 is the first start, 2 is the restart; the broker writes all tables in each
         broker = start_broker(store=store)
         store = broker.store
         fill(broker, "Early") if life == 1 else None
@@ -259,9 +267,10 @@ def test_other_damaged_tables_are_named_and_the_backup_is_used(
     (error,) = [line for line in lines(again, "ERROR") if name in line]
     assert f"{name}.bak" in error
     if name == "consumerOffset.json":
-        assert committed(again).ext_fields == {"offset": "1"}  # some are delivered again, none is skipped
+        # The backup has the older offset, so the group gets some messages again and misses none.
+        assert committed(again).ext_fields == {"offset": "1"}
     table = json.loads(again.wire().call(201).body)["subscriptionGroupTable"]
-    assert table["Mine"]["retryMaxTimes"] == 2  # its backup is no older
+    assert table["Mine"]["retryMaxTimes"] == 2  # the backup of the groups has the last change, too
     assert again.stop() == 0
     assert (store / "config" / f"{name}.damaged").exists()
 
@@ -278,7 +287,10 @@ def send_delayed(wire: WireLike, life: int) -> int:
 
 
 def not_delivered(wire: WireLike, life: int) -> bool:
-    """Return whether a broker's delayed message still waits; the first queue had two messages before."""
+    """Return True while the delayed message of start number ``life`` is not in the first queue.
+
+    The queue had two messages before the first delayed message.
+    """
     answer = wire.call(30, {"topic": "Early", "queueId": "0"})
     return int(answer.ext_fields["offset"]) < 2 + life
 

@@ -1,4 +1,4 @@
-"""Members of groups, and notices to them."""
+"""Members of consumer groups, and the notices that the broker sends them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_rate_is_growth_over_the_window() -> None:
     for second in range(0, 700, 5):
         rate.sample(float(second))
         rate.total += 50
-    assert rate.per_second(10, 699.0) == 50 * 2 / 9  # since the sample at 690
+    assert rate.per_second(10, 699.0) == 50 * 2 / 9  # the total grew twice by 50 in the 9 s since 690 s
     assert rate.per_second(600, 700.0) == 10.0
     assert len(rate.spell(700.0).split()) == 3
 
@@ -128,9 +128,9 @@ def test_locks_have_a_bound_and_those_held_are_renewed(monkeypatch: pytest.Monke
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_size_of_the_table_is_that_of_what_is_in_it(data: st.DataObject) -> None:
-    """This holds after any sequence of heartbeats and unregistrations.
+    """The table's computed size stays right through any sequence of heartbeats and unregistrations.
 
-    A heartbeat adds at most the predicted size.
+    A heartbeat adds no more than ``growth`` predicts.
     """
     table, names = ClientTable(), st.sampled_from(("A", "B", "Long" * 20))
     versions = st.integers(0, 2)

@@ -1,4 +1,4 @@
-"""The cost of a search for a group's topics, or a topic's groups, depends only on the results."""
+"""A search for a group's topics, or a topic's groups: its cost depends only on the number of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nameservers as processes with flags of their own, and brokers that register and answer request 26."""
+"""Nameserver processes with given options, and brokers that answer request 26 (get broker settings)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import WITHIN_S, wait_until
 
 
 class Server:
-    """A nameserver that runs as a process of its own."""
+    """A nameserver that runs as a separate process."""
 
     def __init__(
         self, folder: Path, *flags: str, wire: str = "127.0.0.1:0", http: str = "127.0.0.1:0"
@@ -29,7 +29,7 @@ class Server:
                 [
                     *(sys.executable, "-m", "routekeeper.nameserver", "--listen", wire, "--http", http),
                     *("--data", str(folder / "data"), *flags),
-                    *("--serverChannelMaxIdleTimeSeconds", "3600"),  # brokers register once and say no more
+                    *("--serverChannelMaxIdleTimeSeconds", "3600"),  # a broker registers once, then is silent
                 ],
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -56,7 +56,7 @@ class Server:
         wait_until(is_ready, "readiness")
 
     def end(self) -> None:
-        """Kill it; once more does nothing."""
+        """Kill the process; a second call does nothing."""
         self.process.kill()
         self.process.wait()
         assert self.process.stdout is not None
@@ -65,7 +65,7 @@ class Server:
 
 @contextlib.contextmanager
 def servers(*started: Server) -> Iterator[None]:
-    """End all of them."""
+    """End all started servers at the end of the context."""
     try:
         yield
     finally:
@@ -82,7 +82,7 @@ def registered(
     broker_id: int = 0,
     queues: int = 8,
 ) -> RemotingCommand:
-    """Return a registration."""
+    """Return a registration request of a broker."""
     body = encode_register_body(
         RegisterBody(
             data_version=DataVersion(counter=counter, timestamp=1_700_000_000_000 + counter),
@@ -101,6 +101,6 @@ def registered(
         "haServerAddr": f"{name if name.replace('-', '').isalnum() else 'odd'}.test:10912",
         "brokerId": str(broker_id),
         "bodyCrc32": str(body_crc32(body)),
-        "heartbeatTimeoutMillis": "3600000",  # it is not repeated
+        "heartbeatTimeoutMillis": "3600000",  # long lease: the broker registers only once
     }
     return RemotingCommand.request(103, fields, body)

@@ -1,4 +1,4 @@
-"""Loaded by schemathesis: requests name existing things, and none of them waits for long."""
+"""Hooks that change schemathesis' requests: they insert names that exist, and shorten waiting times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import schemathesis
 
-#: A topic, a namespace and a key that the test has created, and a member.
+#: Names that the test has created on the server: a topic, a namespace and a key.
 THERE = {"topic": "T", "namespace": "N", "key": "k"}
 
 
@@ -14,7 +14,7 @@ THERE = {"topic": "T", "namespace": "N", "key": "k"}
 def before_call(
     context: schemathesis.HookContext, case: schemathesis.Case[Any], kwargs: dict[str, Any]
 ) -> None:
-    """Put known names for the shortest ones, and short times for all that are valid."""
+    """Replace names of at most one character by names that exist, and valid waiting times by short ones."""
     for name, known in THERE.items():
         if len(str((case.path_parameters or {}).get(name, known))) <= 1:
             case.path_parameters[name] = known

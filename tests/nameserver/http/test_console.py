@@ -1,4 +1,7 @@
-"""The console's resources: all nameservers against all brokers, a topic everywhere, and the last events."""
+"""The console's HTTP resources.
+
+They are the table of nameservers and brokers, a topic at all nameservers, and the last events.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ pytestmark = pytest.mark.slow
 
 
 def cells(picture: dict[str, Any], broker: str) -> list[dict[str, Any]]:
-    """Return the cells of a broker."""
+    """Return the cells in the table line of ``broker``, one for each nameserver."""
     (row,) = [row for row in picture["rows"] if row["broker_name"] == broker]
     return [{"state": "listed", **cell} for cell in row["cells"]]
 
@@ -73,7 +76,11 @@ def test_cells_that_differ_between_two_nameservers_say_by_what(
     told(client, other, registered("renamed-there", "T", addr="10.0.0.7:1", counter=1))
 
     def differing() -> tuple[dict[str, Any], ...]:
-        """Return the picture and the ages of its rows: a peer that is held up for a second changes both."""
+        """Return the answers of ``cluster`` and ``pulse`` if both have the same tag, else an empty tuple.
+
+        Return an empty tuple also while the peer's answer is missing: on a busy machine a peer may answer a
+        second late.
+        """
         picture, pulse = one.get("/v1/console/cluster"), one.get("/v1/console/pulse")
         whole = states(picture) == ["this", "answered"] and picture["differing"] == 3
         return (picture, pulse) if whole and pulse["tag"] == picture["tag"] else ()
@@ -89,13 +96,13 @@ def test_cells_that_differ_between_two_nameservers_say_by_what(
     assert there["broker"]["data_version"]["counter"] == 1
     _, there = cells(picture, "renamed")
     assert (there["state"], there["differs"]) == ("differs", ["broker name", "HA address"])
-    # The other nameserver shows the same from its side.
+    # The other nameserver's console shows the same differences from its own side.
     seen = wait_until(lambda: (found := other.get("/v1/console/cluster"))["differing"] == 3 and found, "it")
     assert [cell["state"] for cell in cells(seen, "only-here")] == ["missing", "listed"]
 
     ages = [each["seen_s"] for each in pulse["nameservers"]]
     assert all(0 <= age < WITHIN_S for age in ages[0])
-    assert ages[1].count(-1) == 1  # the one that is not listed there
+    assert ages[1].count(-1) == 1  # -1: a broker that the other nameserver lacks
 
 
 def test_topic_is_shown_from_every_nameserver_with_order_change_and_explanation(
@@ -154,7 +161,7 @@ def test_history_has_the_events_of_all_nameservers(
 def test_peer_that_stands_still_is_shown_as_silent_and_costs_a_second_once(
     pair: tuple[Server, Server], client: BlockingClient
 ) -> None:
-    """The shortest of three times counts: a busy machine may hold each of them up, and shortens none."""
+    """Use the shortest of three times: a busy machine may delay a request, but cannot make it faster."""
     one, other = pair
     tries = range(3)
     told(client, one, registered("still", *(f"Still-{number}" for number in tries)))
@@ -184,7 +191,7 @@ def test_peer_that_stands_still_is_shown_as_silent_and_costs_a_second_once(
         finally:
             other.process.send_signal(signal.SIGCONT)
     assert min(first_s) < 2 * asking.ANSWER_S, first_s
-    assert min(next_s) < asking.ANSWER_S, next_s  # nobody waits for one that is known to be silent
+    assert min(next_s) < asking.ANSWER_S, next_s  # the silent peer is not asked
     wait_until(lambda: states(one.get("/v1/console/cluster")) == ["this", "answered"], "its answer")
 
 
@@ -200,7 +207,7 @@ def test_members_are_shown_and_the_ones_that_the_group_cannot_lose(tmp_path: Pat
         Server(
             tmp_path / str(number),
             *("--mode", "raft", "--raft", raft, "--peers", ",".join(rafts), "--durability", "memory"),
-            *("--raft-secret-file", str(secret)),  # members that prove themselves tell their HTTP addresses
+            *("--raft-secret-file", str(secret)),  # members exchange HTTP addresses only with a secret
             http=http,
         )
         for number, (raft, http) in enumerate(zip(rafts, https, strict=True))
@@ -208,7 +215,8 @@ def test_members_are_shown_and_the_ones_that_the_group_cannot_lose(tmp_path: Pat
     with servers(*members), BlockingClient() as client:
         for member in members:
             member.await_ready()
-        # A leader that is held up steps down: then a registration is refused, and roles and links change.
+        # On a busy machine the leader may step down, and a registration is then refused: try again.
+        # Afterwards roles and links may be different.
         wait_until(
             lambda: client.invoke(members[0].wire, registered("b", "T"), timeout_s=WITHIN_S).code == 0,
             "the broker is registered",
@@ -250,12 +258,12 @@ def test_members_are_shown_and_the_ones_that_the_group_cannot_lose(tmp_path: Pat
         wait_until(lambda: lost() == ("silent", False), "the silence of the third")
 
 
-# Nameservers that brokers name --------------------------------------------------------------------------
+# Nameservers that brokers name in their settings --------------------------------------------------------
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Peers have long to answer: this process may be held up while it asks and while it answers."""
+    """Give peers a long time to answer: all nameservers run in this process, on a busy machine."""
     monkeypatch.setattr(asking, "ANSWER_S", WITHIN_S)
 
 
@@ -263,7 +271,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def broker_at(
     ns: Running, settings: bytes, *, addr: str = "", name: str = "b"
 ) -> AsyncIterator[list[int]]:
-    """Register a broker that answers request 26 with these settings; yield the codes of its requests."""
+    """Register a broker that answers request 26 with ``settings``; yield the codes of requests to it."""
     codes: list[int] = []
 
     def answer(_connection: object, command: RemotingCommand) -> RemotingCommand:
@@ -280,7 +288,7 @@ async def broker_at(
 
 
 async def rounds(ns: Running, count: int) -> None:
-    """Keep a page open until a number of further rounds have ended."""
+    """Keep a console page open until the console has asked all its peers ``count`` more times."""
     peers = ns.web_server.console.peers
     wanted = peers.rounds + count
     with peers.watched():
@@ -306,7 +314,7 @@ def test_nameservers_that_a_broker_names_are_asked_over_the_wire(tmp_path: Path)
                 assert [cell["state"] for cell in cells(picture, "elsewhere")] == ["missing", "listed"]
                 _, topic = await ns.get("/v1/console/topics/Elsewhere")
                 assert [each["own"]["listed"] for each in topic["nameservers"]] == [False, True]
-                assert set(codes) == {26}  # this nameserver never renews a lease, or asks a broker for more
+                assert set(codes) == {26}  # 26 is the only request that a nameserver sends to a broker
 
     asyncio.run(main())
 
@@ -332,7 +340,7 @@ def test_addresses_that_no_machine_has_are_not_asked(
 
     async def watched(self: RemotingClient, addr: str, *arguments: Any, **more: Any) -> RemotingCommand:
         asked.append(addr)
-        if not addr.startswith("127.0.0.1:"):  # even without the check, no packet leaves this machine
+        if not addr.startswith("127.0.0.1:"):  # even with a defect, send nothing to other machines
             raise ConnectionLost("not dialled", sent=False)
         return await invoke(self, addr, *arguments, **more)
 
@@ -365,7 +373,7 @@ def test_broker_that_registers_from_elsewhere_is_not_asked(tmp_path: Path) -> No
 
 
 def test_many_addresses_are_asked_in_bounds_and_ever_less_often(tmp_path: Path) -> None:
-    """One broker names a thousand ports without a server."""
+    """One broker names a thousand nameserver addresses; no server listens at any of them."""
     ports = ";".join(f"127.0.0.1:{port}" for port in range(1, 1001))
 
     async def main() -> None:
@@ -373,7 +381,8 @@ def test_many_addresses_are_asked_in_bounds_and_ever_less_often(tmp_path: Path) 
             peers = ns.web_server.console.peers
             await rounds(ns, 6)
             assert len(peers.told) == 8
-            # One request to the broker, then five rounds: the pause doubles, so eight are due in some.
+            # One request goes to the broker. Then come five rounds with at most eight addresses each. The
+            # pause after a failure doubles, so an address is asked in at most four of the five rounds.
             assert peers.questions <= 1 + 4 * 8
 
     asyncio.run(main())
@@ -394,7 +403,7 @@ def test_off_asks_nobody(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-# The pace ---------------------------------------------------------------------------------------------
+# Rate of requests to peers ------------------------------------------------------------------------------
 
 
 def test_pages_share_one_round_and_without_a_page_nobody_is_asked(
@@ -409,7 +418,7 @@ def test_pages_share_one_round_and_without_a_page_nobody_is_asked(
             broker_at(ns, f"namesrvAddr={other.wire}".encode()),
         ):
             peers = ns.web_server.console.peers
-            await asyncio.sleep(0.3)  # the absence itself
+            await asyncio.sleep(0.3)  # no page is open in this time
             assert peers.questions == 0
             loop = asyncio.get_running_loop()
             begun = loop.time()
@@ -418,12 +427,12 @@ def test_pages_share_one_round_and_without_a_page_nobody_is_asked(
                 await ns.get(f"/v1/console/topics/T{peers.rounds}")
             passed_s = loop.time() - begun
             assert passed_s >= 2 * asking.EVERY_S * 0.95
-            # One request to the broker, and in three rounds requests to the other nameserver, and for one or
-            # two topics.
+            # Count the requests: one to the broker; in each of three rounds one to the other nameserver, and
+            # one or two requests for a topic.
             assert peers.questions <= 1 + 3 + 2 * 3 + 2
             await until(lambda: peers._task is None)
             before = peers.questions
-            await asyncio.sleep(asking.EVERY_S * 1.2)  # the absence itself
+            await asyncio.sleep(asking.EVERY_S * 1.2)  # no page is open in this time
             assert peers.questions == before
 
     asyncio.run(main())
@@ -440,7 +449,7 @@ def test_topics_that_are_asked_for_in_a_flood_reach_peers_in_bounds(
             broker_at(ns, f"namesrvAddr={other.wire}".encode()),
         ):
             await rounds(ns, 2)
-            monkeypatch.setattr(asking, "EVERY_S", 600.0)  # no other round begins meanwhile
+            monkeypatch.setattr(asking, "EVERY_S", 600.0)  # ask the peers only once during the test
             answers = await asyncio.gather(*(ns.get(f"/v1/console/topics/T{n}") for n in range(50)))
             reached = [body["nameservers"][1]["state"] for _, body in answers]
             assert reached.count("answered") == asking.TOPICS_PER_ROUND

@@ -1,4 +1,4 @@
-"""Decisions of the console: addresses and times of its requests, members that a group needs, the timeline."""
+"""Decisions of the console: whom to ask and when, members that the group cannot lose, and events."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def test_brokers_are_asked_a_few_at_a_time_and_again_after_a_minute() -> None:
     assert sorted(asked) == sorted(brokers)
     assert named.due(brokers, 59.0) == []
     assert len(named.due(brokers, 60.0)) == BROKERS_PER_ROUND
-    named.take(brokers[0], None, host="10.0.0.1", now=61.0)  # no answer: its former answer stays
+    named.take(brokers[0], None, host="10.0.0.1", now=61.0)  # no answer, so the earlier answer stays
     assert [each.named_by for each in named.chosen()] == [10]
-    named.due(brokers[:1], 62.0)  # the others are gone
+    named.due(brokers[:1], 62.0)  # the other brokers are no longer registered
     assert [each.named_by for each in named.chosen()] == [1]
 
 
@@ -118,7 +118,7 @@ def test_address_without_an_answer_is_asked_ever_less_often() -> None:
     [
         ("abc", "abc", ""),
         ("abc", "ab", "ab"),
-        ("abc", "a", ""),  # it stands already
+        ("abc", "a", ""),  # only one of three voters is up: there is no majority to keep
         ("abcde", "abcd", ""),
         ("abcde", "abc", "abc"),
         ("abcd", "abc", "abc"),
@@ -163,7 +163,7 @@ def test_group_notes_what_differs() -> None:
     def look(at_ms: int, leader: str | None, term: int, in_contact: bool, refused: int = 0) -> None:
         notes.look(at_ms=at_ms, leader=leader, term=term, in_contact=in_contact, refused=(refused, 0))
 
-    look(0, None, 0, in_contact=False)  # the start is not a loss of contact
+    look(0, None, 0, in_contact=False)  # no contact at the start is no event "contact lost"
     look(1, "a", 1, in_contact=True)
     look(2, "a", 1, in_contact=True)
     look(3, "a", 1, in_contact=False)

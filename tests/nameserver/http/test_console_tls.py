@@ -23,7 +23,7 @@ def flags(certificate: str, *, authority: bool = True) -> tuple[str, ...]:
 
 
 def peers_of(server: Server, certificate: str | None) -> dict[str, dict[str, Any]]:
-    """Return the console's entries of all other nameservers, by address."""
+    """Return the console's entries about all other nameservers, by their addresses."""
     url = f"https://{server.http}/v1/console/cluster"
     with urllib.request.urlopen(url, timeout=WITHIN_S, context=client_context(certificate)) as answer:
         found = json.load(answer)["nameservers"]
@@ -31,7 +31,10 @@ def peers_of(server: Server, certificate: str | None) -> dict[str, dict[str, Any
 
 
 def is_outcome(peer: dict[str, Any]) -> bool:
-    """Return whether a peer was asked and had a second for it, which a busy machine may take from it."""
+    """Return True if a peer has answered or failed.
+
+    A timeout does not count, as a busy machine may cause it.
+    """
     return peer["state"] not in ("asking", "unknown") and not peer["reason"].startswith("no answer within ")
 
 
@@ -60,7 +63,7 @@ def test_peers_are_asked_by_tls_and_those_with_a_wrong_certificate_are_shown_as_
         assert shown[stranger]["reason"].startswith("its certificate is refused: ")
         assert shown[expired]["reason"] == "its certificate is refused: certificate has expired"
         assert shown[plain]["reason"].startswith("TLS failed: ")
-        assert shown[good]["topics"] == 0  # its own part was read
+        assert shown[good]["topics"] == 0  # the peer's answer was read: its table has 0 topics
 
 
 def test_certificate_of_a_private_authority_is_refused_where_that_authority_is_not_named(

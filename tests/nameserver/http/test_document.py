@@ -1,4 +1,4 @@
-"""``/openapi.json`` is correct: schemathesis tests all of it, and a client generated from it works."""
+"""``/openapi.json`` describes the server: schemathesis tests all operations, a generated client works."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-the-operators"
 WAIT_S = 60.0
 BIN = Path(sys.executable).parent
-#: Checks of each answer; our own tests check better which requests are valid.
+#: Checks that schemathesis makes on each answer. No check decides which requests are valid: our own tests do
+#: this more exactly.
 CHECKS = (
     *("not_a_server_error", "status_code_conformance", "content_type_conformance"),
     *("response_schema_conformance", "response_headers_conformance"),
     *("unsupported_method", "allow_header_conformance", "ignored_auth"),
 )
-#: The statuses of 500 and more that the document has, and that are no defect.
+#: Settings of schemathesis: statuses 503, 504 and 507 are documented answers and no defects.
 CONFIG = """
 hooks = "{hooks}"
 [checks]
@@ -80,9 +81,9 @@ def serving(root: Path, mode: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("mode", ["independent", "raft"])
 def test_every_answer_is_documented_and_none_is_a_500(mode: str, tmp_path: Path) -> None:
-    """It sends the same requests every time, without a limit in seconds.
+    """Test all operations but ``/v1/watch``, whose answer never ends; other tests cover it.
 
-    ``/v1/watch`` never ends, so it has tests of its own.
+    schemathesis sends the same requests in every run, and no time limit ends the run early.
     """
     config = tmp_path / "schemathesis.toml"
     config.write_text(CONFIG.format(hooks=schemathesis_hooks.__file__))
@@ -109,7 +110,7 @@ def test_every_answer_is_documented_and_none_is_a_500(mode: str, tmp_path: Path)
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    """A client that openapi-python-client generates from the document."""
+    """Yield the Python module of a client that openapi-python-client generated from the OpenAPI document."""
     root = tmp_path_factory.mktemp("generated")
     with (
         serving(root, "independent") as http,
@@ -141,7 +142,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
 @pytest.mark.parametrize("mode", ["independent", "raft"])
 def test_generated_client_lists_reads_and_changes(mode: str, generated: ModuleType, tmp_path: Path) -> None:
     def call(operation: str, **arguments: Any) -> Any:
-        """Call an operation by its generated module; return the decoded answer."""
+        """Call an operation through its generated module; return the decoded answer."""
         module = importlib.import_module(f"{generated.__name__}.api.default.{operation}")
         return module.sync_detailed(client=client, **arguments)
 

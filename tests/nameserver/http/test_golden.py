@@ -1,8 +1,8 @@
-"""Every answer over HTTP and every metric, in both modes, as they were recorded: ``golden/`` beside this.
+"""Every answer over HTTP and every metric, in both modes, must equal the files in the folder ``golden/``.
 
-A file is the record of one session: requests in order, each with status, headers and body. Only values that
-differ between runs (times, ports, folders, random numbers) are masked. To accept an intended change, record
-it again by ``python -m tests.nameserver.http.test_golden`` and review the difference of these files.
+A file is the record of one session: requests in order, each with status, headers and body. Values that differ
+between runs (times, ports, folders, random numbers) are masked. To accept an intended change, record all
+files again with ``python -m tests.nameserver.http.test_golden`` and review the difference.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CONDITION_S: Final = 60.0
 BINARY: Final = "application/octet-stream"
 STATIC_TOPIC: Final = {"bname": "b", "currIdMap": {"0": 0}, "epoch": 3, "topic": "static", "totalQueues": 1}
 
-#: Headers of every answer; a record says where they are missing.
+#: Headers of all answers. A recorded answer names one of these headers only if the answer lacks it.
 USUAL: Final = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -63,17 +63,18 @@ USUAL: Final = {
 }
 UNTOLD: Final = frozenset({"Date", "Content-Length", "Transfer-Encoding"})
 
-#: Members of JSON bodies whose numbers differ from run to run.
+#: Members of JSON bodies with numbers that differ from run to run.
 VOLATILE: Final = re.compile(
     r'"(uptime_ms|at_ms|last_contact_ms|snapshot_age_s|journal_bytes|log_bytes|term|elections|leader_changes'
     r"|commit_index|applied_index|last_index|durable_index|configuration_index|snapshot_index|barrier_rounds|last_seen_ms"
     r'|barriers_confirmed|barriers|storage_stalls|refused_writes|refused_reads|apply_lag|size|snapshot_bytes)":'
     r"[0-9.e+-]+"
 )
-#: A log index that is called "index" alone, the number in a snapshot's name, the name that a group founded.
+#: Further values that differ between runs. VOLATILE_INDEX: the log index in a JSON member "index".
+#: VOLATILE_NAME: the number in a path of a snapshot, and the random id of a cluster (32 hex digits).
 VOLATILE_INDEX: Final = re.compile(r'(?<="index":)\d+(?=,"term"|\}$)')
 VOLATILE_NAME: Final = re.compile(r'(?<=/snapshot-)\d+|(?<="cluster":")[0-9a-f]{32}')
-#: Stands for a group in an entity tag.
+#: First number of an entity tag; it differs from run to run.
 VOLATILE_TAG: Final = re.compile(r'(?<=Etag: ")\d+|(?<=Etag: W/")\d+')
 #: Metrics whose values differ from run to run.
 VOLATILE_METRICS: Final = re.compile(
@@ -82,7 +83,8 @@ VOLATILE_METRICS: Final = re.compile(
     r"|mqnamesrv_route_cache_bytes|mqnamesrv_raft_(last_contact|snapshot_age|apply_lag|leader_changes|elections"
     r"|storage_stalls|journal_bytes|log_bytes|snapshot_bytes|term|barrier|refused|\w+_index))"
 )
-#: Record only the buckets of one path, of one group of requests and of one step.
+#: Histogram buckets that a recorded file leaves out. To keep the file short, it holds the buckets of only one
+#: path, one group of requests and one raft step.
 ALIKE: Final = re.compile(
     r'mqnamesrv_http_request_seconds_bucket\{.*path="(?!/healthz")|mqnamesrv_raft_(fsync|apply)_seconds_bucket'
     r'|mqnamesrv_loop_late_seconds_bucket|mqnamesrv_request_seconds_bucket\{group="(?!route)'
@@ -200,7 +202,7 @@ class Session:
 async def session(
     root: Path, *peers: str, number: int = 0, token: str | None = TOKEN, **flags: str
 ) -> AsyncIterator[Session]:
-    """Run one nameserver; in raft mode if there are peers, of which it is the one of that number."""
+    """Run one nameserver; with ``peers`` in raft mode, as the member ``peers[number]``."""
     raft = peers[number] if peers else ""
     flags = {"dataDir": str(root), "httpListen": "127.0.0.1:0", "listenPort": "0"} | flags
     if peers:
@@ -350,7 +352,7 @@ async def independent(root: Path) -> str:
 
 
 async def raft_without_token(root: Path) -> str:
-    """A member that waits for its group and refuses changes."""
+    """Record the answers of a member that waits for its group and therefore refuses changes."""
     peers = free_addresses(3)
     async with session(root, *peers, token=None) as of:
         of.masks |= {peers[1]: "OTHER1", peers[2]: "OTHER2"}
@@ -398,7 +400,7 @@ async def raft_of_one(root: Path) -> str:
 
 
 async def restore_twice(of: Session) -> None:
-    """Request a second restore while the body of the first one is still under way."""
+    """Request a second restore while the client still sends the body of the first restore."""
     over = asyncio.Event()
 
     async def never() -> AsyncIterator[bytes]:
@@ -414,7 +416,10 @@ async def restore_twice(of: Session) -> None:
 
 
 async def raft_of_two(root: Path) -> str:
-    """The first one leads, and they have a secret, without which they do not tell their HTTP addresses."""
+    """Record two members; the first one is the leader.
+
+    The members have a secret, because without a secret they would not exchange their HTTP addresses.
+    """
     peers, webs = sorted(free_addresses(2)), free_addresses(2)
     secret = root / "secret"
     secret.touch(0o600)
@@ -467,7 +472,7 @@ def group(of: Session) -> Operations:
 
 
 async def figures(root: Path) -> str:
-    """Give each figure of a member's status a different number, and record the metrics."""
+    """Give each number in a member's status a different value; record the metrics that show these numbers."""
     given: dict[str, Any] = {"role": "leader", "me": "a:1", "leader": "a:1", "storage_stalled": True}
     given |= {"members": ["a:1", "b:1", "c:1"], "learners": ["c:1"], "linked": ["b:1"]}
     numbers = (

@@ -1,4 +1,4 @@
-"""KV values over HTTP: put and delete with the token, on conditions, in both modes."""
+"""KV values over HTTP, in both modes: put and delete with the token, and with conditions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATH = "/v1/kv/n/k"
 
 @contextlib.asynccontextmanager
 async def serving(root: Path, mode: str, **settings: str) -> AsyncIterator[Node]:
-    """Run one nameserver in either mode, ready to be changed."""
+    """Run one nameserver in either mode; yield it once it accepts changes."""
     peers = tuple(free_addresses(1)) if mode == "raft" else ()
     async with node(root, peers[0] if peers else "", peers, **settings) as one:
         await until(lambda: one.mode.status().writes_ready)
@@ -36,7 +36,7 @@ async def serving(root: Path, mode: str, **settings: str) -> AsyncIterator[Node]
 async def ask(
     one: Node, method: str, path: str = PATH, value: object = None, *, token: str = TOKEN, **headers: str
 ) -> tuple[int, str, Any]:
-    """Ask; return status, entity tag and body."""
+    """Send a request; return status, entity tag and body."""
     named = {name.replace("_", "-"): text for name, text in headers.items()}
     if token:
         named["Authorization"] = f"Bearer {token}"

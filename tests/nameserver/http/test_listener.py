@@ -1,4 +1,4 @@
-"""Limits of HTTP connections, over real sockets: which are closed, and which are still answered."""
+"""Limits of HTTP connections, over real sockets: which connections the server closes and which it serves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Web:
-    """An HTTP server of a running nameserver, with other limits."""
+    """The HTTP server of a running nameserver, with other limits than the default."""
 
     def __init__(self, ns: Any, connections: HttpConnections) -> None:
         self.ns = ns
@@ -59,7 +59,7 @@ async def limited(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, **limits: Any)
 
 
 def served(connections: HttpConnections) -> int:
-    """Return the number of requests in handlers."""
+    """Return the number of requests that handlers are working on."""
     return len(connections.open) - len(connections.begun) - len(connections.kept)
 
 
@@ -146,7 +146,7 @@ def test_while_every_place_is_served_health_is_answered_from_the_reserve_and_not
             await until(lambda: served(web.connections) == 2)
             health, _ = await web.open(HEALTH)
             assert b" 200 " in await answer(health)
-            await ended(health)  # one answer each
+            await ended(health)  # the server closes this connection after one answer
             other, _ = await web.open(b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b" 503 " in await answer(other)
             await ended(other)
@@ -215,7 +215,7 @@ def test_page_of_another_site_gets_nothing_and_is_told_why(tmp_path: Any) -> Non
 
 @pytest.mark.slow
 def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
-    """The peer sends nothing while it reads. Its reads free room, until it stops reading."""
+    """A peer that sends nothing while it reads a long answer stays connected until it stops reading."""
 
     class Transport(asyncio.Transport):
         aborted = False
@@ -230,7 +230,10 @@ def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
             return 100_000
 
     async def main() -> bool:
-        """Return whether it was aborted while it took something, though this loop was let run."""
+        """Return True if the server aborted the connection while the peer was still reading.
+
+        An abort is permitted only if the machine delayed this event loop by more than 0.5 s; otherwise fail.
+        """
         loop = asyncio.get_running_loop()
         runner, transport = web.AppRunner(web.Application()), Transport()
         await runner.setup()
@@ -246,7 +249,7 @@ def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
         while now < end and not transport.aborted:
             connection.pause_writing()
             connection.resume_writing()
-            await asyncio.sleep(0.02)  # the peer's pace
+            await asyncio.sleep(0.02)  # the peer reads, then waits this time
             longest_s, now = max(longest_s, loop.time() - now), loop.time()
         too_soon = transport.aborted
         await until(lambda: transport.aborted)
@@ -255,13 +258,16 @@ def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
         assert not too_soon or longest_s > 0.5, "the machine did not hold it up"
         return too_soon
 
-    assert not all(asyncio.run(main()) for _ in range(5))  # until the first one that was let run
+    assert not all(asyncio.run(main()) for _ in range(5))  # up to five runs: the machine may delay some
 
 
 def test_bytes_that_are_no_text_are_refused_and_leave_no_traceback(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """aiohttp keeps such bytes as lone surrogates, which a UTF-8 answer cannot contain unchanged."""
+    """aiohttp decodes bytes that are not UTF-8 to lone surrogates.
+
+    The answer must escape lone surrogates, because UTF-8 cannot encode them.
+    """
 
     async def main() -> None:
         async with limited(tmp_path, monkeypatch) as web:
@@ -286,7 +292,10 @@ def test_no_route_fails_on_bytes_that_are_no_text(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """aiohttp's parser in C refuses them itself; installations without it have the one in Python."""
+    """aiohttp's C parser refuses bytes that are not text; no handler gets them.
+
+    Installations without the C parser use aiohttp's Python parser, so the test uses both parsers.
+    """
     monkeypatch.setattr("aiohttp.web_protocol.HttpRequestParser", parser)
 
     def targets(described: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
@@ -353,10 +362,10 @@ def test_client_that_leaves_while_it_sends_a_snapshot_is_no_failed_request(
             writer.close()
             await until(lambda: bool(told()))
             again = await one.ask("POST", "/v1/raft/restore", data=b"")
-            assert again.status == 400  # and not 409, because the earlier one has ended
+            assert again.status == 400  # not 409: the first restore has ended
             assert "empty" in again.body["detail"]
 
     asyncio.run(main())
     assert "result=refused(400)" in told()[0]
-    assert "peer=127.0.0.1:" in told()[0]  # the request is recorded although its client has left
+    assert "peer=127.0.0.1:" in told()[0]  # logged although the client has left
     assert not [record for record in caplog.records if record.exc_info]

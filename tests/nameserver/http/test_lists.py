@@ -1,4 +1,4 @@
-"""Lists over HTTP: pages, filters, waiting for a change, 304, gzip; and their cost at their bounds."""
+"""Lists over HTTP: pages, filters, waiting for a change, status 304, gzip, and the cost of large lists."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.waiting import until
 
 
 async def pages(ns: Running, path: str, member: str) -> list[Any]:
-    """Return all pages of a list."""
+    """Return all pages of a list, each as the list of its items."""
     found, cursor = [], ""
     while True:
         status, body = await ns.get(f"{path}{cursor}")
@@ -309,7 +309,7 @@ def test_lists_that_wait_for_their_turn_are_bounded_and_who_is_gone_costs_nothin
 def test_loop_goes_round_while_a_list_of_a_large_table_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "SLICE_S", 0.0005)  # the whole list takes a fast machine 20 ms
+    monkeypatch.setattr(line, "SLICE_S", 0.0005)  # short: a fast machine makes the whole list in only 20 ms
     rounds = 0
 
     async def count() -> None:

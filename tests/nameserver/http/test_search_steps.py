@@ -1,4 +1,4 @@
-"""A search in the names of 100,000 topics: in steps, each of them short."""
+"""A search for a part of a name among 100,000 topics runs in short steps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_search_for_a_part_of_a_name_goes_through_a_large_table_in_steps(part: s
             _, whole = await ns.get("/v1/topics?contains=orders-&limit=1")
             assert whole["topics"] == names[:1]
             expected = "".join(f'"{name}"' for name in names if part in name)
-            shortest_s: list[float] = []  # of each step: a collection of garbage may fall into one of three
+            shortest_s: list[float] = []  # the shortest time of each step in three runs; a GC may delay one
             for _ in range(3):
                 page = lists.topics_page(
                     ns.mode.view(Freshness.STALE), ns.web_server.reads.order, Wanted(contains=part, limit=100)
@@ -52,7 +52,7 @@ def test_search_for_a_part_of_a_name_goes_through_a_large_table_in_steps(part: s
                 shortest_s = list(map(min, shortest_s or took_s, took_s))
             assert max(shortest_s) < 0.01, "no step keeps the loop for longer, in CPU time"
 
-            # Over HTTP other requests are answered while searches are under way.
+            # The nameserver must answer other HTTP requests while searches run.
             searches = [
                 asyncio.create_task(ns.get(f"/v1/topics?contains={part}{number}")) for number in range(20)
             ]

@@ -1,4 +1,4 @@
-"""Figures that show slowness, refusals and lost brokers of a nameserver, in both modes."""
+"""Metrics that show slowness, refusals and lost brokers of a nameserver, in both modes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REASONS = {"closed", "expired", "unregistered", "displaced", "moved", "fenced"}
 
 
 class Nameserver:
-    """A nameserver that runs as a process of its own."""
+    """A nameserver that runs as a separate process."""
 
     def __init__(self, folder: Path, mode: str) -> None:
         (raft,) = free_addresses(1)
@@ -85,7 +85,7 @@ class Nameserver:
 
     @contextlib.contextmanager
     def broker(self, name: str) -> Iterator[BlockingClient]:
-        """Return a connection over which a broker has registered."""
+        """Register a broker, and yield the connection over which it registered."""
         with BlockingClient() as client:
             assert self.register(client, name).code == 0
             yield client
@@ -110,7 +110,7 @@ class Nameserver:
 def nameserver(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Nameserver]:
-    """One nameserver for all tests, each of which has brokers of its own."""
+    """Yield one nameserver of each mode for all tests; each test has its own brokers."""
     server = Nameserver(tmp_path_factory.mktemp(request.param), request.param)
     try:
         yield server
@@ -147,10 +147,11 @@ def test_requests_are_timed_by_group_and_the_groups_are_few(
             broker.invoke(nameserver.addr, RemotingCommand.request(104, nameserver.fields("timed"))).code == 0
         )
     for code in range(9_000, 9_020):
-        assert ask(nameserver, client, code) == 3  # any client can send unknown codes
+        assert ask(nameserver, client, code) == 3  # unknown codes are answered with code 3
     after = counts()
     grown = {group: after[group] - before[group] for group in GROUPS}
-    # Of route queries from the cache one in 64 is timed, and counts for those before it.
+    # The nameserver measures only one in 64 of the route queries that the cache answers. At a measured query
+    # it also counts the queries since the previous measured one. The count may therefore differ by up to 64.
     assert grown.pop("route") == pytest.approx(200, abs=64)
     assert grown == {"register": 1, "unregister": 1, "list": 1, "admin": 1}
     assert nameserver.figure("mqnamesrv_request_seconds_sum group=register") > 0
@@ -169,8 +170,8 @@ def test_answers_are_counted_by_their_codes(nameserver: Nameserver, client: Bloc
             assert ask(nameserver, client, 105, topic="nobody") == 17
             assert ask(nameserver, client, 105, topic="answered-0") == 0
         assert ask(nameserver, client, 9_000) == 3
-        assert ask(nameserver, client, 105) == 17  # names no topic, so the cache does not answer it
-        assert ask(nameserver, client, 100) == 1  # names no key
+        assert ask(nameserver, client, 105) == 17  # the cache does not answer a query without a topic
+        assert ask(nameserver, client, 100) == 1  # answered with code 1: the key is missing
     after = counts()
     grown = {code: after[code] - before.get(code, 0) for code in after if after[code] != before.get(code, 0)}
     assert grown == {"0": 51, "17": 101, "3": 1, "1": 1}
@@ -178,7 +179,10 @@ def test_answers_are_counted_by_their_codes(nameserver: Nameserver, client: Bloc
 
 
 def test_misses_are_counted_once_however_they_arrive(nameserver: Nameserver) -> None:
-    """Send many in one segment, known and new ones mixed: these are looked up twice."""
+    """Send many queries in one TCP segment, for known and new topics mixed.
+
+    The nameserver looks up such queries twice, but it must count each of them once.
+    """
     before = nameserver.figure("mqnamesrv_answers_total code=17")
     host, _, port = nameserver.addr.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=WITHIN_S) as plain:
@@ -199,7 +203,7 @@ def test_a_write_of_the_group_is_timed_where_it_waits(nameserver: Nameserver, cl
     before = nameserver.figures()
     if nameserver.mode == "independent":
         assert "mqnamesrv_request_seconds_count group=admin" in before
-        assert not set(names) & set(before)  # there is no log
+        assert not set(names) & set(before)  # independent mode has no log
         return
     for number in range(5):
         assert ask(nameserver, client, 100, namespace="N", key=f"k{number}", value="v") == 0
@@ -220,7 +224,7 @@ def test_a_loop_that_stood_still_is_seen(nameserver: Nameserver) -> None:
 
     before = late()
     nameserver.process.send_signal(signal.SIGSTOP)
-    time.sleep(0.6)  # the fault itself
+    time.sleep(0.6)  # SIGSTOP stops the process for this time, so its loop is late
     nameserver.process.send_signal(signal.SIGCONT)
     wait_until(lambda: late() > before, "a turn of the loop that was late")
 

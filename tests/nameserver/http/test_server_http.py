@@ -1,4 +1,4 @@
-"""The whole nameserver in one process: wire and HTTP over real sockets, independent mode."""
+"""The whole nameserver in one process, in independent mode: RocketMQ's protocol and HTTP over sockets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.waiting import until
 
 
 class LeaderLost(Independent):
-    """A mode that a test can set to "without a group", and that then answers accordingly."""
+    """Independent mode that answers like a group without a leader while ``lost`` is True."""
 
     lost = False
 
@@ -212,7 +212,7 @@ def test_refused_route_query_turns_the_client_away_but_keeps_a_brokers_connectio
                 assert (await broker.invoke(ns.wire, request)).code == 1
             assert broker.connected(ns.wire)
             assert (await ns.ask(206)).code == 1
-            assert ns.client.connected(ns.wire)  # only after a route query, the connection is closed
+            assert ns.client.connected(ns.wire)  # only a refused route query would close the connection
             status, problem = await ns.get("/v1/topics/T/route")
             assert (status, problem["status"]) == (503, 503)
             status, body = await ns.get("/v1/topics/T/route?consistency=stale")
@@ -368,7 +368,7 @@ READS = [
     ("/v1/status", "/v1/status", 200),
     ("/v1/status?x=1", "/v1/status", 400),
     ("/v1/digest", "/v1/digest", 200),
-    ("/v1/raft/status", "/v1/raft/status", 404),  # independent mode has no group
+    ("/v1/raft/status", "/v1/raft/status", 404),  # independent mode has no raft group
     ("/healthz", "/healthz", 200),
     ("/readyz", "/readyz", 200),
     ("/metrics", "/metrics", 200),
@@ -432,7 +432,10 @@ def test_document_and_served_paths_are_the_same(tmp_path: Path) -> None:
 
 
 def test_document_is_whole() -> None:
-    """All references lead to a schema, all schemas are referred to, and each is valid."""
+    """In the OpenAPI document each reference names an existing component.
+
+    Each component is named by a reference, and each schema is valid.
+    """
     text = json.dumps(DOCUMENT)
     referred = set(re.findall(r'"#/components/(\w+/\w+)"', text))
     there = {
@@ -547,7 +550,7 @@ def test_file_that_the_disk_refuses_is_counted_until_it_is_written(
         async with running(tmp_path) as ns:
             _, text = await ns.get("/metrics")
             assert "mqnamesrv_unwritten_files 0.0\n" in text
-            in_the_way.mkdir()  # refuses the write, as a full disk does
+            in_the_way.mkdir()  # a folder at the file's path: the write fails, as on a full disk
             assert (await ns.ask(code, body, **ext)).code == 1
             _, text = await ns.get("/metrics")
             assert "mqnamesrv_unwritten_files 1.0\n" in text
@@ -588,7 +591,7 @@ def test_page_and_its_parts_are_served_and_load_nothing_from_elsewhere(tmp_path:
                         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
                         "require-trusted-types-for 'script'; trusted-types 'none'"
                     )
-                    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")  # names a format
+                    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")  # SVG's namespace
                     assert "https://" not in text
                     assert "<style" not in text
 

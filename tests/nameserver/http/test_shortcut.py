@@ -1,4 +1,8 @@
-"""Blocking route queries that are recognised by their bytes, over real sockets: answers as from aiohttp."""
+"""Tests of queries that wait for a change of a topic, over real sockets.
+
+The server recognises a repeated query by its bytes and answers it without aiohttp. The answer must equal that
+of aiohttp's handler.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ class Got(NamedTuple):
 
 
 class Watcher:
-    """A client that repeats queries for one topic, over one connection."""
+    """A client that repeats its query for one topic over one connection, to wait for each change."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
         self.reader, self.writer, self._host = reader, writer, host
@@ -61,7 +65,10 @@ class Watcher:
         return Got(int(lines[0].split()[1]), headers, body)
 
     async def known(self, more: str = "&wait=20s", *, topic: str = "T", headers: str = "") -> Got:
-        """Send a first query, so that the next one of this kind is recognised."""
+        """Send a first query, so that the server recognises later queries of the same form.
+
+        Return the answer to the first query.
+        """
         self.ask(0, more, topic=topic, headers=headers)
         return await self.answer()
 
@@ -77,12 +84,12 @@ async def watching(ns: Running) -> AsyncIterator[Watcher]:
 
 
 def waiting(ns: Running) -> int:
-    """Return how many queries wait without a handler."""
+    """Return the number of queries that wait for a change without a running handler."""
     return len(ns.web_server.reads.waiting)
 
 
 def requests(ns: Running) -> float:
-    """Return how many requests aiohttp has read."""
+    """Return the number of requests that aiohttp has read."""
     server = ns.web_server._runner.server
     assert server is not None
     return server.requests_count
@@ -108,7 +115,7 @@ def test_known_query_gets_the_answer_of_a_new_one_with_the_same_headers(tmp_path
             assert told.headers.keys() == same.headers.keys()
             different = {name for name in told.headers if told.headers[name] != same.headers[name]}
             assert different <= {"date", "content-length"}
-            assert told.text == same.text  # the age of the contact is 0 in independent mode
+            assert told.text == same.text  # in independent mode "last contact" is always 0
 
     asyncio.run(main())
 
@@ -159,7 +166,7 @@ def test_known_query_for_a_topic_that_goes_gets_404(tmp_path: Path) -> None:
             first = await watcher.known()
             watcher.ask(first.revision)
             await until(lambda: waiting(ns) == 1)
-            await ns.client.close()  # the broker's connection is its lease
+            await ns.client.close()  # closed connection: the nameserver removes the broker
             gone = await watcher.answer()
             assert gone.status == 404
             assert gone.revision > first.revision
@@ -247,7 +254,7 @@ def test_body_of_a_request_is_never_taken_for_a_known_query(tmp_path: Path) -> N
             watcher.writer.write(head.encode())
             listed = await watcher.answer()
             watcher.writer.write(body)
-            await ns.get("/v1/status")  # the body has arrived by then
+            await ns.get("/v1/status")  # after this answer the server has also read the body above
             assert waiting(ns) == 0, "the body waits as a query"
             watcher.ask(0)
             after = await watcher.answer()
@@ -314,7 +321,10 @@ def test_connection_is_closed_when_it_is_kept_for_too_long_but_not_while_its_que
 def test_a_client_that_reads_its_answer_slowly_is_held_to_its_limits_when_it_was_kept_for_long(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection with an unread answer was once forgotten, so that no limit applied to it."""
+    """The server once forgot a connection whose answer the client had not read.
+
+    No time limit applied to a forgotten connection.
+    """
 
     async def main() -> None:
         async with limited(

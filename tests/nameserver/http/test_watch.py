@@ -1,4 +1,4 @@
-"""``/v1/watch`` over real sockets: events, continued watches, refusals and closed connections."""
+"""``/v1/watch`` over real sockets: events, watches that continue, refusals and closed connections."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Stream:
         self.id = ""
 
     async def next(self, *names: str) -> dict[str, Any]:
-        """Return the data of the next event with one of these names; comments are left out."""
+        """Return the data of the next event with one of these names; skip other events and comments."""
         while True:
             name, data = await self.any()
             if name in names:
@@ -51,7 +51,7 @@ class Stream:
         return fields["event"], json.loads(fields["data"])
 
     async def ended(self) -> bool:
-        """Return whether it ends, after any further events."""
+        """Return True if the stream ends; skip events that come before the end."""
         async with asyncio.timeout(EVENT_S):
             with contextlib.suppress(aiohttp.ClientError):
                 while await self.answer.content.readline():
@@ -115,7 +115,10 @@ def test_id_of_another_process_gets_one_reset_in_independent_mode(tmp_path: Path
 
 @pytest.mark.slow
 def test_watch_of_a_raft_member_goes_on_at_another_member(tmp_path: Path) -> None:
-    """Their revisions are those of one log; members show who leads."""
+    """A watch can continue at any member, because all members take revisions from the same log.
+
+    Each member can name the leader.
+    """
 
     async def put(group: list[Any], key: str) -> None:
         async def done() -> bool:

@@ -1,4 +1,4 @@
-"""A watch's decisions without a server: the log of changes, topics in order, ids, resets, pauses."""
+"""Decisions of a watch, without a server: log of changes, sorted topics, event ids, resets and pauses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEMBERS = GroupMembers(mode="independent", role="independent", term=0, leader=No
 
 
 class Followed:
-    """A table with a log of its changes, and the sorted topics."""
+    """A table with a log of its changes and with its topics in sorted order."""
 
     def __init__(self, **limits: int) -> None:
         self.table = RouteTable()
@@ -51,7 +51,7 @@ class Followed:
         )
 
     def restart(self) -> None:
-        """Replace the table by its snapshot, as a restore does."""
+        """Replace the table by one that is restored from its snapshot."""
         other = RouteTable()
         other.epoch = self.table.epoch + 1
         self.table.adopt(other)
@@ -72,7 +72,7 @@ def told(events: bytes) -> list[tuple[str | None, str, Any]]:
 
 
 def look(of: Followed, watch: Watch, members: GroupMembers = MEMBERS) -> list[tuple[str | None, str, Any]]:
-    """Return all events that are ready now."""
+    """Return all events that the watch can send at this moment."""
     events = finish(watch.look(of.table.view, members))
     while watch.is_telling:
         events += finish(watch.look(of.table.view, members))
@@ -84,7 +84,7 @@ def names(events: list[tuple[str | None, str, Any]]) -> list[str]:
 
 
 class Knower:
-    """The state of a watcher that only has the events."""
+    """A watcher's copy of the table, computed from the events alone."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
@@ -254,7 +254,7 @@ def test_pause_grows_with_the_names_that_were_looked_at() -> None:
     one = of.watch(kinds=("topics",), prefix="none")
     of.register("a", *[f"t{number:05d}" for number in range(10 * STEP)])
     look(of, one)
-    assert one.take_pause() == pytest.approx(watch.PAUSE_MIN_S)  # nothing of the order begins with it
+    assert one.take_pause() == pytest.approx(watch.PAUSE_MIN_S)  # no topic begins with the watch's prefix
     of.register("a", "other1", "other2")
     look(of, one)
     assert one.take_pause() > watch.PAUSE_MIN_S + 10 * STEP * watch.PAUSE_PER_NAME_S
@@ -300,7 +300,7 @@ def test_who_follows_the_events_knows_the_table_whatever_happens(seed: int, forg
                 name = rng.choice("abc")
                 if of.table.view.name(name) is not None:
                     of.apply(eviction(of.table, name))
-            case 4:  # it loses its connection and reconnects
+            case 4:  # the watcher loses its connection and reconnects
                 one = of.watch(None if knower.id is None else Place.read(knower.id))
             case _:
                 if not rng.randrange(10):

@@ -1,4 +1,4 @@
-"""Why a topic or a broker is not listed."""
+"""Explanations why a topic or a broker is not in the route table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ A = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.1:10911"))
 
 
 def broker(name: str, *, broker_id: int = 0, **topics: int) -> RegisterBroker:
-    """A broker with these topics, each with its permission; ``TBW102`` means that it creates topics."""
+    """Return the registration of a broker with these topics; a topic's value is its permission.
+
+    A broker with the topic ``TBW102`` creates any other topic when the first message for that topic arrives.
+    """
     return RegisterBroker(
         cluster_name=ClusterName("c"),
         broker_name=BrokerName(name),
@@ -30,7 +33,7 @@ def broker(name: str, *, broker_id: int = 0, **topics: int) -> RegisterBroker:
         filter_servers=None,
         mappings=(),
         lease_ms=120_000,
-        enable_acting_master=broker_id > 0,  # else its topics would not count
+        enable_acting_master=broker_id > 0,  # otherwise a slave's topics would not be used
         zone_name=None,
         delete_absent=False,
         record_revision=0,
@@ -47,7 +50,7 @@ def explain(
     started_ms_ago: int = 3_600_000,
     keeps_routes: bool = False,
 ) -> Explanation:
-    """Explain topic T with these brokers registered."""
+    """Explain the state of topic T with these brokers registered."""
     table = RouteTable()
     for command in brokers:
         assert isinstance(table.apply(command), Applied)

@@ -1,4 +1,4 @@
-"""Independent mode: liveness judged at once, KV and settings stored in files, waits for topics."""
+"""Tests of independent mode: leases of brokers, KV values and settings stored in files, waits for topics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def never(answer: Answer) -> None:
 
 
 class Recorder:
-    """Records the actions that a mode requests from the server."""
+    """A server that records the actions which a mode requests: connections to close, notices to send."""
 
     def __init__(self) -> None:
         self.closed: list[ConnectionId] = []
@@ -59,7 +59,7 @@ class Recorder:
 
 
 class Bench:
-    """One nameserver whose clock the test moves."""
+    """One nameserver with a clock that the test advances."""
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] | None = None, **changes: Any) -> None:
         self.effects = Recorder()
@@ -70,7 +70,7 @@ class Bench:
             self.server.tick(self.now)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass in steps of the real driver."""
+        """Advance the clock by `seconds` in steps of 0.25 s; the real nameserver uses the same step."""
         until = self.now + seconds
         while self.now < until:
             self.now += 0.25
@@ -137,7 +137,8 @@ def test_bad_registration_reaches_neither_liveness_nor_table(tmp_path: Path) -> 
 
 
 def test_closed_connection_removes_every_broker_registered_over_it_at_once(tmp_path: Path) -> None:
-    # RocketMQ removes one of them only; the others wait for their leases.
+    # RocketMQ removes only one broker of a closed connection; the other brokers of this connection stay until
+    # their leases end.
     async def main() -> None:
         bench = Bench(tmp_path)
         other = BrokerKey(ClusterName("c"), BrokerAddr("b:1"))
@@ -253,7 +254,7 @@ def test_silent_broker_is_evicted_within_a_step_after_its_lease_and_never_before
         bench = Bench(tmp_path, scan_interval_ms=83)
         await bench.register(heartbeatTimeoutMillis="2100")
         bench.wait(0.25)
-        bench.now += 0.24  # its last message comes just before the clock's next step
+        bench.now += 0.24  # just before the next step of the clock
         if how == "register":
             await bench.register(heartbeatTimeoutMillis="2100")
         elif how == "question":
@@ -400,7 +401,7 @@ def test_kv_configuration_has_a_bound_below_what_is_read_at_a_start(tmp_path: Pa
         assert f"{KV_ENTRY_BYTES_MAX + 2} bytes together, at most {KV_ENTRY_BYTES_MAX}" in (
             answer.remark or ""
         )
-        assert (await put("k", "\ud800")).code == 1  # no text that a file could store
+        assert (await put("k", "\ud800")).code == 1  # a lone surrogate cannot be encoded as UTF-8
         kept = {}
         for number in range(7):
             value = "\x01" * 900_000
@@ -409,7 +410,7 @@ def test_kv_configuration_has_a_bound_below_what_is_read_at_a_start(tmp_path: Pa
                 kept[str(number)] = value
         assert f"at most {KV_BYTES_MAX} are allowed; it has" in (answer.remark or "")
         assert len(kept) == 3
-        assert (await put("0", "small")).code == 0  # a change that makes it smaller is always accepted
+        assert (await put("0", "small")).code == 0  # a full store accepts a smaller value for a key
         assert (await put("3", "v" * 800_000)).code == 0
         await bench.server.close()
         again = Bench(tmp_path)
@@ -447,7 +448,7 @@ def test_configuration_that_cannot_be_kept_is_said_to_be_in_force(tmp_path: Path
         bench = Bench(tmp_path)
         ext = {"namespace": "n", "key": "k", "value": "v"}
         for name in ("kvConfig.json", "namesrv.properties"):
-            (tmp_path / f"{name}.tmp").mkdir()  # refuses the write, as a full disk does
+            (tmp_path / f"{name}.tmp").mkdir()  # a folder there makes the write fail, as a full disk does
         answer = await bench.ask(RequestCode.PUT_KV_CONFIG, ext)
         assert answer.code == 1
         assert (answer.remark or "").startswith("in force, but not kept in a file")
@@ -470,8 +471,8 @@ def test_kv_configuration_that_a_full_disk_refused_is_written_once_there_is_room
     async def main() -> None:
         bench = Bench(tmp_path)
         assert (await put(bench, "before")).code == 0
-        in_the_way.mkdir()  # refuses the write, as a full disk does
-        for _ in range(2):  # even when it is repeated, although it then changes nothing
+        in_the_way.mkdir()  # a folder at the file's path: the write fails, as on a full disk
+        for _ in range(2):  # the second, equal request must fail as well
             answer = await put(bench, "refused")
             assert answer.code == 1
             assert (answer.remark or "").endswith("tried again every 0.02 s")
@@ -548,8 +549,8 @@ def test_wait_for_a_topic_ends_with_its_change_and_no_other(tmp_path: Path) -> N
         await bench.register()
         assert await waiting == 1
         assert not other.done()
-        # A change that shows in a topic's route without changing the topic wakes requests, too: a slave's
-        # address.
+        # The new address of a slave appears in the topic's route, although the topic itself does not change.
+        # This must also wake a request that waits for the topic.
         waiting = asyncio.ensure_future(bench.server.changed("t1", 1, deadline=deadline))
         await asyncio.sleep(0)
         await bench.register(BrokerKey(ClusterName("c"), BrokerAddr("a:2")), over=2, brokerId="1")

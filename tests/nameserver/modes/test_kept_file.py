@@ -1,4 +1,4 @@
-"""A file that follows the state in force: a failed write is logged, reported and tried again."""
+"""Tests of a file that stores the current state: a failed write is logged, reported and repeated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from routekeeper.nameserver.modes.kept_file import KeptFile
 
 
 class Kept:
-    """A file whose writes fail or take long, as the test decides."""
+    """A file; the test can delay its writes or make them fail."""
 
     def __init__(self) -> None:
         self.content = 0
@@ -63,7 +63,7 @@ def test_an_error_nobody_expected_is_logged_told_and_tried_again(
             "in force, but not kept in a file: planted; tried again every 0.01 s"
         )
         kept.change()
-        kept.file.keep_soon()  # no caller waits for this one
+        kept.file.keep_soon()  # start a write that no caller waits for
         await asyncio.sleep(0.1)
         assert caplog.text.count("content not kept file=a/file error=planted") == 1, "each try is no news"
         assert "Traceback" in caplog.text
@@ -112,7 +112,7 @@ def test_a_disk_that_stands_still_does_not_keep_it_from_closing(
             await kept[0].file.close()
         waiting.cancel()
 
-    asyncio.run(body())  # does not wait for the thread either
+    asyncio.run(body())  # the thread that writes hangs; the event loop must close nevertheless
     assert kept[0].written == []
     assert "the disk has not answered for 0.05 s: ending without it" in caplog.text
     kept[0].may_write.set()

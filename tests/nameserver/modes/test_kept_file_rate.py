@@ -1,4 +1,4 @@
-"""The rate at which a large file is rewritten when a stranger makes small changes again and again."""
+"""Tests of the maximum rate at which a large file is rewritten while a client keeps making small changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 class Large:
-    """A file of one MiB that is written whole at each change."""
+    """A file of 1 MiB that is rewritten completely at each change."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,13 +59,13 @@ def test_changes_one_after_the_other_rewrite_a_large_file_at_a_bounded_rate(tmp_
 def test_changes_during_the_pause_are_one_write_and_closing_does_not_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_file, "BYTES_PER_S", MIB // 2)  # 2 s until the next write, however slow we are
+    monkeypatch.setattr(kept_file, "BYTES_PER_S", MIB // 2)  # 2 s between writes: enough for slow machines
 
     async def body() -> None:
         large = Large(tmp_path / "file")
         await large.change()
         assert large.writes == [1], "a lone change is written at once"
-        monkeypatch.setattr(kept_file, "BYTES_PER_S", 1)  # for the pauses behind the next writes
+        monkeypatch.setattr(kept_file, "BYTES_PER_S", 1)  # next writes wait very long
         async with asyncio.TaskGroup() as group:
             for _ in range(50):
                 group.create_task(large.change())

@@ -1,4 +1,4 @@
-"""Registrations that were delayed on their way to one nameserver, and brokers whose versions went back."""
+"""Tests of delayed registrations, and of brokers whose data version is lower than before."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST, SECOND = register(counter=1, queues=4), register(counter=2, queues=8)
 
 
 class OneNameserver:
-    """A nameserver whose clock the test moves."""
+    """A nameserver with a clock that the test advances."""
 
     def __init__(self, folder: Path) -> None:
         settings = LiveSettings(NamesrvSettings(data_dir=str(folder)))
@@ -27,21 +27,21 @@ class OneNameserver:
         self.server.tick(self.now)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass in steps of the real driver."""
+        """Advance the clock by `seconds` in steps of 0.25 s; the real nameserver uses the same step."""
         until = self.now + seconds
         while self.now < until:
             self.now += 0.25
             self.server.tick(self.now)
 
     def take(self, *requests: Request, over: int = 1) -> None:
-        """Apply registrations, all of which succeed."""
+        """Apply registrations, and check that each one succeeds."""
         for request in requests:
             answer = self.server.register(request, ConnectionId(over), deadline=9.0, answered=never)
             assert answer == Answer()
 
     @property
     def queues(self) -> int:
-        """Queues that the broker's topics have here."""
+        """Number of write queues that this nameserver lists for each topic of the broker."""
         view = self.server.view(Freshness.DEFAULT)
         (found,) = {view.topic(topic).queues["broker-a"].write_queue_nums for topic in ("T", "U")}  # type: ignore[union-attr]
         return found
@@ -155,7 +155,10 @@ def test_the_current_version_makes_the_next_repeat_a_first_one(tmp_path: Path) -
 
 
 def test_a_question_with_an_older_version_is_answered_changed(tmp_path: Path) -> None:
-    """A broker that queries its version first registers afterwards, so that its repeat comes."""
+    """A broker asks about a data version older than the listed one; the answer must be "changed".
+
+    The broker then registers, so the nameserver gets the broker's present data.
+    """
 
     async def main() -> None:
         one = await at_the_second_version(tmp_path)

@@ -1,4 +1,8 @@
-"""The line of a process's work: lone short tasks cost no callback, and many of them end at the slice."""
+"""Tests of `Line`, the queue in which a process does its tasks.
+
+A single short task runs at once, without a callback of the event loop. Many short tasks pause at the end of
+a time slice, and a callback continues them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from routekeeper.remoting.steps import Steps
 
 
 class Loop:
-    """A clock that work moves, and callbacks that run when the test says so."""
+    """A clock that the tasks advance, and a list of callbacks that the test runs."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -26,7 +30,7 @@ class Loop:
         yield
 
     def long(self, name: str) -> Steps[str]:
-        """Return work of two slices."""
+        """Return a task that needs two time slices."""
         for _ in range(2):
             self.now += SLICE_S
             yield
@@ -34,11 +38,11 @@ class Loop:
         return name
 
     def add(self, name: str, **more: Any) -> None:
-        """Add long work; its results are kept in the order in which they are passed on."""
+        """Add a long task; the line appends the result to `results` when the task is done."""
         assert self.line.run(self.long(name), self.results.append, **more) is None
 
     def all_done(self) -> list[str]:
-        """Come round until nothing is left to do; return all results."""
+        """Run rounds of the loop until no task and no callback remains; return all results."""
         while len(self.line) or self.soon:
             self.come_round()
         return self.results

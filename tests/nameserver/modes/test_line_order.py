@@ -1,4 +1,4 @@
-"""The order of a process's work: senders take turns, so one that sends much delays only itself."""
+"""Tests of the order of tasks: the server serves senders in turn, so a busy sender delays only itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STRANGER, BROKER, OTHER = ConnectionId(1), ConnectionId(2), ConnectionId(3)
 
 
 class Clock:
-    """A clock that moves at each reading, so that a slice of work ends after five readings on any machine."""
+    """A clock that advances 1 ms at each reading: on any machine a time slice ends after five readings."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -32,7 +32,11 @@ class Clock:
 
 
 class Server:
-    """One whose work takes as many rounds of the loop on any machine, and the order of its answers."""
+    """A server that records the order of its answers.
+
+    A task takes the same number of rounds of the event loop on any machine, because the clock is
+    :class:`Clock`.
+    """
 
     def __init__(self, folder: Path) -> None:
         settings = LiveSettings(NamesrvSettings(data_dir=str(folder)))
@@ -73,7 +77,8 @@ def test_host_with_many_connections_holds_other_hosts_up_for_one_registration(tm
         for number in range(10):
             request = registration(11 + number, 4_000)
             server.register(request, over=ConnectionId(11 + number), host="10.0.0.9")
-        # One that changes nothing, and one that changes the table.
+        # The first of these two registrations repeats the one above and changes nothing; the second changes
+        # the table.
         server.register(registration(1, 3), over=BROKER, host="10.0.0.2")
         server.register(registration(3, 3), over=OTHER, host="10.0.0.3")
         await rounds_until(lambda: len(server.answered) == 13)
@@ -84,7 +89,10 @@ def test_host_with_many_connections_holds_other_hosts_up_for_one_registration(tm
 
 
 def test_connection_that_closes_takes_its_waiting_registrations_along(tmp_path: Path) -> None:
-    """Nothing is left of a broker whose registration is under way, and each request gets one answer."""
+    """If a connection closes while its registration is being applied, its broker must not stay listed.
+
+    Each request of the connection is either answered or dropped, and only once.
+    """
 
     async def main() -> None:
         server = Server(tmp_path)
@@ -104,7 +112,7 @@ def test_connection_that_closes_takes_its_waiting_registrations_along(tmp_path: 
 
 
 def test_broker_that_unregisters_and_closes_at_once_is_unregistered(tmp_path: Path) -> None:
-    """A broker may unregister over another connection than that of its registration."""
+    """A broker may unregister over another connection than the one over which it registered."""
 
     async def main() -> None:
         server = Server(tmp_path)
@@ -125,7 +133,11 @@ def test_broker_that_unregisters_and_closes_at_once_is_unregistered(tmp_path: Pa
 
 
 def test_repeat_is_not_remembered_for_a_connection_that_has_closed(tmp_path: Path) -> None:
-    """It closes while its registration is looked at, which changes nothing; its number never comes again."""
+    """A connection closes while the server compares its registration, which changes nothing.
+
+    The server must not remember the registration of a closed connection: no request of this connection can
+    come any more, so the memory would never be freed.
+    """
 
     def remembered() -> int:
         gc.collect()
@@ -139,7 +151,7 @@ def test_repeat_is_not_remembered_for_a_connection_that_has_closed(tmp_path: Pat
             await rounds_until(lambda count=count: len(server.answered) == count)  # type: ignore[misc]
         assert remembered() == before + 1, "the second one changed nothing"
         server.register(registration(1, 8_000), over=OTHER)
-        await asyncio.sleep(0)  # its turn has begun, and takes several rounds
+        await asyncio.sleep(0)  # the task has begun; it takes several rounds
         assert len(server.answered) == 2
         server.mode.closed(OTHER, by_us=False)
         await rounds_until(lambda: len(server.answered) == 3)
@@ -151,7 +163,11 @@ def test_repeat_is_not_remembered_for_a_connection_that_has_closed(tmp_path: Pat
 
 
 def test_closings_do_not_wait_for_one_registration_of_a_busy_host_each(tmp_path: Path) -> None:
-    """A crowd of connections that close, with a broker's among them, beside a host that is never done."""
+    """One of many connections that close belongs to a broker.
+
+    Meanwhile another host always has requests waiting. The broker must disappear after at most two of these
+    requests.
+    """
 
     async def main() -> None:
         server = Server(tmp_path)

@@ -1,4 +1,4 @@
-"""Repeated unchanged registrations: not decoded again, with the same answers as if they were."""
+"""Tests of repeated registrations without a change: the server answers them without decoding them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class Effects:
-    """A server that performs no action of the mode."""
+    """A server that ignores every action that the mode requests."""
 
     def close_connection(self, origin: ConnectionId) -> None:
         """Do nothing: leave the connection open."""
@@ -43,7 +43,7 @@ def never(answer: Answer) -> None:
 
 
 def on_a_loop(call: Callable[[], _T]) -> _T:
-    """Do nothing: the event loop never has another turn."""
+    """Return the result of `call`, which runs inside an event loop that ends directly afterwards."""
 
     async def main() -> _T:
         return call()
@@ -81,7 +81,7 @@ def register(server: Independent, request: Request, over: int = 1) -> Answer:
 
 
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """Return the list of requests decoded from now on."""
+    """Return a list to which each request is added when it is decoded."""
     decoded: list[Request] = []
 
     def counted(request: Request) -> Steps[Registration | Answer]:
@@ -93,7 +93,10 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 
 
 def test_hash_of_a_large_body_depends_on_a_secret_whatever_the_environment_says() -> None:
-    """The tests set PYTHONHASHSEED, as some images of containers do: then Python's hash has a known key."""
+    """The hash of a body must depend on a secret of this process, which no client knows.
+
+    Python's own hash has a known key here: the tests set PYTHONHASHSEED, as some container images do.
+    """
     body = bytes(BODY_BYTES_MAX + 1)
     one, other = Repeats(bytes(SECRET_SIZE)), Repeats(b"\1" * SECRET_SIZE)
     assert one.mark_of(body) == one.mark_of(bytes(bytearray(body)))
@@ -168,7 +171,7 @@ def test_the_same_registration_over_another_connection_is_decoded(
 
 
 def change(server: Independent, code: int, **ext: str) -> None:
-    """Serve a request that is no registration."""
+    """Execute a request that is not a registration, and check that it succeeds."""
     answer = asyncio.run(
         server.execute(Request(code=code, ext_fields=ext, body=b""), ConnectionId(9), deadline=1e9)
     )
@@ -179,7 +182,7 @@ Step = tuple[str, Request | None, int]
 
 
 def play(folder: Path, script: Sequence[Step]) -> None:
-    """Compare a server with another one that forgets the registrations that it has seen."""
+    """Give equal requests to two servers: one remembers the registrations, the other forgets them."""
     remembers, forgets = server_in(folder / "a"), server_in(folder / "b")
     last: dict[int, Request] = {}
     for at, (kind, request, over) in enumerate(script):
@@ -193,7 +196,7 @@ def play(folder: Path, script: Sequence[Step]) -> None:
                         continue
                     last[over] = again
                     for _ in range(2):
-                        if server is forgets:  # other settings, as far as it can tell
+                        if server is forgets:  # changed settings make a server forget all registrations
                             server.settings.change(replace(server.settings.current), {})
                         answers.append(register(server, again, over))
                 case "wipe":

@@ -1,4 +1,8 @@
-"""The loop that all modes share: decide, propose, decide again while it has moved; refusals by their tags."""
+"""Tests of the code that answers requests in all modes.
+
+It computes a command from the table and proposes it. If another change was applied first, it computes the
+command again. The remark of a refusal begins with a tag, such as [NO_QUORUM].
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ HEADER = {
 
 
 class Delayed:
-    """A mode in which another change may come between a decision and its verdict."""
+    """A mode that can apply another change between the computation of a command and its outcome."""
 
     def __init__(self, meanwhile: Callable[[RouteTable], None] = lambda table: None) -> None:
         self.table = RouteTable()

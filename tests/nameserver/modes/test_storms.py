@@ -1,6 +1,6 @@
-"""Large registrations and many evictions.
+"""Tests of very large registrations, and of the eviction of many brokers at once.
 
-Other requests are served meanwhile, and no read sees half of one.
+The nameserver serves other requests meanwhile. No read sees a registration or an eviction half applied.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.nameserver.replicated.group import group_of, run
 from tests.registrations import body_of, fields_of
 
 TOPICS = 40_000
-"""Of one registration that takes many slices of work on any machine."""
+"""Number of topics in one registration; on any machine the work takes several time slices."""
 
 
 def registration(number: int, topics: int, *, first: int = 0) -> Request:
@@ -45,7 +45,11 @@ def registration(number: int, topics: int, *, first: int = 0) -> Request:
 
 
 class Answers:
-    """Registers, and knows how many registrations have neither succeeded nor gone with their connections."""
+    """A sender of registrations.
+
+    `waiting` is the number of registrations without a final result: a registration ends when it is applied,
+    or when it is dropped with its connection.
+    """
 
     def __init__(self, mode: Independent | Replicated) -> None:
         self._mode = mode
@@ -59,7 +63,7 @@ class Answers:
         def take(answer: Answer) -> None:
             if answer.code == ResponseCode.SUCCESS or answer is GONE:
                 self.waiting -= 1
-            else:  # a busy machine did not apply it in time: as a broker does
+            else:  # not applied in time on a busy machine: send it again, as a broker does
                 asyncio.get_running_loop().call_soon(self._register, request, over)
 
         deadline = asyncio.get_running_loop().time() + 30.0
@@ -69,7 +73,7 @@ class Answers:
 
 
 async def rounds_until(condition: Callable[[], bool], look: Callable[[], None] = lambda: None) -> int:
-    """Check a condition in each turn of the loop until it holds; return the number of turns."""
+    """Check a condition in each round of the event loop; return the number of rounds until it was true."""
     rounds = 0
     async with asyncio.timeout(60):
         while not condition():

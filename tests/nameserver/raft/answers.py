@@ -1,4 +1,4 @@
-"""Messages of a leader and its followers, made by hand."""
+"""Raft messages of a leader and its followers that tests build by hand."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from routekeeper.nameserver.raft.consensus.messages import (
     AppendReply,
 )
 
-TIMEOUT_S = 0.3  # N of the simulated members
+TIMEOUT_S = 0.3  # election timeout of the simulated members
 
 Make = Callable[..., Any]
 
 
 def settled(make: Make, **settings: Any) -> Any:
-    """Three members that ``a`` leads and that have had some heartbeats."""
+    """Return three simulated members, led by ``a``, which have exchanged some heartbeats."""
     w = make(**settings)
     w.elect("a")
     w.settle()
@@ -27,14 +27,14 @@ def settled(make: Make, **settings: Any) -> Any:
 
 
 def follower_of(w: Any) -> Engine:
-    """A follower to which only the test speaks."""
+    """Return a follower that receives no messages but those of the test."""
     w.drop_filter = lambda *_: True
     engine: Engine = w.engine("b")
     return engine
 
 
 def from_leader(follower: Engine, entries: Sequence[tuple[int, bytes]] = (), **changes: Any) -> Append:
-    """Return the leader's next message, with entries of its own term."""
+    """Return the leader's next message; ``entries`` follow the last entry of the follower's log."""
     log = follower.shared.log
     values: dict[str, Any] = {
         "term": follower.term,
@@ -53,7 +53,7 @@ def from_leader(follower: Engine, entries: Sequence[tuple[int, bytes]] = (), **c
 
 
 def from_voter(leader: Engine, **changes: Any) -> AppendReply:
-    """Return the answer of a voter that has all entries."""
+    """Return the answer of a voter whose log holds all entries of the leader's log."""
     values: dict[str, Any] = {
         "term": leader.term,
         "seq": 10**6,

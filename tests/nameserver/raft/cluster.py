@@ -1,4 +1,4 @@
-"""Whole members on one event loop: real sockets on loopback, real files, real threads."""
+"""Complete raft members on one event loop, with real sockets on loopback, real files and real threads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def in_seconds(seconds: float) -> float:
 
 
 class Cluster:
-    """Members that share a loop; each can be closed and started again."""
+    """Raft members that share an event loop; each member can be closed and started again."""
 
     def __init__(self, root: Path, size: int, **settings: Any) -> None:
         self.peers = tuple(f"127.0.0.1:{port}" for port in free_ports(size))
@@ -86,7 +86,7 @@ class Cluster:
             self.up[name], self.machines[name] = member, machine
 
     async def join(self, name: str) -> None:
-        """Start a newcomer with an empty disk and have the leader add it."""
+        """Start a new member with an empty disk, and let the leader add it."""
         shutil.rmtree(self.config(name).data_dir, ignore_errors=True)
         leader = await self.elected()
         await self.start(name, peers=tuple(sorted({*leader.members, name})))
@@ -113,7 +113,7 @@ class Cluster:
         return next(name for name, other in self.up.items() if other is member)
 
     async def put(self, *payloads: bytes) -> None:
-        """Append and wait until the leader has applied the last."""
+        """Append the payloads at the leader, and wait until the leader has applied the last one."""
         leader = await self.elected()
         indexes = [leader.append(payload, term=leader.term) for payload in payloads]
         last = indexes[-1]

@@ -1,4 +1,4 @@
-"""Groups of engines alone on virtual time, and scenarios that must be found wrong with a fix switched off."""
+"""Fixtures: simulated groups with a virtual clock, and scenarios that must fail without a certain fix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.sim.engines import World
 
 @pytest.fixture
 def world() -> Callable[..., World]:
-    """Make worlds; a scripted one is started and has a leader."""
+    """Return a function that makes a simulated group; by default the group is started and has a leader."""
 
     def make(seed: int = 1, *, started: bool = True, **settings: object) -> World:
         made = World(seed, **settings)  # type: ignore[arg-type]
@@ -26,7 +26,7 @@ def world() -> Callable[..., World]:
 
 @pytest.fixture
 def find_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Play a scenario on a directory with a fix switched off: it must be found wrong."""
+    """Return a function that plays a scenario with a fix switched off and checks that the scenario fails."""
 
     def find(
         switch_off: Callable[[pytest.MonkeyPatch], None],

@@ -1,8 +1,9 @@
-"""Scripts of events of a raft group, with the expected output beside them: ``testdata/*.txt``.
+"""Scripts of events of a raft group, with their expected output: ``testdata/*.txt``.
 
-A block is a list of events; the lines below ``----`` are their output. In a script's group, ``a`` leads in
-term 1 from the start. Numbers may name a figure of the member: ``last-1``, ``term+1``. If the environment has
-``ROUTEKEEPER_REWRITE``, the script's file gets the present output: review the difference.
+A script consists of parts: a list of events, then ``----``, then the expected output of these events. At the
+start of a script ``a`` leads the group in term 1. A number may be relative to a figure of the member:
+``last-1``, ``term+1``. If the environment variable ``ROUTEKEEPER_REWRITE`` is set, ``play`` writes the
+present output into the script's file: review the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ KINDS: Final[dict[str, tuple[type, dict[str, str]]]] = {
         | {"last": "last+60", "clock": "", "echo": "none"},
     ),
 }
-"""Messages that a script can make: a field that it leaves out has this value, the term is the member's."""
+"""Messages that a script can make, with values for omitted fields. An omitted term is the receiver's term."""
 
 
 def play(make: Callable[..., Any], name: str) -> None:
-    """Play the script of this name; fail if its events have another output.
+    """Play the script ``name``; fail if the output of its events is not the expected output.
 
     Raises:
-        AssertionError: The two texts, line by line.
+        AssertionError: If the outputs differ. The message shows the difference, line by line.
     """
     file = FOLDER / f"{name}.txt"
     written, group, played = file.read_text(), Group(make), []
@@ -71,14 +72,14 @@ def play(make: Callable[..., Any], name: str) -> None:
 
 
 class Group:
-    """The members of one script; a method for each event."""
+    """The members of one script, with one method for each kind of event."""
 
     def __init__(self, make: Callable[..., Any]) -> None:
         self._make = make
         self._w: Any = None
 
     def play(self, event: str) -> Iterator[str]:
-        """Cause an event; yield its output."""
+        """Cause one event; yield the lines of its output."""
         name, *words = event.split()
         named = dict(word.split("=") for word in words if "=" in word)
         output = getattr(self, name)(*(word for word in words if "=" not in word), **named)
@@ -90,7 +91,7 @@ class Group:
         made = (self._make(seed, **settings) for seed in range(1, 100))
         self._w = next(w for w in made if (w.leader.name, w.leader.engine.term) == ("a:1", 1))
 
-    # -- the group's life
+    # -- events of the group and its members
 
     def submit(self, times: str = "1", *, at: str = "", size: str = "8") -> Iterator[str]:
         for _ in range(int(times)):
@@ -98,7 +99,7 @@ class Group:
                 yield "not appended"
 
     def propose(self, name: str, term: str) -> Iterator[str]:
-        """Append a proposal that was made in this term."""
+        """Append a proposal that was made in the term `term`."""
         engine = self._w.engine(name)
         if engine.append(b"proposal", term=self._number(engine, term)) is None:
             yield "not appended"
@@ -107,7 +108,7 @@ class Group:
         self._w.run(float(seconds))
 
     def settle(self) -> None:
-        """Wait until all have applied all."""
+        """Wait until all members have applied all entries."""
         self._w.settle()
 
     def isolate(self, name: str) -> None:
@@ -136,13 +137,13 @@ class Group:
             self._w[name].resume_disk()
 
     def link(self, name: str, peer: str) -> None:
-        """Begin a link on one side; an existing one ends."""
+        """Begin a new link to `peer` on this member's side only; an existing link ends."""
         engine = self._w.engine(name)
         engine.link_down(f"{peer}:1")
         engine.link_up(f"{peer}:1")
 
     def greet(self, name: str, peer: str, *, cluster: str = "") -> Iterator[str]:
-        """Deliver the greeting of a voter."""
+        """Deliver a greeting of the voter `peer` to member `name`."""
         greeting = messages.Greeting("other", True, False, 300, {}, 0, cluster)
         yield from self._receive(self._w.engine(name), peer, greeting)
 
@@ -160,7 +161,7 @@ class Group:
     # -- messages
 
     def receive(self, name: str, sender: str, kind: str, **changes: str) -> Iterator[str]:
-        """Deliver one message, as if ``sender`` had sent it."""
+        """Deliver one message to `name`, as if ``sender`` had sent it."""
         engine, (made, values) = self._w.engine(name), KINDS[kind]
         found: dict[str, Any] = {}
         for field, text in ({"term": "term"} | values | changes).items():
@@ -206,12 +207,12 @@ class Group:
         return int(known[name]) + int(f"{sign}{number or 0}")
 
     def watch(self) -> None:
-        """Record messages from here on."""
+        """Start to record messages; forget earlier messages."""
         self._w.logging = True
         self._w.log.clear()
 
     def sent(self, name: str, *kinds: str, to: str = "") -> list[str]:
-        """List the messages of a member since ``watch``, of these kinds; each different one once."""
+        """List the messages of these kinds that a member sent since ``watch``; list equal messages once."""
         lines = []
         for sender, receiver, m in self._w.log:
             kind = type(m).__name__
@@ -224,10 +225,10 @@ class Group:
                 lines.append(said)
         return list(dict.fromkeys(lines)) or ["nothing"]
 
-    # -- what is so
+    # -- output about the members' state
 
     def show(self, *names: str) -> Iterator[str]:
-        """Print roles and figures of members: ``last`` is the last index and its term."""
+        """Print the roles and figures of members; ``last`` is the index and the term of the last entry."""
         for name in names:
             member = self._w[name]
             if member.engine is None:
@@ -247,18 +248,18 @@ class Group:
             yield line
 
     def leader(self) -> list[str]:
-        """Name the leader that can commit."""
+        """Name the leader, if there is one that can commit."""
         return [f"{leader.name[0]} leads" if (leader := self._w.leader) else "nobody leads"]
 
     def members(self, name: str) -> list[str]:
-        """List the members that this one knows."""
+        """List the members of the group, as member `name` knows them."""
         return [" ".join(member[0] for member in self._w.engine(name).members)]
 
     def contact(self, name: str) -> list[str]:
-        """Print whether a majority has answered within an election timeout."""
+        """Print whether a majority has answered member `name` within an election timeout."""
         return ["in contact" if self._w.engine(name).in_contact() else "not in contact"]
 
     def equal(self, *names: str) -> list[str]:
-        """Compare the applied entries of members."""
+        """Print whether these members have applied the same entries."""
         applied = [self._w[name].machine.applied for name in names]
         return ["equal" if all(one == applied[0] for one in applied) else "different"]

@@ -1,5 +1,7 @@
-"""Outcomes of proposed changes: the sender is notified in time (D13), and never of the outcome of
-another one (D23), and nothing late is applied over something newer (D27).
+"""Tests of the outcomes of proposals.
+
+The sender gets the outcome in time (D13), and never the outcome of another proposal (D23). A delayed command
+does not overwrite the effect of a newer command (D27).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from routekeeper.nameserver.types import ConnectionId, MinBrokerChange
 from routekeeper.nameserver.verdicts import Applied, Moved
 from routekeeper.remoting.steps import finish
 
-#: These addresses have no listener, because no server is started.
+#: No program listens at these addresses, because these tests start no server.
 PEERS = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
 
 
@@ -35,13 +37,13 @@ class _NoEffects:
 
 @pytest.fixture
 def draw_boot_id() -> Callable[[], int]:
-    """Return the number of a process."""
+    """Return a function that draws a boot id, the random number of a process, as a new process does."""
     return lambda: secrets.randbits(48)
 
 
 @contextlib.asynccontextmanager
 async def _member(root: Path, *, boot_id: int) -> AsyncIterator[Replicated]:
-    """A name server of three that has found no other yet."""
+    """Yield one nameserver of a group of three; it has not reached another member yet."""
     flags = {"mode": "raft", "raftAddress": PEERS[0], "raftPeers": ",".join(PEERS), "dataDir": str(root)}
     settings = load_settings(flags=flags, file={}).settings
     member = Replicated(LiveSettings(settings), _NoEffects(), boot_id=boot_id)
@@ -103,7 +105,7 @@ def test_d23_what_a_former_life_proposed_answers_nobody_of_this_one(
         async with _member(tmp_path, boot_id=draw_boot_id()) as member:
             loop = asyncio.get_running_loop()
             mine = asyncio.ensure_future(member.proposer.propose(_put("mine"), deadline=loop.time() + 0.3))
-            await asyncio.sleep(0)  # it has its number now
+            await asyncio.sleep(0)  # let the proposal get its sequence number
             theirs = Proposal(boot_id=former, sequence=1, command=encode_command(_put("theirs")))
             finish(member.apply(encode_batch(Batch(proposals=(theirs,))), index=2, term=1, live=True))
             with pytest.raises(NoQuorum):
@@ -114,7 +116,7 @@ def test_d23_what_a_former_life_proposed_answers_nobody_of_this_one(
 
 def test_d27_a_late_command_is_not_applied_over_what_is_newer() -> None:
     table = RouteTable()
-    late, newer = _put("v1"), _put("v2")  # both are decided on the same state, and one waits somewhere
+    late, newer = _put("v1"), _put("v2")  # both were computed from the same state; `late` was delayed
     assert isinstance(table.apply(newer), Applied)
     assert isinstance(table.apply(late), Moved)
     held = table.view.kv_value("n", "k")

@@ -1,4 +1,4 @@
-"""The certificate of a member over time: warnings before its expiry, and reading of a new one."""
+"""Tests of a member's certificate: warnings before it expires, and reloading after its renewal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GAUGE = re.compile(r"^mqnamesrv_raft_certificate_left_seconds (\S+)$", re.MULTIL
 
 @dataclass
 class Files:
-    """The three files of one member, in a directory."""
+    """The certificate, the key and the CA file of one member, in one directory."""
 
     root: Path
 
@@ -46,7 +46,7 @@ class Files:
         )
 
     def issue(self, days: int) -> None:
-        """Replace the certificate and its key by new ones with this lifetime."""
+        """Replace the certificate and its key by a new pair that is valid for `days` days."""
         (self.root / "names").write_text("subjectAltName=IP:127.0.0.1\n")
         self.openssl(
             *("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=member"),
@@ -67,7 +67,7 @@ class Files:
         )
 
     def served_until(self, raft: str) -> float:
-        """Return when the certificate ends that the member shows on its raft port, in Unix seconds."""
+        """Return the expiry time, in Unix seconds, of the certificate that the member at `raft` presents."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.load_verify_locations(self.root / "ca.pem")

@@ -1,6 +1,6 @@
-"""Durability ``journal`` and power cuts.
+"""Tests of power cuts with durability ``journal``.
 
-A member that may have lost acknowledged entries does not count (rule 9).
+A member that may have lost acknowledged entries must not count for a majority (rule 9).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.waiting import until
 
 
 def cut_power(cluster: Cluster, name: str) -> None:
-    """Simulate a restart of its machine without a clean stop: the last page of its journal is gone."""
+    """Simulate a power cut of a stopped member's machine: no clean stop, and a damaged journal page."""
     directory = DataDirectory(cluster.config(name))
     directory.state = replace(directory.state, boot="another", synced=False)
     directory.standing_to_save()()
@@ -48,7 +48,7 @@ def test_one_that_lost_power_returns_as_a_learner_and_catches_up(
             cut_power(cluster, one)
             await cluster.start(one)
             assert cluster.up[one].role is Role.LEARNER
-            assert len(cluster.machines[one].applied) < len(payloads)  # the remaining part of its log is used
+            assert len(cluster.machines[one].applied) < len(payloads)  # its log is incomplete
             await cluster.start(*others)
             await until(lambda: cluster.up[one].votes)
             await cluster.put(b"more")
@@ -118,7 +118,7 @@ def test_peers_that_are_corrected_before_the_first_start_was_complete_rule(
     async def scenario() -> None:
         async with cluster_of(tmp_path) as cluster:
             one, two, three = cluster.peers
-            await cluster.start(one, two, peers=(one, two, "127.0.0.1:1"))  # misspelt
+            await cluster.start(one, two, peers=(one, two, "127.0.0.1:1"))  # a wrong third address
             await until(lambda: all(m.waiting_for == ("127.0.0.1:1",) for m in cluster.up.values()))
             for name in (one, two):
                 await cluster.close(name)
@@ -127,7 +127,7 @@ def test_peers_that_are_corrected_before_the_first_start_was_complete_rule(
             await cluster.settled()
             assert set((await cluster.elected()).voters) == {one, two, three}
             await cluster.close(one)
-            await cluster.start(one, peers=(one, two, "127.0.0.1:1"))  # too late
+            await cluster.start(one, peers=(one, two, "127.0.0.1:1"))  # too late: the first start is complete
             await until(lambda: cluster.up[one].leader is not None)
             assert set(cluster.up[one].voters) == {one, two, three}
 
@@ -137,7 +137,10 @@ def test_peers_that_are_corrected_before_the_first_start_was_complete_rule(
 
 
 def test_a_commit_index_beyond_the_log_is_loss_and_refused(tmp_path: Path) -> None:
-    """Unless the member's machine restarted, when it is known that something may be missing."""
+    """If the machine was not restarted, a power cut cannot explain the loss: the member must not start.
+
+    After a restart of the machine the member would start, because it would know that entries may be missing.
+    """
 
     async def scenario() -> None:
         async with cluster_of(tmp_path, 1) as cluster:

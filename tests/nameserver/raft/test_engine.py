@@ -1,4 +1,4 @@
-"""The engine as a whole: what it tells of its state."""
+"""Tests of the engine as a whole: how it reports changes of its state."""
 
 from __future__ import annotations
 

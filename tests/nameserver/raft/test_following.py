@@ -1,4 +1,4 @@
-"""A follower: entries that fit or do not, their senders, and its answers."""
+"""Tests of a follower: matching and conflicting entries, their senders, and the follower's answers."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_configuration_among_the_entries_is_in_force_at_once(world: Make) -> N
     term = follower.term
     follower.receive("a:1", encode(from_leader(follower, [(term, REGULAR), (term, configuration)])))
     assert follower.shared.configuration == changed
-    follower.receive("a:1", encode(from_leader(follower)))  # with a learner there is more to do
+    follower.receive("a:1", encode(from_leader(follower)))  # must work with a learner in the group
 
 
 def test_a_follower_that_was_asked_to_stand_does_not_wait_for_its_leader(world: Make) -> None:

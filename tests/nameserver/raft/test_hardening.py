@@ -1,6 +1,7 @@
-"""Closed defects of the library that no script shows, and each fix switched off: its scenario is found wrong.
+"""Tests of fixed defects of the raft library (PySyncObj) that no script in ``testdata`` shows.
 
-The scripts are in ``testdata``. Both are played on the real library, through in-memory links.
+The last test switches off one fix at a time: the scenario or script of this fix must then fail. Scripts and
+scenarios run on the real library, through in-memory links.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ from routekeeper.nameserver.raft.types import ChangeRefused, RaftStartError, Rol
 from routekeeper.remoting.steps import Steps
 from tests.nameserver.raft.scripts import play
 
-TIMEOUT_S = 0.3  # N of the simulated members
+TIMEOUT_S = 0.3  # election timeout of the simulated members
 
 Make = Callable[..., Any]
 
 
 def _append(engine: Any, prev: int, entries: list[tuple[int, bytes]], **changes: Any) -> Append:
-    """A message of the leader that ``engine`` follows, with the truth as defaults."""
+    """Return a valid message from the leader to ``engine``; `changes` replaces some of its fields."""
     log = engine.shared.log
     values: dict[str, Any] = {
         "term": engine.term,
@@ -130,7 +131,7 @@ def test_d5_a_vote_counts_once_for_each_voter(world: Make) -> None:
 @pytest.mark.parametrize("kind", ["append", "stale", "request_vote", "snapshot"])
 @pytest.mark.parametrize("term", [2**40, 2**62, 2**63, 2**64 - 1], ids=str)
 def test_one_message_does_not_use_up_the_terms(world: Make, kind: str, term: int) -> None:
-    """The next election would be in a term that no member can write down, read or reach."""
+    """A follower must refuse a term that is so high that no later term can be stored, read or reached."""
     w = world()
     w.elect("a")
     follower = w.engine("b")
@@ -144,7 +145,7 @@ def test_one_message_does_not_use_up_the_terms(world: Make, kind: str, term: int
     with pytest.raises(MessageError, match=r"term \d+ is more than|Expected `int` <="):
         follower.receive("c:1", encode(message))
     assert follower.term <= before + TERM_STEP_MAX
-    for _ in range(3):  # the group takes part in elections, and all of it follows
+    for _ in range(3):  # each time, the members must agree on a leader that can append
         w.settle(10.0)
         assert w.submit() is not None
     w.settle(10.0)
@@ -228,7 +229,7 @@ def test_d31_version_and_unknown_entries_stop_the_member_and_lose_nothing(world:
     w["a"].wake()
     w.run(0.5)
     stopped = [member for member in w.members.values() if "kind" in member.stopped]
-    assert len(stopped) >= 2  # the leader, and each that learnt that it is committed
+    assert len(stopped) >= 2  # the leader, and each follower that knows that the entry is committed
     assert all(member.engine.applied_index == w.engine("a").shared.log.last_index - 1 for member in stopped)
 
 
@@ -253,7 +254,7 @@ def test_d18_a_long_conflicting_tail_is_replaced_in_a_few_messages(world: Make) 
     for _ in range(900):
         w.submit()
     for other in "bc":
-        w.cut("a", other)  # nothing of the old connections arrives: the new leader begins at its own end
+        w.cut("a", other)  # drop messages in flight; the leader will resume at its last entry
     w.run(1)
     w.logging = True
     w.heal()
@@ -311,7 +312,7 @@ def test_d25_an_emptied_member_neither_votes_nor_counts_until_it_has_caught_up(w
     w.crash(w["c"], wipe=True)
     w.run(0.5)
     w.logging = True
-    w.drop_filter = lambda a, b, m: isinstance(m, Append) and b == "c:1"  # it hears of nothing
+    w.drop_filter = lambda a, b, m: isinstance(m, Append) and b == "c:1"  # no leader's message reaches c
     w.start("c")
     w.run(0.2)
     learner = w.engine("c")
@@ -320,7 +321,7 @@ def test_d25_an_emptied_member_neither_votes_nor_counts_until_it_has_caught_up(w
     learner.receive("b:1", encode(PreVote(99, last + 100, 98)))
     learner.receive("b:1", encode(RequestVote(99, last + 100, 98, True)))
     assert not [m for a, _, m in w.log if a == "c:1" and isinstance(m, PreVoteReply | VoteReply)]
-    # Leader and learner are no majority.
+    # The leader and the learner alone are no majority of the voters, so they must not commit.
     w.crash(w["b"])
     w.drop_filter = None
     commit = w.engine("a").commit_index
@@ -347,7 +348,7 @@ def test_first_start_needs_every_member_once_and_names_whom_it_waits_for(world: 
     w.start("c")
     w.settle()
     assert w.engine("a").greetings.waiting_for == ()
-    # Afterwards a majority is enough.
+    # Later starts need only a majority of the members, not all of them.
     for member in list(w.members.values()):
         w.crash(member)
     w.run(0.5)
@@ -396,7 +397,7 @@ def test_d14_snapshots_shorten_the_log_and_bring_a_late_member_up(world: Make) -
 
 
 def test_an_image_that_could_not_be_stored_is_asked_for_again_with_a_growing_pause(world: Make) -> None:
-    """A full disk, say: the leader would wait for half a minute if it got no word."""
+    """The follower must ask again after a full disk: otherwise the leader would wait for half a minute."""
     w = world(compact_bytes=20_000)
     w.elect("a")
     w.crash(w["c"])
@@ -423,11 +424,15 @@ def test_an_image_that_could_not_be_stored_is_asked_for_again_with_a_growing_pau
     assert tries[3] - tries[2] > 1.5 * (tries[2] - tries[1])
     w.settle(10)
     assert late.machine.applied == w["a"].machine.applied
-    assert w.engine("c").images._install_retry_s == INSTALL_RETRY_S[0]  # the next failure is a new one
+    assert w.engine("c").images._install_retry_s == INSTALL_RETRY_S[0]  # the pause is the shortest again
 
 
 def test_a_leader_says_what_is_committed_before_it_applies_it(world: Make) -> None:
-    """A write over a follower does not wait for the leader's apply; large entries run side by side."""
+    """A leader sends its commit index before it applies the entry.
+
+    Thus all members apply a large entry at the same time, and a write through a follower does not wait for
+    the leader.
+    """
     w = world()
     leader = w.elect("a")
     w.settle()
@@ -450,7 +455,7 @@ def test_a_leader_says_what_is_committed_before_it_applies_it(world: Make) -> No
     assert w.run(1.0, lambda: "applied" in events)
     assert events == [f"b:1 told {index} contact=True", f"c:1 told {index} contact=True", "applied"]
     w.run(1.0)
-    assert len(events) == 3  # and only once
+    assert len(events) == 3  # each follower got the commit index once
 
 
 def test_a_snapshot_reply_of_another_image_moves_nothing(world: Make) -> None:
@@ -484,7 +489,7 @@ def test_a_disk_that_works_again_is_trusted_even_under_constant_load(world: Make
     w.run(1.5)
     assert follower.engine.status()["storage_stalled"]
     follower.resume_disk()
-    follower.write_delay = 0.05  # there is always something under way
+    follower.write_delay = 0.05  # some write is always in progress
     for _ in range(60):
         w.submit()
         w.run(0.01)
@@ -515,7 +520,7 @@ def test_a_change_of_contact_is_told_even_if_nothing_else_changes(world: Make) -
     )
     w.run(0.3)
     assert told == []
-    follower.paused_until = w.now + 0.35  # it comes back to the same leader
+    follower.paused_until = w.now + 0.35  # longer than an election timeout
     w.run(1.0)
     assert False in told
     assert told[-1] is True
@@ -537,7 +542,7 @@ def test_d25_an_emptied_members_echo_dates_no_contact(world: Make) -> None:
     assert leader.in_contact()
     w.block(("b", "a"), ("a", "b"))
     w.run(TIMEOUT_S + 0.05)
-    assert leader.contact_age() > TIMEOUT_S  # the learner answers, and proves nothing
+    assert leader.contact_age() > TIMEOUT_S  # the learner's answers prove no contact
     assert not leader.in_contact()
 
 
@@ -581,7 +586,7 @@ def test_the_installed_library_is_left_as_it_is() -> None:
         pysyncobj_seam.module.pickle.loads(b"")
 
 
-# ---- each fix is needed: without it, its scenario is found wrong
+# ---- each fix is needed: when it is switched off, its scenario fails
 
 
 def _d1_off(patch: pytest.MonkeyPatch) -> None:
@@ -646,7 +651,7 @@ def _d8_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d9_off(patch: pytest.MonkeyPatch) -> None:
-    """As the library has it: anyone who thinks that it leads may answer."""
+    """Let every member that believes that it leads answer reads, as the library does."""
     patch.setattr(Engine, "in_contact", lambda engine: True)
 
 
@@ -733,14 +738,14 @@ def _d25_echo_off(patch: pytest.MonkeyPatch) -> None:
 
 
 class _Own(msgspec.Struct):
-    """A message of the library's own replication."""
+    """A message of the library's own replication, in the library's format."""
 
     content: dict[str, Any]
     term: int = 0
 
 
 def _d26_off(patch: pytest.MonkeyPatch) -> None:
-    """Entries travel as the library sends and takes them, over our links."""
+    """Send and receive entries in the library's own format, but over our links."""
     stock = library.SyncObj
     ours, known = library._Port.send, (messages.encode, messages.decode)
     receive = Engine.take
@@ -773,7 +778,7 @@ def _d26_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d27_off(patch: pytest.MonkeyPatch) -> None:
-    """Append proposals although they were handed over in an earlier term."""
+    """Append proposals even if they were made for an earlier term."""
     original = Engine.append
 
     def append(engine: Any, payload: bytes, *, term: int) -> int | None:
@@ -819,7 +824,7 @@ def _d35_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d36_off(patch: pytest.MonkeyPatch) -> None:
-    """In force once it is applied."""
+    """Let a new configuration take effect only when its entry is committed."""
     original = Shared.adopt_configuration
 
     def adopt(shared: Any) -> None:
@@ -891,7 +896,7 @@ def test_a_fix_that_is_switched_off_is_caught_by_its_scenario(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     switch_off(monkeypatch)
-    # The library's own reaction to its defects is any exception, too; ours is a false assertion.
+    # A defect of the library may raise any of these exceptions. Our own checks raise AssertionError.
     wrong = (AssertionError, ValueError, EOFError, pickle.UnpicklingError, pytest.fail.Exception)
     played = functools.partial(play, name=scenario) if isinstance(scenario, str) else scenario
     with pytest.raises(wrong):

@@ -1,4 +1,7 @@
-"""A data directory belongs to one process, one mode, one member; promises survive torn writes."""
+"""Tests of a member's data directory: it belongs to one process, one mode and one member.
+
+Votes survive torn writes.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,10 @@ def test_other_members_rule_stays_with_the_founding_ones(config: RaftConfig) -> 
 
 
 def test_a_standing_that_was_written_in_another_order_is_read(config: RaftConfig) -> None:
-    """Fields have names there: one that this program does not know is skipped."""
+    """The fields of this file may have any order, because they have names.
+
+    A member skips fields that it does not know.
+    """
     DataDirectory(config).close()
     kept = {
         "members": ["a:1", "b:1"],
@@ -125,13 +131,13 @@ def test_the_newest_vote_outlives_the_damage_of_one_copy(config: RaftConfig, slo
     path = config.data_dir / "raft" / "vote"
     raw = bytearray(path.read_bytes())
     size = len(raw) // 2
-    assert size % 4096 == 0  # no block is shared
+    assert size % 4096 == 0  # the two copies share no disk block
     if damage == "torn":
         raw[slot * size + 8 : (slot + 1) * size] = bytes(size - 8)
     else:
         raw[slot * size + 6] ^= 1
     path.write_bytes(raw)
-    # the torn copy was written again, so that damage to the other copy does no harm either
+    # The first start has rewritten the torn copy, so the vote also survives damage of the other copy.
     for _ in range(2):
         directory = DataDirectory(config)
         assert directory.load_vote() == (4, None)
@@ -171,7 +177,7 @@ def test_a_memory_only_member_is_another_one_after_each_start(config: RaftConfig
     directory = DataDirectory(config)
     assert directory.standing.instance != first
     assert not directory.standing.voter
-    assert directory.load_vote() == (7, "b:1")  # term and vote are kept nevertheless
+    assert directory.load_vote() == (7, "b:1")  # the stored term and vote are still used
     directory.close()
 
 

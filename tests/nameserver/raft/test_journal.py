@@ -1,4 +1,4 @@
-"""The durable log: torn tails are cut, damage is refused, a full disk loses nothing."""
+"""Tests of the durable log: torn tails are cut, damage is refused, a full disk loses nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _segments(directory: Path) -> list[Path]:
 
 
 def _written(directory: Path, count: int = 5) -> Path:
-    """A journal of ``count`` frames with one entry each; return its only segment."""
+    """Write a journal of ``count`` frames with one entry each; return the path of its only segment."""
     journal, _ = _open(directory)
     for index in range(2, 2 + count):
         journal.append([_entry(index)])
@@ -99,7 +99,7 @@ def test_a_tail_of_zeros_or_garbage_is_cut(tmp_path: Path) -> None:
     segment = _written(tmp_path)
     whole = segment.read_bytes()
     salt = scan(whole).salt
-    foreign = encode_frame(b"\xc0", salt ^ 1)  # bytes like these can occur in a payload
+    foreign = encode_frame(b"\xc0", salt ^ 1)  # a payload can contain a whole frame of another salt
     half = encode_frame(foreign + b"abc", salt)[:-1]
     for tail in (bytes(4096), os.urandom(4096), half, foreign, whole[-20:-1] + b"\xd7RKJ\x00\x00"):
         segment.write_bytes(whole + tail)
@@ -110,7 +110,10 @@ def test_a_tail_of_zeros_or_garbage_is_cut(tmp_path: Path) -> None:
 
 
 def _with_room(directory: Path, count: int = 3) -> bytes:
-    """A journal of ``count`` frames before zeros, as a killed process leaves it; return its segment."""
+    """Write ``count`` frames into preallocated zeros.
+
+    Return the segment's bytes as a kill would leave them.
+    """
     journal, _ = _open(directory)
     for index in range(2, 2 + count):
         journal.append([_entry(index)])
@@ -127,7 +130,7 @@ def test_zeros_after_the_last_frame_are_no_torn_tail(
     left = _with_room(tmp_path)
     segment = _segments(tmp_path)[0]
     frames = segment.read_bytes()
-    assert left == frames + bytes(len(left) - len(frames))  # closed cleanly, it has none
+    assert left == frames + bytes(len(left) - len(frames))  # a clean close removes the zeros
     assert len(left) >= journal_module.ZEROS
     segment.write_bytes(left)
     journal, replay = _open(tmp_path)
@@ -141,14 +144,14 @@ def test_zeros_after_the_last_frame_are_no_torn_tail(
     replay, size = journal.recover()
     journal.close()
     assert [index for _, index, _ in replay.entries] == [2, 3, 4, 5]
-    assert size == segment.stat().st_size  # the bytes of the journal are those of its frames
+    assert size == segment.stat().st_size  # the size counts the frames and not the zeros
 
 
 def test_a_frame_torn_in_zeros_at_any_byte_is_cut_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     left = _with_room(tmp_path)
-    frames = left.rstrip(b"\0")  # an entry ends with x
+    frames = left.rstrip(b"\0")  # the last entry ends with x, so this removes no byte of a frame
     last = frames.rfind(b"\xd7RKJ")
     segment = _segments(tmp_path)[0]
     for missing in (range(at, at + width) for at in range(last, len(frames), 3) for width in (1, 9, 100)):
@@ -157,7 +160,7 @@ def test_a_frame_torn_in_zeros_at_any_byte_is_cut_with_a_warning(
             if byte < len(frames):
                 torn[byte] = 0
         if torn.startswith(frames):
-            continue  # these bytes were zeros
+            continue  # the "missing" bytes are zeros in the whole file, too
         segment.write_bytes(torn)
         caplog.clear()
         journal, replay = _open(tmp_path)
@@ -206,7 +209,7 @@ def test_frames_go_on_beyond_the_zeros_and_ask_for_more(tmp_path: Path) -> None:
         journal.append([_entry(index, size=10_000)])
         asked.append(journal.wants_room)
     assert asked == sorted(asked)
-    assert 10 < asked.index(True) < 20  # of 256 KiB half is left
+    assert 10 < asked.index(True) < 20  # more zeros are requested when half of the 256 KiB is used
     assert _segments(tmp_path)[0].stat().st_size > size
     journal.make_room()
     assert not journal.wants_room
@@ -236,8 +239,8 @@ def test_a_bad_frame_before_a_valid_one_is_refused_at_any_byte(tmp_path: Path) -
             Journal(tmp_path, sync=True).recover()
         assert str(segment) in str(refused.value)
         assert "\n" not in str(refused.value)
-        assert "catches up" in str(refused.value)  # the message says what the operator can do
-        assert segment.read_bytes() == damaged  # and the file is unchanged
+        assert "catches up" in str(refused.value)  # tells the operator what to do
+        assert segment.read_bytes() == damaged  # the refusal leaves the file unchanged
 
 
 def test_scan_tells_the_good_bytes() -> None:
@@ -255,10 +258,10 @@ def test_scan_tells_the_good_bytes() -> None:
 def test_d30_segments_that_an_image_covers_are_deleted_and_others_stay(tmp_path: Path) -> None:
     journal, _ = _open(tmp_path)
     journal.append([_entry(i) for i in range(2, 10)])
-    journal.rotate()  # the snapshot covers up to 7
+    journal.rotate()  # the later snapshot covers entries up to 7
     journal.append([_entry(i) for i in range(10, 13)])
     journal.trim(7)
-    assert len(_segments(tmp_path)) == 2  # 8 and 9 are still needed
+    assert len(_segments(tmp_path)) == 2  # entries 8 and 9 are still needed
     journal.rotate()
     journal.append([_entry(13)])
     journal.trim(12)
@@ -272,7 +275,7 @@ def test_d30_segments_that_an_image_covers_are_deleted_and_others_stay(tmp_path:
     assert not joined.replaced
     assert joined.base_index == 12
     assert [index for _, index, _ in joined.entries] == [13]
-    assert join(SnapshotFile(11, 1, 0, tmp_path), replay) is None  # 12 is missing
+    assert join(SnapshotFile(11, 1, 0, tmp_path), replay) is None  # entry 12 is missing
 
 
 def test_a_missing_segment_or_a_damaged_earlier_one_is_refused(tmp_path: Path) -> None:
@@ -286,7 +289,7 @@ def test_a_missing_segment_or_a_damaged_earlier_one_is_refused(tmp_path: Path) -
     paths[1].unlink()
     with pytest.raises(RaftStartError, match="missing"):
         _open(tmp_path)
-    paths[1].write_bytes(content[:-1])  # torn, but not the last
+    paths[1].write_bytes(content[:-1])  # torn: only the last segment may end with an incomplete frame
     with pytest.raises(RaftStartError, match="later segments"):
         _open(tmp_path)
     paths[1].write_bytes(content)
@@ -378,7 +381,7 @@ def test_truncation_takes_back_what_was_durable_or_on_its_way() -> None:
     assert log.durable_index == 2
 
 
-# ---- full disk: a real limit in a real process
+# ---- full disk: a separate process with a real limit on the size of its files
 
 
 _FULL = """
@@ -430,7 +433,7 @@ def test_a_full_disk_cuts_the_partial_frame_and_goes_on_when_there_is_room(tmp_p
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 50_000
 
 
-# ---- state images
+# ---- snapshots
 
 
 def test_images_are_stored_whole_and_the_newest_is_read_back(tmp_path: Path) -> None:
@@ -493,7 +496,7 @@ def test_an_image_of_another_format_is_refused(tmp_path: Path) -> None:
     assert (found[0].index, found[0].term, found[1]) == (7, 3, b"state")
 
 
-# ---- D15, D30: the same tests fail with the library's files
+# ---- D15, D30: these tests fail if the member treats its files as the library does
 
 
 def test_d30_a_crash_at_any_moment_of_a_compaction_loses_nothing(
@@ -525,7 +528,7 @@ def test_d30_a_crash_at_any_moment_of_a_compaction_loses_nothing(
     with monkeypatch.context() as watched:
         for name in ("write", "unlink", "ftruncate", "rename", "replace"):
             watched.setattr(os, name, looked_at(getattr(os, name)))
-        journal.rotate()  # an image of what was applied so far, up to 9, is being made
+        journal.rotate()  # during a snapshot of the entries up to 9
         for index in range(10, 16):
             journal.append([_entry(index)])
         durable_from = len(moments)
@@ -558,7 +561,7 @@ def test_d30_a_journal_of_what_is_kept_is_as_small_as_that(tmp_path: Path) -> No
 
 
 def _d15_off(patch: pytest.MonkeyPatch) -> None:
-    """Treat an unreadable part as if it were absent."""
+    """Treat an unreadable snapshot like a missing one."""
     original = Snapshots.recover
 
     def recover(snapshots: Snapshots) -> tuple[SnapshotFile, bytes] | None:
@@ -575,7 +578,10 @@ def _d30_checksums_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d30_in_place(patch: pytest.MonkeyPatch) -> None:
-    """One file, which is emptied and written anew, entry by entry."""
+    """Keep the log in one file.
+
+    To trim it, empty the file and write the remaining entries again one by one.
+    """
 
     def trim(journal: Journal, index: int) -> None:
         reader = Journal(journal._directory, sync=False)

@@ -1,4 +1,4 @@
-"""A resolver that does not answer delays only a member's links to host names, nothing else."""
+"""Tests of a DNS resolver that does not answer: it must delay only a member's links to host names."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from routekeeper.nameserver.raft.types import RaftStartError
 from routekeeper.remoting.transport import lookups
 from tests.waiting import until
 
-#: The resolver is silent for so long. Real ones are for longer.
+#: Seconds for which the resolver is silent in these tests. Real resolvers may be silent for longer.
 SILENT_S = 10.0
-#: Longest time that a test may take.
+#: Longest time that a test may take, in seconds.
 SOON_S = 5.0
 PEERS = tuple(f"peer-{number}.example:9878" for number in range(40))
 
 
 class Owner:
-    """The owner of a transport that never gets a link."""
+    """Owner of a transport; it fails at any link or message, because these tests must cause none."""
 
     def link_up(self, peer: str) -> None:
         raise AssertionError(peer)
@@ -45,7 +45,7 @@ class Owner:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """Silence the resolver for names below ``.example``; return those that it was asked for."""
+    """Make the resolver hang for names below ``.example``; yield the set of names that it was asked for."""
     asked, over, resolve = set[str](), threading.Event(), socket.getaddrinfo
 
     def silent(host: Any, *more: Any, **others: Any) -> Any:
@@ -64,7 +64,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 
 
 def transport() -> Transport:
-    me = "zzz.example:9878"  # greater than all others, so that it dials them
+    me = "zzz.example:9878"  # a member dials only smaller names, so this one dials all peers
     credentials = Credentials(me=me, members=frozenset({me, *PEERS}), cluster="c", secret=b"s" * 32)
     return Transport(credentials, owner=Owner(), frame_size_max=1000)
 

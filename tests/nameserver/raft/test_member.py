@@ -1,4 +1,4 @@
-"""Members that start, replicate, make images, and stop."""
+"""Tests of members that start, replicate, make snapshots, and stop."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_everything_is_there_after_all_members_restart(tmp_path: Path, durabilit
             await cluster.start(*cluster.peers[:1])
             alone = cluster.machines[cluster.peers[0]]
             assert [p for _, p in alone.applied] == [b"%d" % i for i in range(len(alone.applied))]
-            assert alone.replayed == len(alone.applied)  # what is replayed is not live
+            assert alone.replayed == len(alone.applied)  # all entries were replayed from the log
             await cluster.start(*cluster.peers[1:])
             await cluster.put(b"after")
             await cluster.settled()
@@ -159,11 +159,11 @@ def test_snapshots_trim_the_journal_and_bring_an_empty_member_up(tmp_path: Path)
             directory = cluster.config(name).data_dir
             files = [path for _, path in Journal.segments_in(DISK, directory / "raft")]
             assert len(files) <= 4
-            await cluster.start(name)  # with its own data
+            await cluster.start(name)  # with its own data directory
             await cluster.settled()
             await cluster.close(name)
             directory.rename(directory.with_name("old"))
-            await cluster.start(name)  # with none
+            await cluster.start(name)  # with an empty data directory
             await until(lambda: cluster.up[name].role is Role.FOLLOWER)
             await cluster.settled()
             assert len(cluster.payloads()) == 1200
@@ -230,7 +230,7 @@ def test_a_single_member_works_alone_on_a_port_of_its_own_choice(tmp_path: Path)
             assert member.contact_age() == 0.0
             await member.close()
             await member.close()
-        assert [payload for _, payload in machine.applied] == [b"1", b"1", b"2"]  # live, replayed, live
+        assert [payload for _, payload in machine.applied] == [b"1", b"1", b"2"]  # 1 is replayed at restart
 
     run(scenario)
 
@@ -326,7 +326,7 @@ def test_peers_may_be_corrected_until_the_group_is_founded(
             assert f"peers corrected before the first start former=127.0.0.1:1,{one}" in caplog.text
             await cluster.close(two)
             await cluster.close(one)
-            await cluster.start(one, peers=(one,))  # from now on the stored members count, not the flag
+            await cluster.start(one, peers=(one,))  # no effect: the group exists
             assert cluster.up[one].members == tuple(sorted((one, two)))
             assert "stored members rule" in caplog.text
 

@@ -1,4 +1,4 @@
-"""Disks that are full, broken or hang."""
+"""Tests of disks that are full, are broken or hang."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from tests import standstill
 from tests.nameserver.raft.cluster import cluster_of, in_seconds, run
 from tests.waiting import until
 
-#: A group of one in a process of its own, which its disk concerns as a whole. A scenario gets it as leader.
+#: A program that runs a group of one member, in its own process, because a disk fault affects the whole
+#: process. Once the member leads, the program passes it to the scenario of the test.
 _ALONE = """
     import asyncio, json, os, resource, sys
     from pathlib import Path
@@ -135,7 +136,7 @@ _NOBODY_DIALS = """
     ],
 )
 def test_a_task_that_dies_ends_the_process_and_says_why(tmp_path: Path, scenario: str, what: str) -> None:
-    """A member that went on without the task would look alive, but never vote, or stay without links."""
+    """If a task died silently, the member would look alive, but it would not vote, or would have no links."""
     done = _run_alone(scenario, tmp_path)
     assert done.returncode == 70, done.stderr
     assert what in done.stderr
@@ -196,8 +197,8 @@ def test_a_disk_that_stands_still_holds_votes_back_and_nothing_else(
                     await asyncio.sleep(0.001)
                     if time.monotonic() - before > 0.1:
                         longest = max(longest, standstill.elapsed(before))
-                assert longest < 1.0  # far below the time for which the disk stood still
-                assert cluster.leader is None  # no vote was asked for or given
+                assert longest < 1.0  # the disk hung for 2 s
+                assert cluster.leader is None  # no member asked for votes or voted
                 assert all(member.applied_index > 0 for member in cluster.up.values())
             finally:
                 still.set()
@@ -209,7 +210,10 @@ def test_a_disk_that_stands_still_holds_votes_back_and_nothing_else(
 
 
 class Still(Files):
-    """Hangs in every call while ``still`` is clear; says so if the event loop calls."""
+    """A disk that hangs in every call while ``moves`` is cleared.
+
+    It records the calls from the event loop.
+    """
 
     def __init__(self) -> None:
         self.moves = threading.Event()
@@ -246,9 +250,9 @@ class _StillFile:
 def test_a_disk_that_stands_still_holds_up_no_change_of_the_group_on_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the disk hangs, only threads wait.
+    """While the disk hangs, other threads may wait for it, but the event loop must not.
 
-    For images, their dates and removal, status, and a new member.
+    The test covers creation and removal of snapshots, their dates, the status, and the addition of a member.
     """
     disk = Still()
     monkeypatch.setattr(node_member, "DISK", disk)

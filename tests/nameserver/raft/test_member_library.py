@@ -1,4 +1,4 @@
-"""Faults of the library with sockets, pipes and children, which members do not have."""
+"""Tests that members lack the library's faults with sockets, pipes and child processes (PySyncObj)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_d21_a_large_message_leaves_whole_without_another_send(tmp_path: Path) -
 def test_d14_a_crash_between_image_and_trimmed_journal_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Journal, "trim", lambda journal, index: None)  # it is killed before that
+    monkeypatch.setattr(Journal, "trim", lambda journal, index: None)  # as if killed before the trim
 
     async def scenario() -> None:
         async with cluster_of(tmp_path, 1, compact_bytes=5_000) as cluster:
@@ -70,7 +70,7 @@ def test_d29_an_image_is_made_without_a_child_process(
 
     def fork() -> int:
         forked.append(1)
-        return 1  # as in the parent, whose child lives on
+        return 1  # in the parent process fork() returns the child's id
 
     monkeypatch.setattr(os, "fork", fork)
 
@@ -139,7 +139,7 @@ def test_d33_a_member_listens_where_it_is_named_and_nowhere_else(tmp_path: Path)
 
 
 def _d14_off(patch: pytest.MonkeyPatch) -> None:
-    """A journal that does not begin where the image ends is thrown away."""
+    """Discard the whole journal if it does not begin exactly where the snapshot ends."""
     original = recovery.join
 
     def join(image: Any, replay: Replay) -> Any:
@@ -151,7 +151,7 @@ def _d14_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d29_off(patch: pytest.MonkeyPatch) -> None:
-    """The library's own writer of dumps, with its defaults."""
+    """Write snapshots with the library's own serializer and its default settings."""
 
     async def make(member: RaftMember, wanted: MakeImage, encode_state: Callable[[], bytes]) -> None:
         file = str(member.config.data_dir / "dump")
@@ -161,7 +161,7 @@ def _d29_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d32_off(patch: pytest.MonkeyPatch) -> None:
-    """Each submission is taken, and then the library's pipe is to wake the member."""
+    """Wake the member through a pipe after each appended proposal, as the library does."""
     notifiers: dict[RaftMember, Any] = {}
     original = RaftMember.append
 
@@ -173,7 +173,8 @@ def _d32_off(patch: pytest.MonkeyPatch) -> None:
         index = original(member, payload, term=term)
         if member not in notifiers:
             made = notifiers[member] = PipeNotifier(_Poller())
-            # The usual one is full after 65,536 submissions, this one sooner.
+            # By default a pipe is full after 65,536 proposals. Make it smaller, so that the test fills it
+            # sooner.
             fcntl.fcntl(made._PipeNotifier__pipeW, fcntl.F_SETPIPE_SZ, 4096)
         notifiers[member].notify()
         return index
@@ -182,7 +183,7 @@ def _d32_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d33_off(patch: pytest.MonkeyPatch) -> None:
-    """Bound on every address of the machine unless told otherwise."""
+    """Listen on every address of the machine, as the library does by default."""
     original = Transport.listen
     patch.setattr(
         Transport,
@@ -220,5 +221,6 @@ def test_a_fix_that_is_switched_off_is_caught_by_its_scenario(
     scenario: Callable[..., None],
     find_wrong: Callable[..., None],
 ) -> None:
-    # The library's full pipe; and a journal that lacks what it knows to be committed is refused.
+    # The library raises BlockingIOError when its pipe is full. A member raises RaftStartError when its
+    # journal lacks entries that were committed.
     find_wrong(switch_off, scenario, also=(BlockingIOError, RaftStartError, TypeError))

@@ -1,4 +1,4 @@
-"""Operations (rules 11 and 14): members, leadership, snapshots, a new cluster of old data."""
+"""Tests of operators' actions (rules 11 and 14): members, leadership, snapshots, new clusters."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def test_members_are_added_and_removed_and_everyone_follows(tmp_path: Path, dura
                 await cluster.start(gone)
             await cluster.put(b"after")
             await cluster.settled()
-            await leader.changes.remove_member(gone, deadline=in_seconds(1))  # nothing to do
-            # An added member votes and can become leader like the first members, also after all have
-            # restarted.
+            await leader.changes.remove_member(gone, deadline=in_seconds(1))  # already removed: succeeds
+            # A member that was added later can vote and lead like the first members, even after a restart of
+            # all members.
             for name in list(cluster.up):
                 await cluster.close(name)
             if durability == "journal":
@@ -97,7 +97,7 @@ def test_a_member_that_does_not_come_stays_a_learner_and_the_caller_is_told(tmp_
             assert leader.status()["learners"] == [name]
             assert len(leader.voters) == 3
             await cluster.put(b"goes on")
-            await cluster.start(name, peers=(*cluster.peers, name))  # the new member starts at last
+            await cluster.start(name, peers=(*cluster.peers, name))  # now the added member starts
             await until(lambda: name in leader.voters)
             await cluster.settled()
 
@@ -116,7 +116,7 @@ def test_a_founder_without_a_disk_that_restarts_founds_no_second_cluster(tmp_pat
             await cluster.settled()
             await cluster.close(founder, handover=True)
             await cluster.put(b"two")
-            await cluster.start(founder)  # its flags still name no other member
+            await cluster.start(founder)  # its settings still name no other member
             await until(lambda: cluster.up[founder].role is Role.FOLLOWER)
             await cluster.put(b"three")
             await cluster.settled()
@@ -126,7 +126,10 @@ def test_a_founder_without_a_disk_that_restarts_founds_no_second_cluster(tmp_pat
 
 
 async def hand_over(leader: RaftMember, target: str | None) -> str:
-    """Hand over as soon as the leader has heard of who takes over; a busy machine may take a while."""
+    """Hand over leadership; repeat this until the leader accepts.
+
+    The leader accepts only after the successor has answered one of its messages.
+    """
     while True:
         try:
             return await leader.changes.transfer_leadership(target, deadline=in_seconds(5))
@@ -143,7 +146,7 @@ def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
             await cluster.start()
             await cluster.put(b"one")
             for target in (*cluster.peers, None):
-                await cluster.settled()  # a newly elected leader has not yet heard from the others
+                await cluster.settled()  # a new leader first needs answers of the others
                 leader = await cluster.elected()
                 if target == cluster.name(leader):
                     with pytest.raises(ChangeRefused, match="leads already"):
@@ -233,7 +236,7 @@ def test_one_member_left_of_three_makes_a_new_cluster_of_its_data(
             assert member.voters == (one,)
             await cluster.put(b"alone")
             name = str(member.status()["cluster"])
-            # An old member that comes back is a stranger, and so is this one to it.
+            # A member of the old cluster comes back. It and the new cluster must refuse each other.
             await cluster.start(two)
             assert str(cluster.up[two].status()["cluster"]) != name
             await asyncio.sleep(1.5)
@@ -241,7 +244,7 @@ def test_one_member_left_of_three_makes_a_new_cluster_of_its_data(
             assert cluster.up[two].linked == frozenset()
             assert cluster.up[two].term <= member.term
             await cluster.close(two)
-            # If the operator leaves the flag in place, it has no effect at the next start.
+            # The operator forgets to remove the flag: at the next start it must have no effect.
             await cluster.close(one)
             await cluster.start(one, force_new_cluster=True)
             member = cluster.up[one]
@@ -284,7 +287,7 @@ def test_a_new_cluster_begun_but_not_finished_is_finished_by_the_next_start(tmp_
 def test_a_restore_that_fails_after_its_deadline_is_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operator was told that its outcome is unknown: nobody else learns of it."""
+    """At the deadline the operator gets "outcome unknown", so only the log can report the later failure."""
 
     async def scenario() -> None:
         begun = asyncio.Event()

@@ -1,4 +1,7 @@
-"""Member changes on virtual time: one at a time, by one member, in force from append (rule 11, D35-D37)."""
+"""Tests of member changes with a virtual clock (rule 11, D35-D37).
+
+A group makes only one change at a time, for one member. The change takes effect when its entry is appended.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ Make = Callable[..., Any]
 
 
 def _add(w: Any, name: str) -> Any:
-    """Start a newcomer, add it, and wait until it is a voter everywhere."""
+    """Start a new member, add it, and wait until every member knows it as a voter."""
     member = w.add(name)
     w.leader.engine.membership.add_member(member.name)
     _until_voter(w, member.name)
@@ -62,7 +65,7 @@ def test_a_configuration_is_read_back_and_a_newer_one_is_refused() -> None:
             decode_configuration(bad)
 
 
-# ---- taking a member in
+# ---- adding a member
 
 
 def test_a_newcomer_is_a_learner_first_and_a_voter_once_it_has_caught_up(world: Make) -> None:
@@ -82,7 +85,7 @@ def test_a_newcomer_is_a_learner_first_and_a_voter_once_it_has_caught_up(world: 
         ("d:1",),
         ("a:1", "b:1", "c:1"),
     )
-    assert leader.membership.add_member("d:1") is None  # the addition is under way already
+    assert leader.membership.add_member("d:1") is None  # its addition is already in progress
     seen: set[Role] = set()
 
     def voter() -> bool:
@@ -133,7 +136,7 @@ def test_a_learner_that_hears_only_the_leader_is_no_majority_with_it(world: Make
     w.elect("a")
     w.add("d")
     w.engine("a").membership.add_member("d:1")
-    # Nothing of b's and c's arrives any more: only the learner answers.
+    # Drop all messages from b and c: only the learner can still answer the leader.
     w.block(("b", "a"), ("c", "a"))
     w.run(0.9)
     leader = w.engine("a")
@@ -168,7 +171,7 @@ def test_a_newcomer_of_an_unfounded_cluster_founds_nothing(world: Make) -> None:
     w.crash(w["b"])
     w.crash(w["c"])
     w.run(5)
-    assert newcomer.engine.shared.empty  # also when nobody leads
+    assert newcomer.engine.shared.empty  # it founds no cluster even without a leader
 
 
 def test_nobody_is_linked_before_the_leader_adds_it_with_votes_or_entries(world: Make) -> None:
@@ -182,7 +185,7 @@ def test_nobody_is_linked_before_the_leader_adds_it_with_votes_or_entries(world:
     assert w.engine("a").greetings.linked == frozenset({"b:1", "c:1"})
 
 
-# ---- configurations in logs and images
+# ---- configurations in logs and snapshots
 
 
 def test_d36_a_configuration_comes_back_from_a_snapshot(world: Make) -> None:
@@ -202,7 +205,7 @@ def test_d36_a_configuration_comes_back_from_a_snapshot(world: Make) -> None:
     w.crash(w["a"])
     w.crash(w["b"])
     w.run(3)
-    assert w.leader is None  # two of four are no majority
+    assert w.leader is None  # two of four voters are no majority
 
 
 def test_d36_a_member_that_was_down_learns_the_configuration_from_an_image(world: Make) -> None:
@@ -246,7 +249,7 @@ def test_a_configuration_that_is_truncated_gives_way_to_the_former_one(world: Ma
     assert w.engine("a").members == ("a:1", "b:1", "c:1")
 
 
-# ---- taking a member out
+# ---- removing a member
 
 
 def test_a_removed_member_is_told_stops_and_stays_stopped(world: Make) -> None:
@@ -260,7 +263,7 @@ def test_a_removed_member_is_told_stops_and_stays_stopped(world: Make) -> None:
     assert {w.engine(n).members for n in "ab"} == {("a:1", "b:1")}
     w.crash(w["b"])
     w.run(3)
-    assert w.leader is None  # one of two
+    assert w.leader is None  # one of two voters is no majority
 
 
 def test_a_member_removed_while_it_was_down_is_told_when_it_comes_back(world: Make) -> None:
@@ -299,12 +302,15 @@ def test_a_founder_that_was_emptied_and_caught_up_is_told_that_it_is_removed(
     assert w.run(5, lambda: not w.engine("c").shared.empty)
     w.submit()
     assert w.run(5, lambda: w.engine("c").shared.may_vote)
-    assert w.engine("c").status()["snapshot_index"] == 0  # its log alone says who its members are
+    assert w.engine("c").status()["snapshot_index"] == 0  # no snapshot: only the log lists the members
     _remove(w, "c")
 
 
 def test_who_was_removed_while_it_took_an_image_is_told_when_it_holds_one(world: Make) -> None:
-    """Until then the member's list of members is empty, and it must not report an empty list."""
+    """A removed member that waits for its snapshot is empty, and a leader notifies no empty member.
+
+    Once the member holds the snapshot, the leader must tell it that it was removed.
+    """
     w = world(compact_bytes=2000)
     w.elect("a")
     newcomer = _add(w, "d")
@@ -325,7 +331,7 @@ def test_who_was_removed_while_it_took_an_image_is_told_when_it_holds_one(world:
 
 
 def test_a_new_link_is_told_apart_and_does_not_make_a_member_absent(world: Make) -> None:
-    """The leader must not take the member for absent before it has answered over the new link."""
+    """A new link to a member has no answer yet; the leader must still count the former link's answers."""
     w = world()
     leader = w.elect("a").engine
     w.run(0.5)
@@ -335,7 +341,7 @@ def test_a_new_link_is_told_apart_and_does_not_make_a_member_absent(world: Make)
     leader.link_down("b:1")
     assert leader.greetings.link_number("b:1") == 0
     leader.link_up("b:1")
-    assert leader.greetings.link_number("b:1") == 0  # it has not said who it is
+    assert leader.greetings.link_number("b:1") == 0  # no greeting on the new link yet
     leader.receive("b:1", encode(hello))
     assert leader.greetings.link_number("b:1") == number + 1
     assert leader.member_age("b:1") == age
@@ -358,7 +364,7 @@ def test_who_was_only_about_to_be_added_was_not_removed(world: Make) -> None:
     w.block(*((x, y) for x in "ad" for y in "bc"), *((y, x) for x in "ad" for y in "bc"))
     w.engine("a").membership.add_member("d:1")
     assert w.run(3, lambda: w.leader is not None and w.leader.name in ("b:1", "c:1"))
-    assert not newcomer.engine.shared.empty  # it has entries of the fallen leader
+    assert not newcomer.engine.shared.empty  # it has entries of the former leader
     w.heal()
     w.settle()
     w.run(2)
@@ -375,7 +381,7 @@ def test_a_learner_that_is_removed_stops(world: Make) -> None:
     w.elect("a")
     w.submit()
     newcomer = w.add("d")
-    # It never catches up.
+    # Drop the learner's successful answers, so that the leader never sees it catch up.
     w.drop_filter = lambda a, b, m: a == "d:1" and isinstance(m, AppendReply) and m.state == MATCH
     w.engine("a").membership.add_member("d:1")
     assert w.run(5, lambda: newcomer.engine.commit_index > 3)
@@ -412,7 +418,7 @@ def test_a_removal_that_leaves_it_to_an_emptied_member_is_refused(world: Make) -
         leader.membership.remove_member("c:1")
     w.drop_filter = None
     assert w.run(5, lambda: w.engine("b").role is Role.FOLLOWER)
-    w.run(0.2)  # the next heartbeat is answered
+    w.run(0.2)  # time for the answer to a heartbeat
     assert leader.membership.remove_member("c:1") is not None
 
 
@@ -457,7 +463,7 @@ def test_a_member_that_was_away_follows_a_leader_that_it_does_not_know(world: Ma
     assert "d:1" in w.engine("c").voters
 
 
-# ---- rule 7
+# ---- rule 7: newer formats
 
 
 def test_rule_7_a_configuration_of_a_newer_format_stops_the_member_and_loses_nothing(world: Make) -> None:

@@ -1,4 +1,4 @@
-"""A member that meets another format refuses with a line that names both numbers."""
+"""Tests of a member that meets another format: it refuses, and its error names both format numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines that a member causes at another one: their number is bounded, no matter what it sends."""
+"""Tests of log lines that a peer's messages cause: a peer can repeat a message, but not flood the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from routekeeper.nameserver.raft.consensus.messages import (
 
 Make = Callable[..., Any]
 MESSAGES = 200
-#: So many of these messages are logged at most, and the other lines.
+#: Maximum number of log lines, of all kinds together, after MESSAGES messages of one kind.
 LINES_MAX = 30
 
 
@@ -65,7 +65,7 @@ def conflicts(w: Any, follower: Any) -> None:
 
 
 def doubts(w: Any, follower: Any) -> None:
-    """Two peers; one of them proves its identity again and again."""
+    """Send a greeting from one peer, and many from a second peer that says "voter" and "learner" in turn."""
     w.isolate("b")
     assert w.run(5, lambda: follower.leader is None)
     for peer in ("a:1", "c:1"):

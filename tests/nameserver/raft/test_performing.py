@@ -1,4 +1,7 @@
-"""A member performs what its engine wants done, in order; nothing of it calls back into the engine."""
+"""Tests of how a member performs the effects that its engine requests.
+
+It performs them in order, and it does not call the engine meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ from tests.waiting import until
 def test_a_link_behind_a_stalled_vote_is_dropped_on_the_next_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queue behind the vote is full.
+    """While the disk hangs, the vote is not stored, and messages wait for it in a queue.
 
-    The next message ends the link, but not while effects are performed.
+    When the queue is full, the next message ends the link, but only after the member has performed the
+    engine's effects.
     """
     disk, performing = Still(), False
     ended: list[tuple[RaftMember, bool]] = []
@@ -57,11 +61,11 @@ def test_a_link_behind_a_stalled_vote_is_dropped_on_the_next_turn(
             finally:
                 disk.moves.set()
 
-            def appended() -> bool:  # while it transfers leadership, a leader appends nothing
+            def appended() -> bool:  # fails during a transfer of leadership: the leader appends nothing then
                 leads = cluster.leader
                 return leads is not None and leads.append(b"two", term=leads.term) is not None
 
-            await until(appended)  # linked anew, and nothing is missing
+            await until(appended)  # the members are linked again
             wanted = [b"one", b"two"]
             await until(
                 lambda: all(

@@ -1,6 +1,7 @@
-"""Peers that pass the handshake but are in no configuration; on loopback without a secret anybody can.
+"""Tests of peers that pass the handshake but are not in the member's configuration.
 
-Such a peer may have been added while this member was away, so its connection is accepted; it must cost
+On loopback without a secret, any process can pass the handshake. The member must accept the connection: a
+peer may have been added to the group while this member was down. But the connection must cost the member
 nothing.
 """
 
@@ -25,7 +26,7 @@ from tests.waiting import until
 
 
 class Stranger:
-    """One end of a link, which the test drives itself."""
+    """The stranger's end of a link, driven by the test."""
 
     def __init__(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.name = name
@@ -34,10 +35,10 @@ class Stranger:
 
     @classmethod
     async def link(cls, cluster: Cluster, name: str) -> Stranger:
-        """Dial the first member and prove to be ``name``.
+        """Dial the first member and pass the handshake as ``name``.
 
         Raises:
-            asyncio.IncompleteReadError: It is not let in.
+            asyncio.IncompleteReadError: If the member refuses the connection.
         """
         member = cluster.peers[0]
         credentials = Credentials(
@@ -73,7 +74,11 @@ class Stranger:
         self.send(bytes((RAFT,)) + encode(hello))
 
     async def ended(self) -> None:
-        """Wait until the member has closed the link; it would end one that is silent after four seconds."""
+        """Return when the member has closed the link; fail after 3 s.
+
+        A member closes any silent link after 4 s. Within 3 s it must have closed this link for another
+        reason.
+        """
         async with asyncio.timeout(3):
             while await self.reader.read(65536):
                 pass
@@ -132,7 +137,12 @@ def test_a_name_that_is_no_address_is_not_let_in(tmp_path: Path, name: str) -> N
 
 @pytest.mark.parametrize("timeout_ms", [1, 29, 60_001])
 def test_an_election_timeout_that_no_member_may_have_ends_the_link(tmp_path: Path, timeout_ms: int) -> None:
-    """The smallest that was ever stated bounds contact: with one of 1 ms no read was answered any more."""
+    """A peer announces an election timeout of a length that the settings do not permit.
+
+    A member serves reads only if its last contact with a majority is younger than a limit. This limit follows
+    from the smallest election timeout that peers announce. With a limit of 1 ms the member would answer no
+    read, so it must refuse such an announcement.
+    """
 
     async def scenario() -> None:
         async with cluster_of(tmp_path, size=1, secret=None) as cluster:

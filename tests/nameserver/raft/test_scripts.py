@@ -1,4 +1,4 @@
-"""Scripts of events: defects of the library that are closed, and rules of the group."""
+"""Tests that play scripts of events; they show fixed defects of the raft library, and rules of the group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Members that authenticate by certificates: which peers are accepted, and that both ends log a refusal."""
+"""Tests of members that authenticate each other by certificates.
+
+They check which peers a member accepts, and that both ends log a refusal.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ def _contexts(name: str, *, me: str = "127.0.0.1:1", authority: str = "authority
 
 
 def _forged(name: str) -> TlsContexts:
-    """Make contexts that a member would not start with: any certificate, and trust in the true authority."""
+    """Return TLS contexts with the certificate ``name``, without the checks of a member's start.
+
+    The contexts trust the authority of the tests. At its start a member may refuse such a certificate.
+    """
     accept, dial = (ssl.SSLContext(kind) for kind in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
     for context in (accept, dial):
         context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -106,7 +112,7 @@ def test_a_key_of_another_certificate_or_no_pem_is_refused_at_start(tmp_path: Pa
         load(me="127.0.0.1:1", cert=member, key=CERTS / "member.key", ca=tmp_path / "no.pem")
 
 
-# ---- the pipe
+# ---- the pipe: TLS without sockets
 
 
 def _pipes(dial: TlsContexts, accept: TlsContexts) -> tuple[Pipe, Pipe]:
@@ -145,7 +151,7 @@ def test_only_tls_1_3_is_spoken() -> None:
     with pytest.raises(TlsError, match="unsupported protocol"):
         accept.shake(dial.pending())
     with pytest.raises(TlsError, match="the peer refuses: tlsv1 alert protocol version"):
-        dial.shake(accept.pending())  # and the owner is told
+        dial.shake(accept.pending())  # the dialling end gets the reason, too
 
 
 def test_changed_bytes_end_the_connection() -> None:
@@ -184,7 +190,11 @@ class _Owner:
 
 @pytest.fixture(autouse=True)
 def only_the_greater_name_dials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Roles are as a test gives them: on a busy machine the lesser would lose patience and dial as well."""
+    """Let only the member with the greater name dial, so that each test decides which member dials.
+
+    Names are compared as text. By default the other member dials, too, if no link exists after some time, as
+    on a slow machine.
+    """
     monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.LESSER_DIALS_AFTER_S", 600.0)
 
 
@@ -197,7 +207,7 @@ def _run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 class _Pair:
-    """Two members: the one with the greater name dials the other."""
+    """Two members; the member with the greater name (in text order) dials the other one."""
 
     def __init__(
         self,
@@ -316,9 +326,10 @@ def test_who_cannot_prove_itself_is_refused_and_both_ends_say_so_once(
         with caplog.at_level(logging.WARNING, "routekeeper.nameserver.raft.links.transport"):
             async with _Pair(_forged(accept), _forged(dial)).up() as pair:
                 await until(lambda: len(caplog.records) >= 2)
-                await asyncio.sleep(0.5)  # several more attempts, which log nothing new
+                await asyncio.sleep(0.5)  # more attempts follow, but no more log lines
                 assert not any(owner.linked for owner in pair.owners)
-                # Before the end: closing in the middle of an attempt is said as what it is.
+                # Read the log before the transports are closed: closing one during an attempt writes another
+                # line.
                 said = [record.getMessage() for record in caplog.records]
         assert len(said) == 2, said
         for says in (*acceptor_says, *dialler_says):
@@ -358,7 +369,7 @@ def test_differing_secrets_are_said_at_both_ends(tls: bool, caplog: pytest.LogCa
                 await until(lambda: len(caplog.records) >= 2)
                 await asyncio.sleep(0.3)
                 assert not any(owner.linked for owner in pair.owners)
-                # a closing transport logs something else
+                # Read the log before the transports are closed, which writes another line.
                 said = [record.getMessage() for record in caplog.records]
         assert len(said) == 2, said
         text = "\n".join(said)
@@ -388,7 +399,7 @@ def test_a_stranger_is_closed_and_a_member_stays(attack: bytes) -> None:
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(attack)
             with contextlib.suppress(ConnectionError):
-                await asyncio.wait_for(reader.read(), 20.0)  # an alert at most, then the end
+                await asyncio.wait_for(reader.read(), 20.0)  # before the close at most a TLS alert comes
             writer.close()
             assert pair.transports[1].send(pair.names[0], RAFT, b"still here")
             await until(lambda: pair.owners[0].order == [b"still here"])
@@ -440,7 +451,7 @@ def test_strangers_of_many_hosts_begin_few_handshakes_a_second() -> None:
 
 
 class _Wire(asyncio.Transport):
-    """The socket of a link to a peer with this address."""
+    """A fake transport of a link to the peer at `host`."""
 
     def __init__(self, host: str, tuned: socket.socket) -> None:
         super().__init__({"peername": (host, 1), "socket": tuned})
@@ -482,8 +493,11 @@ def test_strangers_of_one_network_begin_as_few_handshakes_a_second_as_one_host()
 
 
 def test_members_find_each_other_again_while_strangers_begin_handshakes() -> None:
-    """A hello of TLS costs who sends it nothing, as it can be recorded, and who answers it a signature on the
-    loop that serves. One host gets so many answers a second for all it sends; a member waits for none.
+    """Members must find each other again while strangers start many TLS handshakes.
+
+    A stranger can send a recorded TLS hello at no cost, but the receiver must sign its answer, in the thread
+    that serves all requests. Therefore the number of answers to one host per second is bounded. This bound
+    must not delay members.
     """
 
     async def scenario() -> None:

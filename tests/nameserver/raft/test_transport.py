@@ -1,4 +1,4 @@
-"""Strangers on the raft port: they change nothing, learn nothing, hold nothing."""
+"""Tests of strangers on the raft port: they change nothing, learn nothing, and use no resources for long."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _credentials(me: str, *, secret: bytes | None = SECRET, cluster: str = "c1")
 
 
 def _shake(dialler: Credentials, acceptor: Credentials) -> tuple[Handshake, Handshake]:
-    """Both ends of one handshake."""
+    """Perform one handshake; return the handshake objects of the two ends."""
     d = Handshake(dialler, peer="a:1", nonce=os.urandom(NONCE_SIZE))
     a = Handshake(acceptor, peer=None, nonce=os.urandom(NONCE_SIZE))
     frame: bytes | None = d.begin()
@@ -59,7 +59,7 @@ def _shake(dialler: Credentials, acceptor: Credentials) -> tuple[Handshake, Hand
     return d, a
 
 
-# ---- handshake and seals, without IO
+# ---- handshake and seals, without sockets
 
 
 def test_both_ends_learn_who_is_there() -> None:
@@ -136,9 +136,9 @@ def test_frames_cannot_be_changed_repeated_left_out_reflected_or_replayed() -> N
             fresh.check(body, mac)
     acceptor.incoming.check(b"first", first)
     with pytest.raises(LinkError):
-        acceptor.incoming.check(b"first", first)  # repeated
+        acceptor.incoming.check(b"first", first)  # a repeated frame is refused
     with pytest.raises(LinkError):
-        dialler.incoming.check(b"first", first)  # reflected
+        dialler.incoming.check(b"first", first)  # a frame is refused if it returns to its sender
     with pytest.raises(LinkError):
         _shake(_credentials("b:1"), _credentials("a:1"))[1].incoming.check(b"first", first)  # another session
 
@@ -188,7 +188,7 @@ async def _transport(
 
 
 class _Raw:
-    """A peer that speaks the framing by hand."""
+    """A peer whose frames the test writes itself."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -246,7 +246,7 @@ def test_messages_of_a_proven_peer_arrive_in_order() -> None:
             for i in range(50):
                 body = peer.sealed(RAFT if i % 2 else APPLICATION, b"%d" % i * 200)
                 frames += struct.pack(">I", len(body)) + body
-            for at in range(0, len(frames), 7):  # in small pieces
+            for at in range(0, len(frames), 7):  # send a few bytes at a time
                 peer.writer.write(frames[at : at + 7])
                 if at % 700 == 0:
                     await peer.writer.drain()
@@ -333,7 +333,7 @@ def test_strangers_leave_the_log_lines_about_members_alone(
 
 
 class _Planted:
-    """An object whose pickle runs code when it is loaded: a file appears."""
+    """An object whose pickle runs code when it is loaded; the code creates the file `trace`."""
 
     def __init__(self, trace: Path) -> None:
         self._trace = trace
@@ -346,7 +346,7 @@ class _Planted:
 def test_a_pickle_on_the_port_is_not_loaded(tmp_path: Path, proven: bool) -> None:
     planted = pickle.dumps(_Planted(tmp_path / "trace"))
     pickle.loads(planted)
-    (tmp_path / "trace").unlink()  # it would have worked
+    (tmp_path / "trace").unlink()  # loading created the file: the attack works
 
     async def scenario() -> None:
         async with _transport() as (_, owner, port):
@@ -438,7 +438,7 @@ def test_views_that_a_failed_reader_still_holds_cost_no_link() -> None:
             take = owner.raft_message
 
             def keep(peer: str, data: bytes | memoryview) -> None:
-                held.append(data)  # as the frames of an exception do that nobody has collected yet
+                held.append(data)  # keeps a reference, as the traceback of an exception may do
                 take(peer, data)
 
             owner.raft_message = keep  # type: ignore[method-assign]
@@ -458,7 +458,10 @@ def test_views_that_a_failed_reader_still_holds_cost_no_link() -> None:
 
 @pytest.mark.parametrize("how", ["of another session", "mirrored", "left out", "swapped"])
 def test_frames_in_the_wrong_place_end_a_proven_link(how: str) -> None:
-    """Each of them is whole, and was sealed by a member for this very pair."""
+    """A member of the group sealed each frame, and no frame is changed, but the frames' order is wrong.
+
+    For example, a frame comes from another session, or two frames are swapped.
+    """
 
     async def scenario() -> None:
         async with _transport() as (transport, owner, port):
@@ -518,7 +521,7 @@ def test_a_flood_of_a_proven_peer_holds_one_frame_of_memory_at_most() -> None:
                 assert len(link._buffer) <= FRAME_MAX + 4
             peer.writer.write(struct.pack(">I", FRAME_MAX) + bytes(FRAME_MAX - 1))
             await peer.writer.drain()
-            peer.writer.write(bytes(3 * FRAME_MAX))  # the seal of the first is wrong; nothing later is read
+            peer.writer.write(bytes(3 * FRAME_MAX))  # the first frame's seal is wrong; nothing later is read
             assert await peer.closed()
             assert owner.messages == []
             assert link._buffer == b""
@@ -528,7 +531,10 @@ def test_a_flood_of_a_proven_peer_holds_one_frame_of_memory_at_most() -> None:
 
 @pytest.mark.parametrize("secret", [SECRET, None])
 def test_a_flood_of_hellos_that_promise_a_member_does_not_push_its_link_out(secret: bytes | None) -> None:
-    """A stranger that knows the names still has to prove itself before the member's link is touched."""
+    """A stranger knows a member's name, and sends hellos under this name.
+
+    It must not end the member's link.
+    """
 
     async def scenario() -> None:
         async with _transport(secret=SECRET) as (_, owner, port):
@@ -627,11 +633,11 @@ def test_d24_an_idle_link_stays_and_a_silent_one_is_given_up(monkeypatch: pytest
             loop = asyncio.get_running_loop()
             begun = loop.time()
             while loop.time() - begun < 0.6:
-                assert (await peer.read())[0] == PING  # only pings arrive, and the peer answers each
+                assert (await peer.read())[0] == PING  # the member sends only pings; the peer answers them
                 peer.frame(peer.sealed(PING, b""))
             assert owner.linked == {"b:1": 1}
             assert owner.messages == []
-            assert await peer.closed()  # from here on the peer sends nothing
+            assert await peer.closed()  # from now on the peer is silent
             assert owner.linked == {"b:1": 0}
 
     _run(scenario)
@@ -665,11 +671,11 @@ def test_d34_a_peer_that_does_not_read_costs_bounded_memory() -> None:
             while transport.send("b:1", APPLICATION, payload):
                 sent += len(payload)
                 assert sent < 64 * 1024 * 1024
-            assert transport.send("b:1", RAFT, payload)  # messages of the Raft engine are never dropped
+            assert transport.send("b:1", RAFT, payload)  # raft messages are never dropped
             while transport.send("b:1", RAFT, payload):
                 sent += len(payload)
                 assert sent < 128 * 1024 * 1024
-            await until(lambda: owner.linked["b:1"] == 0)  # the link is closed instead
+            await until(lambda: owner.linked["b:1"] == 0)  # the link ends instead
             peer.writer.close()
 
     _run(scenario)
@@ -693,7 +699,7 @@ def test_an_address_that_others_can_reach_needs_a_secret(secret: bytes | None) -
 def test_a_name_that_does_not_resolve_in_time_leaves_no_failure_to_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The resolver fails after the dial has given up."""
+    """The resolver fails after the dial has timed out, when no code waits for the error any more."""
     uvloop = pytest.importorskip("uvloop")
     monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.HANDSHAKE_TIMEOUT_S", 0.001)
     lost: list[dict[str, Any]] = []
@@ -706,9 +712,9 @@ def test_a_name_that_does_not_resolve_in_time_leaves_no_failure_to_nobody(
         transport = Transport(credentials, owner=_Owner(), frame_size_max=FRAME_MAX)
         await transport.listen("127.0.0.1:0")
         await transport.go()
-        await asyncio.sleep(1.0)  # some dials
+        await asyncio.sleep(1.0)  # time for some dials
         await transport.close()
-        with contextlib.suppress(OSError):  # by then the resolver has answered for the others, too
+        with contextlib.suppress(OSError):  # a later lookup: it ends after the earlier ones
             await asyncio.get_running_loop().getaddrinfo("somebody.invalid", 1)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -739,7 +745,7 @@ def test_without_a_secret_loopback_members_still_name_themselves() -> None:
     _run(scenario)
 
 
-# ---- D21, D24: with the library's way of using sockets the same is found wrong
+# ---- D21, D24: these tests fail if links use sockets as the library does
 
 
 @pytest.fixture
@@ -758,7 +764,7 @@ def _run_for(scenario: Callable[[], Awaitable[None]], seconds: float) -> None:
 def test_d21_a_large_message_leaves_though_nothing_else_is_sent(
     monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
-    monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.CHECK_S", 600.0)  # no ping pushes it
+    monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.CHECK_S", 600.0)  # a ping would flush it
 
     async def scenario() -> None:
         async with _transport() as (transport, owner, port):
@@ -767,7 +773,7 @@ def test_d21_a_large_message_leaves_though_nothing_else_is_sent(
                 await peer.prove()
                 await until(lambda: owner.linked.get("b:1") == 1)
                 transport.frame_size_max = 16_000_000
-                payload = os.urandom(12_000_000)  # above what the sockets hold
+                payload = os.urandom(12_000_000)  # more than both sockets can buffer
                 assert transport.send("b:1", APPLICATION, payload)
                 assert (await peer.read())[1 : 1 + len(payload)] == payload
 
@@ -806,7 +812,7 @@ def test_d24_the_first_message_after_a_silence_arrives(
 
 
 class _WithoutWriteInterest:
-    """A connection as the library uses it: what the socket does not take leaves with the next send."""
+    """A connection as the library uses it: bytes that the socket does not accept wait until the next send."""
 
     def __init__(self, wire: Any) -> None:
         self._wire = wire
@@ -839,7 +845,7 @@ def _d21_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d24_off(patch: pytest.MonkeyPatch) -> None:
-    """No pings; a send on a connection on which nothing was read for a while closes it instead."""
+    """Do not send pings. When a link has received nothing for a while, let the next send close the link."""
     read_at: dict[Link, float] = {}
     received, send = Link.data_received, Link.send
 
@@ -878,7 +884,7 @@ def test_a_fix_that_is_switched_off_is_caught_by_its_scenario(
         scenario(monkeypatch, patience_s=2.0)
 
 
-# ---- strangers and places
+# ---- strangers and the limited number of connections for them
 
 
 def test_a_message_above_the_limit_is_refused_at_its_sender_and_the_link_stays() -> None:
@@ -904,7 +910,7 @@ async def _from(host: str, port: int) -> _Raw:
 
 
 def test_strangers_do_not_push_out_what_this_member_dials() -> None:
-    """The other member is slow to answer; strangers must not take the place of its handshake."""
+    """A dialled member answers slowly. Strangers' connections must not displace this handshake."""
 
     async def scenario() -> None:
         with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
@@ -986,7 +992,7 @@ def test_two_members_find_each_other_again_while_strangers_hold_all_places() -> 
                         stranger.setblocking(False)
                         stranger.bind((host, 0))
                         await loop.sock_connect(stranger, ("127.0.0.1", port))
-                        # the strangers that hold places, on the same loop as the members
+                        # Let the members run: the strangers use the same event loop.
                         await asyncio.sleep(0.002)
                 while len(held) > 4 * UNPROVEN_MAX:
                     held.popleft().close()
@@ -1022,7 +1028,10 @@ def test_under_tls_a_host_of_strangers_begins_few_handshakes_a_second() -> None:
 
 
 def test_under_tls_all_strangers_together_begin_few_handshakes_a_second() -> None:
-    """A host's first one has a bound of its own, so a few hosts cannot keep out the others."""
+    """All strangers together may begin a bounded number of handshakes per second.
+
+    The first handshake of each host has a separate limit, so that a few hosts cannot lock out all others.
+    """
     strangers = Strangers()
     allowed = [strangers.allow(f"10.0.{number // 20}.1", 5.0) for number in range(200)]
     assert sum(allowed) == 10 + STRANGERS_PER_SECOND_OVERALL

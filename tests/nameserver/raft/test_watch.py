@@ -1,4 +1,4 @@
-"""A member that stood still listens before it judges; silence of others is only silence while it listened."""
+"""Tests of a member that hung: it reads waiting messages before it judges that others are silent."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def test_after_a_gap_it_listens_for_a_while() -> None:
     assert watch.listening_until == pytest.approx(10.4 + LISTEN * PERIOD)
     until = watch.listening_until
     assert watch.look(10.4 + GAP * PERIOD - 0.001) == pytest.approx((GAP - LOOK) * PERIOD - 0.001)
-    assert watch.listening_until == until  # a little late is not standing still
+    assert watch.listening_until == until  # a short delay is no hang
 
 
 def test_whoever_is_late_again_and_again_still_sees_time_pass() -> None:
-    """Each call of ``look`` counts for at most :data:`LOOK` periods, however much time passed before it."""
+    """One call of ``look`` counts for at most :data:`LOOK` periods, even if more time has passed."""
     watch = Watch(PERIOD)
     watch.look(0.0)
     late = sum(watch.look(turn * 0.7) for turn in range(1, 11))
@@ -85,14 +85,17 @@ def test_the_longest_gap_is_forgotten_after_a_while() -> None:
 def test_a_machine_that_stood_still_has_the_same_leader_afterwards(
     world: Make, seed: int, seconds: float
 ) -> None:
-    """All members hang at once, and what they had sent waits; none of them was silent."""
+    """All members hang at the same time.
+
+    Their messages wait in the sockets, so no member may be judged silent.
+    """
     w = world(seed)
     leader = w.leader
     term = leader.engine.term
     w.run(w.rng.uniform(0.3, 1.0))
     until = w.now + seconds
     for member in w.members.values():
-        # The members resume one after the other; the leader may be the last one.
+        # Members resume at different times; the leader may be the last.
         member.paused_until = until + w.rng.uniform(0.0, PERIOD / 2)
     w.run(seconds + 2.0)
     assert w.leader is leader
@@ -100,7 +103,10 @@ def test_a_machine_that_stood_still_has_the_same_leader_afterwards(
 
 
 def test_what_waits_in_the_sockets_is_read_before_a_leader_is_replaced(world: Make) -> None:
-    """The loop runs the due timer first: a follower that waited just too long must not ask at once."""
+    """When the election timer is due, messages may wait in the sockets.
+
+    The event loop runs the timer first. A follower must read its sockets before it asks for votes.
+    """
     w = world()
     w.elect("a")
     follower = w["b"]
@@ -123,7 +129,7 @@ def test_what_waits_in_the_sockets_is_read_before_a_leader_is_replaced(world: Ma
 
 
 def test_a_voter_that_stood_still_gives_no_vote_against_its_leader(world: Make) -> None:
-    """Its socket with the question is read before the one with the heartbeats."""
+    """A voter that hung reads a vote request before it reads the leader's heartbeats from another socket."""
     w = world()
     leader = w.elect("a")
     voter = w["c"]
@@ -137,10 +143,10 @@ def test_a_voter_that_stood_still_gives_no_vote_against_its_leader(world: Make) 
         return bool(send(peer, data))
 
     voter.send = noted
-    w.clock.skip(TIMEOUT_S + 0.02)  # no member runs for this time; then the vote request is read first
+    w.clock.skip(TIMEOUT_S + 0.02)  # no member runs in this time; the request is read first
     engine.receive("b:1", encode(PreVote(engine.term + 1, engine.shared.log.last_index, engine.term)))
     assert sent == []
-    # Without a gap the same silence would have been the leader's.
+    # Check the test: without the hang, the voter would grant its vote after the same silence.
     engine.shared.watch.listening_until = -1.0
     engine.shared.heard -= TIMEOUT_S
     engine.receive("b:1", encode(PreVote(engine.term + 1, engine.shared.log.last_index, engine.term)))
@@ -160,16 +166,16 @@ def test_a_leader_that_stood_still_waits_for_answers_before_it_steps_down(world:
     for name in ("b", "c"):
         w[name].paused_until = w.now + 10.0
     w.run(3 * PERIOD + 2 * TIMEOUT_S)
-    assert not engine.leads  # but not for long
+    assert not engine.leads  # a leader that hung waits only a short time for answers
 
 
 def test_a_starved_leader_keeps_its_starved_followers(world: Make) -> None:
-    """No member was silent: each waited for the CPU, and the messages of the others wait in the sockets."""
+    """All members wait for the CPU most of the time. None is silent: their messages wait in the sockets."""
     w = world()
     leader = w.elect("a")
     w.run(0.5)
     term = leader.engine.term
-    for _ in range(4):  # no member runs for long enough to read the others' answers to its last message
+    for _ in range(4):  # no member runs long enough to read all answers
         for name in ("b", "c"):
             w[name].paused_until = w.now + 1.9 * TIMEOUT_S
         leader.paused_until = w.now + 1.3 * TIMEOUT_S
@@ -183,7 +189,7 @@ def test_a_starved_leader_keeps_its_starved_followers(world: Make) -> None:
 
 
 def test_a_journal_does_not_stall_because_its_member_stood_still(world: Make) -> None:
-    """The write ended long ago; a member in a long apply, or a stopped one, has not yet been told of that."""
+    """The disk has finished the write long ago, but the member hung and has not read the result yet."""
     w = world()
     leader = w.elect("a")
     w.run(0.5)
@@ -191,7 +197,7 @@ def test_a_journal_does_not_stall_because_its_member_stood_still(world: Make) ->
     leader.write = lambda position, ops: written.append(position)
     assert w.submit() is not None
     w.clock.skip(5.0)
-    leader.engine.step()  # the timer is due before the thread's result is read
+    leader.engine.step()  # the timer runs before the thread's result is read
     assert leader.engine.leads
     assert leader.engine.status()["storage_stalls"] == 0
     del leader.write
@@ -217,7 +223,10 @@ def test_a_leader_that_is_late_at_each_look_steps_down_at_last(world: Make) -> N
 
 
 def test_a_follower_that_is_late_at_each_look_asks_at_last(world: Make) -> None:
-    """The leader has died without closing its links; the follower runs only for short moments."""
+    """The leader is dead and its links are still open; the follower runs only for short moments.
+
+    The follower must ask for votes after some of these moments.
+    """
     w = world()
     w.elect("a")
     w.run(0.5)
@@ -250,9 +259,9 @@ def test_each_election_and_each_fall_says_why(world: Make, caplog: pytest.LogCap
 
 @pytest.mark.parametrize("slowest", ["leader", "followers"])
 def test_who_was_long_in_apply_waits_for_those_that_are_in_it_still(world: Make, slowest: str) -> None:
-    """A registration of 100k topics, on a busy machine.
+    """All members apply a large entry for longer than an election timeout; no election may begin.
 
-    Each member applies it for longer than an election timeout.
+    Some members need longer than others. Such an entry is a registration of 100,000 topics on a busy machine.
     """
     for seed in range(1, 9):
         w = world(seed)
@@ -269,7 +278,7 @@ def test_who_was_long_in_apply_waits_for_those_that_are_in_it_still(world: Make,
                 done.append(member.name)
                 if still:
                     member.paused_until = w.now + 3.5 * TIMEOUT_S
-                else:  # virtual time does not pass in a call: the member's own clock goes on
+                else:  # virtual time stands still during a call: move the member's clock
                     member.offset += 3.0 * TIMEOUT_S
 
             member.machine.apply = applied
@@ -290,7 +299,7 @@ def test_two_that_ask_at_once_do_not_split_the_votes(world: Make) -> None:
         w.run(0.5)
         w.crash(w["a"])
         engines = [w.engine(name) for name in ("b", "c")]
-        for engine in engines:  # neither starts an election by its timer while the links end
+        for engine in engines:  # no election while the links to the dead leader end
             engine.shared.library.election_deadline = math.inf
             engine.shared.rng.uniform = lambda least, most: 9.0
         assert w.run(
@@ -308,7 +317,10 @@ def test_two_that_ask_at_once_do_not_split_the_votes(world: Make) -> None:
 
 @pytest.mark.parametrize("members", [3, 5])
 def test_a_leader_that_hears_nobody_but_is_heard_is_replaced_soon(world: Make, members: int) -> None:
-    """Its heartbeats keep the others from asking: it must step down, and tell one of them."""
+    """A leader receives nothing, but its heartbeats arrive and keep its followers from asking for votes.
+
+    The leader must step down, and must ask one follower to become leader.
+    """
     took = []
     for seed in range(1, 9):
         w = world(seed, members=members)
@@ -325,7 +337,10 @@ def test_a_leader_that_hears_nobody_but_is_heard_is_replaced_soon(world: Make, m
 
 
 def test_no_election_slips_in_between_two_looks_at_the_clock(world: Make) -> None:
-    """A deadline that passes while the tick runs must not raise the term: no vote was requested yet."""
+    """A deadline passes during a tick, between two readings of the clock: the term must not rise.
+
+    A member raises its term only after it has asked for votes.
+    """
     w = world()
     w.elect("a")
     engine = w.engine("b")

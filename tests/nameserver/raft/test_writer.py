@@ -1,4 +1,4 @@
-"""The journal's thread reports every write as durable, in the order of the writes."""
+"""Tests of the thread that writes the journal: it reports every write as durable, in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG_S = 20.0
 
 
 class Disk(Journal):
-    """A journal whose writes wait while the disk hangs, or fail."""
+    """A journal whose writes hang while ``moves`` is cleared, and fail if ``error`` is set."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, sync=True)
@@ -41,11 +41,11 @@ class Disk(Journal):
 
 
 class Running:
-    """A writer on a disk, and the indexes that it reported as durable."""
+    """A writer with a test disk, and the indexes that the writer reported as durable."""
 
     def __init__(self, directory: Path, *, room: bool = True) -> None:
         self.disk = Disk(directory)
-        if room:  # otherwise the thread allocates the room first
+        if room:  # without this space the writer's thread must preallocate first
             self.disk.make_room()
         self.told: list[int] = []
         self.failures: list[str] = []
@@ -108,7 +108,7 @@ def test_silent_writes_are_not_told_until_one_is_not_silent(running: Running) ->
     running.disk.moves.clear()
     running.write(silent=True)
     assert running.disk.began.acquire(timeout=LONG_S)
-    loud = running.write()  # this member is no longer the leader
+    loud = running.write()  # not silent: the writer must report this one
     running.disk.moves.set()
     wait_until(lambda: running.told[-1:] == [loud], "the loud one is told")
 
@@ -121,7 +121,7 @@ def test_a_failed_sync_ends_the_thread_and_says_so(running: Running) -> None:
 
 
 def test_room_is_made_while_nothing_is_to_be_written(tmp_path: Path) -> None:
-    running = Running(tmp_path, room=False)  # the journal has no allocated room until the thread has made it
+    running = Running(tmp_path, room=False)  # no space is preallocated yet
     wait_until(lambda: not running.disk.wants_room, "room is made")
     running.write()
     wait_until(lambda: running.told == [1], "the first is told")

@@ -73,7 +73,7 @@ def put_kv(key: str, value: str) -> Request:
 
 @dataclass
 class RecordedEffects:
-    """The effects that a server would carry out."""
+    """A server that records the actions which the mode requests, and does not carry them out."""
 
     closed: list[ConnectionId] = field(default_factory=list)
     notices: list[MinBrokerChange] = field(default_factory=list)
@@ -87,7 +87,7 @@ class RecordedEffects:
 
 @dataclass
 class Group:
-    """Members by number; a stopped one is None."""
+    """A group: members by number; None stands for a stopped member."""
 
     root: Path
     addresses: tuple[str, ...]
@@ -141,7 +141,10 @@ class Group:
         await until(all_ready, "all are ready")
 
     def _let_one_stand(self) -> None:
-        """Nobody leads: do not wait for an election timeout that is long so that leadership stays."""
+        """Start an election at once: with the long election timeout the first one would come late.
+
+        The timeout is long so that the tests keep their leader.
+        """
         member = self.running[0].member
         member.engine.shared.stand_now()
         member.wake()
@@ -162,7 +165,7 @@ class Group:
 
 @contextlib.asynccontextmanager
 async def timed() -> AsyncIterator[Callable[[], float]]:
-    """Yield a clock (s) that stands while this loop is not let run: that is the machine's fault."""
+    """Yield a clock, in seconds, that does not count the time for which the machine delayed this loop."""
     loop = asyncio.get_running_loop()
     begun, lost = loop.time(), 0.0
 
@@ -204,12 +207,13 @@ def codes(answers: list[Answer]) -> list[int]:
 async def group_of(
     root: Path, *, size: int = 3, started: int | None = None, **settings: str
 ) -> AsyncIterator[Group]:
-    """Yield a group that is ready to serve, or of which only so many members are started.
+    """Yield a group that is ready to serve; if ``started`` is given, only this number of its members run.
 
     Args:
-        settings: As in the settings' file.
+        settings: Settings by their names in the settings file.
     """
-    # Three members on one loop of a busy machine: leadership stays where a test saw it.
+    # Three members share one event loop on a busy machine. A long election timeout avoids a change of the
+    # leader.
     settings = {"raftElectionTimeoutMs": "2000"} | settings
     group = Group(
         root, tuple(free_addresses(size)), settings, [None] * size, [RecordedEffects() for _ in range(size)]

@@ -1,4 +1,8 @@
-"""A read joins only a barrier that is sent after it arrived; a leader answers only what it is certain of."""
+"""Tests of read barriers (ReadIndex).
+
+A read may use only a barrier that is sent after the read arrived. The leader confirms a barrier only if a
+majority still follows the leader.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from routekeeper.nameserver.replicated.barriers import RESEND_S, Barriers, Confi
 from routekeeper.nameserver.replicated.peer_messages import ReadIndex, ReadIndexReply
 
 HERE = (1, "a", 1)
-"""A route: term, leader, link."""
+"""Route to the leader: term, name of the leader, number of the link."""
 GATHER_S, GATHER_LONG_S = GATHER_RANGE_S
 
 
@@ -24,7 +28,7 @@ def test_reads_that_arrive_before_a_barrier_is_sent_share_it() -> None:
     assert barriers.to_send(HERE, now=0.0) == 1
     barriers.confirmed(1, 10)
     barriers.applied(9, now=0.0)
-    assert barriers.passed == 0  # not applied here yet
+    assert barriers.passed == 0  # entry 10 is not applied yet
     barriers.applied(10, now=0.0)
     assert barriers.passed == 1
 
@@ -35,7 +39,7 @@ def test_a_read_does_not_join_a_barrier_that_is_under_way() -> None:
     assert barriers.to_send(HERE, now=0.0) == 1
     late = barriers.join()
     assert late == 2
-    assert barriers.to_send(HERE, now=0.0) is None  # one at a time
+    assert barriers.to_send(HERE, now=0.0) is None  # at most one barrier is in progress
     barriers.confirmed(1, 10)
     barriers.applied(10, now=0.0)
     assert barriers.passed == 1
@@ -47,7 +51,7 @@ def test_after_a_barrier_as_many_reads_are_waited_for_as_read_until_now() -> Non
     for _ in range(2):
         barriers.join()
     assert barriers.to_send(HERE, now=0.0) == 1
-    barriers.join()  # three reads wait: two of them are answered soon
+    barriers.join()  # a third read; the next two lines answer the first two reads
     barriers.confirmed(1, 10)
     barriers.applied(10, now=5.0)
     assert barriers.to_send(HERE, now=5.0) is None
@@ -71,14 +75,14 @@ def test_reads_that_stay_away_are_not_waited_for_longer() -> None:
     barriers.confirmed(2, 10)
     barriers.applied(10, now=6.0)
     barriers.join()
-    assert barriers.to_send(HERE, now=6.0) == 3  # a single read does not wait for others
+    assert barriers.to_send(HERE, now=6.0) == 3  # a single read waits for no other
 
 
 def passes(barriers: Barriers, *, in_time: int, late: int) -> float:
-    """Pass one barrier, which ``in_time`` reads joined, and ``late`` ones the next.
+    """Let one barrier pass: ``in_time`` reads use it, and ``late`` reads wait for the next barrier.
 
     Returns:
-        How long the next one is to wait for so many.
+        Maximum seconds for which the next barrier then waits for more reads.
     """
     for _ in range(in_time):
         barriers.join()
@@ -122,7 +126,7 @@ def test_a_barrier_is_replaced_when_its_leader_its_link_or_its_time_is_gone() ->
     assert barriers.to_send((2, "b", 2), now=RESEND_S) == 5
     barriers.confirmed(5, 7)
     barriers.applied(7, now=0.0)
-    assert barriers.passed >= 1  # a later barrier does for earlier reads
+    assert barriers.passed >= 1  # if the latest barrier passes, so do all earlier ones
 
 
 def test_a_late_answer_to_an_earlier_barrier_counts_for_its_own_reads_only() -> None:
@@ -139,7 +143,7 @@ def test_a_late_answer_to_an_earlier_barrier_counts_for_its_own_reads_only() -> 
 def test_answers_that_nobody_asked_for_are_ignored() -> None:
     barriers = Barriers()
     barriers.join()
-    barriers.confirmed(1, 0)  # not sent yet
+    barriers.confirmed(1, 0)  # barrier 1 was not sent yet
     barriers.applied(5, now=0.0)
     assert barriers.passed == 0
 
@@ -161,10 +165,10 @@ EVENTS = st.lists(
 def test_a_read_passes_exactly_when_a_barrier_sent_after_it_is_answered_and_applied(
     events: list[tuple[Any, ...]],
 ) -> None:
-    """Against a naive model: every read and every barrier with the instant of its event."""
+    """Compare with a simple model, which stores the position in the event list for each read and barrier."""
     barriers = Barriers()
     now, applied = 0.0, 0
-    read_at: list[tuple[int, int]] = []  # (instant, ticket)
+    read_at: list[tuple[int, int]] = []  # (position of the event, ticket)
     sent_at: dict[int, int] = {}
     answered: dict[int, int] = {}
     for at, event in enumerate(events):
@@ -179,8 +183,8 @@ def test_a_read_passes_exactly_when_a_barrier_sent_after_it_is_answered_and_appl
             case ("lost",):
                 barriers.not_sent()
             case "answer", number, index:
-                # A leader answers what was sent; the first answer is the one that counts, and an answer to an
-                # earlier barrier after one to a later brings nothing new.
+                # An answer counts only if its barrier was sent, was not answered before, and is later than
+                # all answered barriers.
                 if number in sent_at and number > max(answered, default=0):
                     answered[number] = index
                 barriers.confirmed(number, index)
@@ -197,7 +201,7 @@ def test_a_read_passes_exactly_when_a_barrier_sent_after_it_is_answered_and_appl
             assert (barriers.passed >= ticket) is may_pass
 
 
-# -- the leader --------------------------------------------------------------------------------------------
+# -- confirmations at the leader ----------------------------------------------------------------------------
 
 
 def ask(rounds: Confirmations, member: str, number: int, *, voter: bool) -> None:
@@ -209,7 +213,10 @@ def confirmed(member: str, number: int, index: int) -> tuple[str, ReadIndexReply
 
 
 def settle(rounds: Confirmations, commit: int, *, size: int = 3) -> list[tuple[str, ReadIndexReply]]:
-    """Settle, and begin a round if one is needed, in a group of ``size`` voters."""
+    """Return the answers that can be given now; begin a round of questions if a member still waits.
+
+    The group has ``size`` voters.
+    """
     answers = rounds.settle(commit_index=commit, voters="abcde"[:size])
     rounds.begin(commit_index=commit)
     return answers
@@ -227,12 +234,12 @@ def test_of_three_members_a_voter_that_asks_is_a_majority_with_the_leader() -> N
 
 def test_a_learner_or_the_leader_itself_needs_a_round() -> None:
     rounds = Confirmations(term=1)
-    ask(rounds, "a", 4, voter=False)  # the leader
+    ask(rounds, "a", 4, voter=False)  # a is the leader
     ask(rounds, "c", 7, voter=False)
     assert settle(rounds, 9) == []
     assert rounds.number == 1
     assert rounds.round
-    rounds.confirms("b", 0)  # an answer to an earlier round
+    rounds.confirms("b", 0)  # an answer of an earlier round
     assert settle(rounds, 10) == []
     rounds.confirms("b", 1)
     assert rounds.confirmed_by == {"b"}
@@ -246,11 +253,11 @@ def test_who_asks_during_a_round_gets_the_next_one() -> None:
     settle(rounds, 5)
     ask(rounds, "a", 2, voter=False)
     assert settle(rounds, 6) == []
-    assert rounds.number == 1  # one round at a time
+    assert rounds.number == 1  # no second round at the same time
     rounds.confirms("b", 1)
     assert settle(rounds, 7) == [confirmed("a", 1, 5)]
     assert rounds.number == 2
-    rounds.confirms("b", 1)  # a repeated answer, which has no effect
+    rounds.confirms("b", 1)  # a repeated answer changes nothing
     assert settle(rounds, 8) == []
     rounds.confirms("b", 2)
     assert settle(rounds, 9) == [confirmed("a", 2, 7)]
@@ -260,14 +267,17 @@ def test_of_five_members_the_asker_and_one_more_do() -> None:
     rounds = Confirmations(term=1)
     ask(rounds, "b", 1, voter=True)
     assert settle(rounds, 5, size=5) == []
-    rounds.confirms("b", 1)  # a second confirmation of b counts only once
+    rounds.confirms("b", 1)  # b already confirmed by its question
     assert settle(rounds, 5, size=5) == []
     rounds.confirms("c", 1)
     assert settle(rounds, 6, size=5) == [confirmed("b", 1, 5)]
 
 
 def test_of_five_members_one_question_does_not_stand_by_another() -> None:
-    """The asking member may have left the term before the other's read arrived."""
+    """Two members ask for read barriers; the request of one does not confirm the other's barrier.
+
+    The first member may have left the term before the read of the second member arrived.
+    """
     rounds = Confirmations(term=1)
     ask(rounds, "b", 1, voter=True)
     ask(rounds, "c", 1, voter=True)

@@ -1,4 +1,4 @@
-"""Reports of members, and the leader's judgement over them."""
+"""Tests of the members' reports about brokers, and of the leader that evicts brokers by these reports."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ CONNECTED = line(connected=True)
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e300], ids=str)
 @pytest.mark.parametrize("where", ["clock", "heard_at", "closed_at"])
 def test_an_instant_beyond_all_clocks_is_no_message(where: str, value: float) -> None:
-    """If one of them were accepted, no leader would ever judge that broker silent."""
+    """A leader must refuse such an instant: with it, the leader would never judge the broker silent."""
     clock = value if where == "clock" else 0.0
     lines = () if where == "clock" else (msgspec.structs.replace(CLOSED, **{where: value}),)
     data = encode(Report(term=1, boot_id=1, base=0, version=1, clock=clock, contacts=lines))
@@ -114,7 +114,7 @@ def test_nobody_hears_a_broker_in_the_future() -> None:
     assert [one.reason for one in judged] == [LeaveReason.LEASE_EXPIRED] * 2
 
 
-# -- the judgement ----------------------------------------------------------------------------------------
+# -- the leader's judgement ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_silent_is_judged_by_the_records_own_lease(heard_at: float, reason: Leav
 
 @dataclass
 class Process:
-    """One member's evidence; its clock has its own origin."""
+    """Liveness and reporter of one member; each member's clock starts at another value."""
 
     boot_id: int
     now: float
@@ -186,7 +186,7 @@ class Process:
             self.liveness.advance(self.now)
 
     def tell(self, evidence: FailureDetector, name: str, *, clock: float) -> bool:
-        """Send one report over the wire and take the answer back."""
+        """Send one report over the wire, and pass the leader's acknowledgement to the reporter."""
         report = decode(encode(self.reporter.reports()[0]))
         assert isinstance(report, Report)
         answer = evidence.receive(name, report, clock=clock)
@@ -269,7 +269,7 @@ def test_dead_nameserver_keeps_no_dead_broker_alive(members: Members) -> None:
 
 
 def test_member_added_later_counts_and_is_waited_for_until_it_reports(members: Members) -> None:
-    """Else a broker whose only connection is with the newcomer would be evicted as gone."""
+    """A broker may be connected to the new member only, so the leader must wait for its report."""
     evidence = begin_leading(members)
     register_everywhere(members)
     for name, process in members.items():
@@ -375,7 +375,8 @@ def test_new_leader_does_not_prolong_a_ghost(members: Members) -> None:
     tell_all(members, first, clock=0.0)
     for process in members.values():
         process.pass_time(100.0)
-    # m1, the only one that heard it, is dead; the others carry what the leader had counted.
+    # Only m1 received messages of the broker, and m1 is dead. The other members report the broker's last-seen
+    # time that the old leader sent them.
     del members["m1"]
     second = begin_leading(members, term=3, prior_term=2, clock=9000.0)
     tell_all(members, second, clock=9000.0)
@@ -392,7 +393,8 @@ def test_hearings_of_a_term_before_the_last_leader_are_worth_nothing(members: Me
         process.tell(first, name, clock=0.0)
         process.tell(first, name, clock=0.0)
     members["m2"].pass_time(500.0)
-    # m2 was cut off while the leader of term 5 was told of the broker; those who know have restarted.
+    # m2 was cut off while the leader of term 5 got reports of the broker. The members that sent these reports
+    # have restarted, so m2's older time proves nothing.
     later = FailureDetector(term=6, members=MEMBERS, prior_term=5, clock=0.0, judge_after_s=JUDGE_AFTER_S)
     members["m2"].reporter.lead_by(6)
     members["m2"].tell(later, "m2", clock=0.0)
@@ -410,7 +412,7 @@ def test_hearing_of_a_record_that_is_gone_says_nothing_of_the_next(members: Memb
         process.pass_time(130.0)
         process.liveness.removed(A)
         process.reporter.removed(A)
-    # It registers anew with m1, which dies before anybody else hears of it.
+    # The broker registers again with m1, which dies before it reports this to another member.
     second = begin_leading(members, term=3, prior_term=2)
     for name in ("m2", "m3"):
         members[name].tell(second, name, clock=0.0)
@@ -421,7 +423,7 @@ def test_new_record_is_not_judged_by_the_time_before_it(members: Members) -> Non
     evidence = begin_leading(members)
     tell_all(members, evidence, clock=0.0)
     evidence.removed(A)
-    evidence.note(A, 500.0)  # the member that heard it has yet to report
+    evidence.note(A, 500.0)  # no report about the broker has come yet
     assert evidence.judge([record()], in_contact=MEMBERS, clock=500.1) == ()
     assert evidence.judge([record()], in_contact=MEMBERS, clock=619.9) == ()
     assert len(evidence.judge([record()], in_contact=MEMBERS, clock=620.1)) == 1
@@ -585,10 +587,10 @@ def test_nothing_is_remembered_for_ever(members: Members) -> None:
     assert process.reporter.heard_acknowledged.get(A) is None
 
 
-# -- answered at once, or by the log ----------------------------------------------------------------------
+# -- registrations without a change: answered at once, or sent through the raft log -------------------------
 
 FRESH = ("registers", "succeeds")
-"""In the life of a connection of a broker."""
+"""Events of a connection over which a broker has registered with success."""
 
 
 @pytest.mark.parametrize(
@@ -643,11 +645,12 @@ BROKERS = (A, B)
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Members, brokers and leaders in any order, over a perfect log and links without delay.
+    """Members, brokers and leaders with events in any order; the log loses nothing, links have no delay.
 
-    Nobody is evicted as gone who has a connection with a member in contact, nor as silent who was heard
-    within its lease by a member in contact that has not restarted since; anyone who is dead goes within its
-    lease, however often leaders change or members restart.
+    - A broker with a connection to a member in contact is not evicted as gone.
+    - A broker is not evicted as silent if a member in contact received its message within its lease and has
+      not restarted since.
+    - A dead broker is evicted within its lease, however often leaders change or members restart.
     """
 
     def __init__(self) -> None:
@@ -695,7 +698,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.report(member)
 
     def report(self, name: str) -> None:
-        """A member tells the leader, which judges at once."""
+        """Send a member's report to the leader; the leader judges the brokers at once."""
         if name in self.cut:
             return
         process = self.members[name]
@@ -740,7 +743,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(broker=st.sampled_from(BROKERS), name=st.sampled_from(MEMBERS))
     def register(self, broker: BrokerKey, name: str) -> None:
         if name in self.cut:
-            return  # that leader could not commit
+            return  # without contact the member cannot commit a registration
         origin = self.connections.get((name, broker))
         if origin is None:
             origin = self.connections[name, broker] = ConnectionId(self.next_origin)
@@ -816,8 +819,8 @@ class GroupMachine(RuleBasedStateMachine):
             self.judge()
         for broker, died_at in self.died.items():
             if broker in self.records:
-                # All members that heard the broker last may have restarted: then the lease counts from the
-                # leader's election.
+                # If all members that received messages of the broker have restarted, its lease begins with
+                # the leader's election.
                 assert self.now - died_at <= 2 * LEASE_S + 2.0, "a ghost"
 
     @invariant()
@@ -830,7 +833,7 @@ GroupMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=4
 TestGroup = pytest.mark.slow(GroupMachine.TestCase)
 
 
-# -- parts ------------------------------------------------------------------------------------------------
+# -- reports in several parts -------------------------------------------------------------------------------
 
 
 MANY = [BrokerKey(ClusterName("c" * 100), BrokerAddr(f"{number:0200d}:10911")) for number in range(40)]
@@ -917,7 +920,7 @@ def test_of_brokers_without_a_record_those_heard_last_are_remembered(
         process.pass_time(1.0)
         process.liveness.registering(broker, TWO)
     process.pass_time(1.0)
-    process.liveness.registering(MANY[0], TWO)  # the broker is heard again
+    process.liveness.registering(MANY[0], TWO)  # the broker sends a message again
     process.tell(evidence, "m1", clock=10.0)
     evidence.prune(lambda broker: broker == A, clock=10.0)
     remembered = {A, *MANY[6:8], MANY[0]}

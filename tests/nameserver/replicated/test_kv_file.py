@@ -1,4 +1,4 @@
-"""RocketMQ's KV file beside the replicated KV configuration: imported once, then written."""
+"""Tests of RocketMQ's KV file beside replicated KV values: a member imports it once, then only writes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from tests.waiting import until
 
 
 def exported(path: Path) -> dict[str, dict[str, str | None]] | None:
-    """Return the content of a member's KV file; None while the member writes it and its checksum."""
+    """Return the content of a member's KV file.
+
+    Return None while the member replaces the file and its checksum.
+    """
     try:
         return load_kv_file(path)
     except FileError:
@@ -60,7 +63,7 @@ def test_kv_file_that_could_not_be_written_is_written_later_without_another_chan
     async def body() -> None:
         path = tmp_path / "0" / "kvConfig.json"
         async with group_of(tmp_path, size=1) as group:
-            path.with_name("kvConfig.json.tmp").mkdir()  # refuses the write, as a full disk does
+            path.with_name("kvConfig.json.tmp").mkdir()  # makes the write fail, as a full disk does
             await ask(group.running[0], put_kv("k", "v"))
             await until(lambda: "not exported" in caplog.text, "refused")
             assert not path.exists()
@@ -127,7 +130,7 @@ def test_all_that_the_group_acknowledged_of_kv_is_there_after_a_restart(tmp_path
         acknowledged = {}
         async with group_of(tmp_path, size=1) as group:
             for number in range(7):
-                value = '"\x01' * 450_000  # a file has more bytes of it than a request
+                value = '"\x01' * 450_000  # escapes make the file longer than the request
                 answer = await ask(group.running[0], put_kv(str(number), value))
                 if answer.code == ResponseCode.SUCCESS:
                     acknowledged[str(number)] = value

@@ -1,4 +1,4 @@
-"""A leader without followers that answer, and a leader whose transfer of leadership fails."""
+"""Tests of a leader that gets no answers from followers, and of failed transfers of leadership."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from tests.waiting import until
 
 
 def hand_over_in_vain(leader: Replicated) -> bool:
-    """Have a leader hand over while all others lag: nobody can take over, so it leads on in its term."""
+    """Make a leader hand over leadership while all followers lag: no follower can take over.
+
+    The transfer fails, and the leader keeps leading in the same term.
+    """
     member = leader.member
     command = encode_command(PutKv(namespace="n", key="other", value="v", key_revision=0))
     batch = Batch(proposals=(Proposal(boot_id=7, sequence=1, command=command),))
@@ -33,7 +36,8 @@ def test_a_leader_whose_hand_over_fails_leads_on_with_its_evidence(tmp_path: Pat
             leader = group.at(group.leader())
             term = leader.status().term
             assert hand_over_in_vain(leader)
-            # Meanwhile the broker dies, and something is written; neither can be appended for a moment.
+            # The broker dies, and a client writes a value. During the transfer the log accepts neither the
+            # eviction nor the value.
             for member in group.running:
                 member.closed(ONE, by_us=False)
             assert (await ask(leader, put_kv("k", "v"))).code == ResponseCode.SUCCESS
@@ -45,14 +49,14 @@ def test_a_leader_whose_hand_over_fails_leads_on_with_its_evidence(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_leader_whose_hand_over_fails_at_once_leads_later(tmp_path: Path) -> None:
-    """It hands over before the entry that marks its beginning is in the log."""
+    """A leader hands over leadership before the log holds the first entry of its own term."""
 
     async def body() -> None:
         async with group_of(tmp_path) as group:
             assert codes(await group.everywhere(register())) == [0, 0, 0]
             await group.equal()
             leader = group.at(group.leader())
-            leader.leader.end()  # as right after an election: nothing has read the new role yet
+            leader.leader.end()  # as directly after an election, when the member has not noticed its role
             assert hand_over_in_vain(leader)
             leader.member_changed()
             for member in group.running:
@@ -67,7 +71,7 @@ def test_what_a_leader_refused_while_it_waited_in_its_own_queue_never_applies(tm
     async def body() -> None:
         async with group_of(tmp_path) as group:
             leader = group.at(group.leader())
-            assert hand_over_in_vain(leader)  # its log accepts no entry for a moment
+            assert hand_over_in_vain(leader)  # its log accepts no entry for one election timeout
             soon = asyncio.get_running_loop().time() + ANSWER_MARGIN_S + 0.01
             answer = await leader.execute(put_kv("late", "v"), ONE, deadline=soon)
             assert answer.remark is not None
@@ -85,7 +89,7 @@ def test_proposal_that_is_sent_again_is_not_decoded_again(
     async def body() -> None:
         async with group_of(tmp_path) as group:
             leader = group.at(group.leader())
-            assert hand_over_in_vain(leader)  # its log accepts no entry for a moment
+            assert hand_over_in_vain(leader)  # its log accepts no entry for one election timeout
             command = encode_command(PutKv(namespace="n", key="k", value="v", key_revision=0))
             proposal = Proposal(boot_id=9, sequence=1, command=command)
             leader.leader.offer(proposal)

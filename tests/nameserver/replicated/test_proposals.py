@@ -1,4 +1,4 @@
-"""Proposals on their way into the log: the proposer's book and the leader's queue."""
+"""Tests of proposals on their way into the log: a proposer's pending proposals, and the leader's queue."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from routekeeper.nameserver.replicated.proposals import RESEND_S, PendingProposa
 from routekeeper.nameserver.types import BrokerAddr, BrokerName, ClusterName, LeaveReason
 from routekeeper.remoting.route import DataVersion
 
-ONE, TWO = b"\x01one", b"\x01two"  # of the first format
+ONE, TWO = b"\x01one", b"\x01two"  # commands of format 1
 TO_LEADER = (3, 1)
-"""Term 3 over link number 1."""
+"""Route to the leader of term 3 over link number 1: (term, link number)."""
 HERE = (3, 0)
-"""This process leads in term 3."""
+"""Route to this process, which leads in term 3: (term, 0)."""
 
 
 def register(addr: str = "a:1", *, record_revision: int = 0) -> RegisterBroker:
@@ -118,7 +118,7 @@ def hand(
     book.handed(waiting, route, now=now, may_reach_log=may_reach_log)
 
 
-# -- the book -----------------------------------------------------------------------------------------------
+# -- the proposer's book ------------------------------------------------------------------------------------
 
 
 def test_proposal_is_handed_once_to_one_leader_over_one_link() -> None:
@@ -169,7 +169,7 @@ def test_own_leader_counts_a_copy_only_when_it_appends() -> None:
 
 
 def deferred(*, index: int) -> tuple[ProposalBook, int]:
-    """A proposal that the leader of term 3 deferred."""
+    """Return a book whose only proposal was deferred by the leader of term 3, and the proposal's number."""
     book = ProposalBook(boot_id=1)
     sequence = book.add(ONE, deadline=2.5)
     hand(book, sequence, TO_LEADER, now=0.0, may_reach_log=True)
@@ -209,7 +209,10 @@ def test_deferral_of_another_process_or_term_is_ignored() -> None:
 
 
 def test_a_proposal_of_which_a_newer_copy_is_under_way_is_not_decided_again() -> None:
-    """The first copy waited behind another command of its broker; the link was remade, a second one left."""
+    """The leader deferred the first copy of a proposal; a second copy was sent over a new link.
+
+    The member must not compute the command again while the second copy may still get into the log.
+    """
     leader = Sequencer(term=3)
     take(leader, 7, touch(), boot_id=9)
     assert sequences(leader) == [7]
@@ -223,7 +226,7 @@ def test_a_proposal_of_which_a_newer_copy_is_under_way_is_not_decided_again() ->
     book.applied(3)
     assert book.released(applied_index=10) == (), "the second copy is under way"
 
-    leader.applied(10)  # the lease renewal changed nothing, so the next copy may be appended
+    leader.applied(10)  # a lease renewal changes nothing, so the next copy may follow
     assert take(leader, sequence, register(), attempt=2) is None
     assert sequences(leader) == [sequence], "which is its verdict: decided again it would take effect twice"
 
@@ -310,7 +313,7 @@ def test_what_is_under_way_is_sent_again_in_its_time_whatever_else_comes() -> No
 def test_what_could_not_be_handed_over_is_offered_again() -> None:
     book = ProposalBook(boot_id=1)
     sequences_ = [book.add(ONE, deadline=10.0) for _ in range(3)]
-    for _ in range(2):  # the link takes nothing
+    for _ in range(2):  # the link accepts no message: no proposal is sent
         assert [w.proposal.sequence for w in book.outgoing(TO_LEADER, now=0.0, understood=1)] == sequences_
     hand(book, sequences_[0], TO_LEADER, now=0.0, may_reach_log=True)
     assert [w.proposal.sequence for w in book.outgoing(TO_LEADER, now=0.1, understood=1)] == sequences_[1:]
@@ -376,7 +379,7 @@ def test_a_batch_that_the_log_did_not_take_comes_again_in_its_place() -> None:
     assert sequences(queue) == [1, 2]
     take(queue, 3, PUT)
     queue.not_appended()
-    take(queue, 1, PUT)  # sent again, while the first copy is still in the queue
+    take(queue, 1, PUT)  # a second copy while the first is in the queue
     assert sequences(queue) == [1, 2, 3]
     queue.appended(10)
     queue.applied(10)
@@ -390,8 +393,8 @@ def test_a_proposal_that_is_withdrawn_is_never_appended() -> None:
     take(queue, 3, touch())
     queue.withdraw(1, 1)
     queue.withdraw(1, 3)
-    queue.withdraw(1, 9)  # never received
-    queue.withdraw(2, 2)  # of another process
+    queue.withdraw(1, 9)  # was never received
+    queue.withdraw(2, 2)  # a proposal of another process
     assert take(queue, 4, register()) is None, "nothing of the broker is before it any more"
     assert sequences(queue) == [2, 4]
 
@@ -401,7 +404,7 @@ def test_a_proposal_withdrawn_while_another_of_its_broker_waits_still_defers_a_t
     take(queue, 1, register())
     take(queue, 2, touch())
     queue.withdraw(1, 2)
-    take(queue, 3, register())  # waits behind the first one
+    take(queue, 3, register())  # waits for registration 1
     assert sequences(queue) == [1]
     assert [deferral.sequence for _, deferral in queue.appended(10)] == [3]
 
@@ -425,7 +428,7 @@ def test_brokers_with_many_topics_are_evicted_by_several_entries() -> None:
         take(queue, number, evict(f"a:{number}"), pairs=10_000)
     assert sequences(queue) == [0, 1, 2, 3]
     queue.appended(10)
-    assert sequences(queue) == []  # members apply those first
+    assert sequences(queue) == []  # wait until members applied the first evictions
     queue.applied(10)
     assert sequences(queue) == [4, 5, 6, 7]
 
@@ -458,7 +461,10 @@ def test_moved_registration_is_answered_with_what_is_applied() -> None:
 
 @pytest.mark.parametrize("command", [register(), update()], ids=["whole", "difference"])
 def test_a_change_of_a_broker_costs_one_body(command: Command) -> None:
-    """Three members propose the same registration: one is appended, the others are told its index."""
+    """Three members propose the same registration.
+
+    The leader appends one copy to the log. The other members get the index of this copy.
+    """
     queue = Sequencer(term=3)
     take(queue, 1, command, boot_id=1)
     assert take(queue, 1, command, boot_id=2) is None, "held until the index is known"
@@ -510,7 +516,7 @@ def test_registration_goes_in_once_the_entry_before_is_applied() -> None:
     assert sequences(queue) == [2]
 
 
-# -- the wire ---------------------------------------------------------------------------
+# -- encoding of the messages ---------------------------------------------------------
 
 
 def test_proposals_and_deferrals_survive_the_wire() -> None:

@@ -1,4 +1,7 @@
-"""A registration from its proposal to its answer, at a member that finds no other: the test applies."""
+"""Tests of a registration from its proposal to its answer.
+
+The member has no links to other members. The test itself applies log entries to the member.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ TERM = 3
 
 
 class Lonely:
-    """A member that is not started, and the answers to what it was asked."""
+    """A member that was not started, and its answers to the test's requests."""
 
     def __init__(self, root: Path) -> None:
         settings = LiveSettings(NamesrvSettings(data_dir=str(root)))
@@ -46,13 +49,13 @@ class Lonely:
         self._index = 1
 
     def register(self, request: Request | None = None) -> Answer | None:
-        """Register; return the answer if it comes at once."""
+        """Send a registration; return its answer if the member answers at once."""
         deadline = asyncio.get_running_loop().time() + 60.0
         request = register() if request is None else request
         return self.member.register(request, ONE, deadline=deadline, answered=self.answers.append)
 
     async def proposes(self, kind: type[Command] = RegisterBroker) -> PendingProposal:
-        """Return the one proposal of this kind that has no outcome yet, once it is decided."""
+        """Wait until a command of this kind is proposed; return the proposal, which is the only one."""
 
         def is_proposed() -> bool:
             commands = [decode_command(pending.proposal.command) for pending in self.member.proposer.book]
@@ -63,7 +66,7 @@ class Lonely:
         return pending
 
     def apply(self, *, of_another_member: bool = False) -> None:
-        """Apply an entry of all that is proposed here, or of the same commands by another member."""
+        """Apply one entry with all pending proposals; or with equal commands that another member proposed."""
         pending = [pending.proposal for pending in self.member.proposer.book]
         if of_another_member:
             pending = [Proposal(boot_id=9, sequence=p.sequence, command=p.command) for p in pending]
@@ -105,7 +108,7 @@ def test_registration_that_another_member_brought_meanwhile_becomes_a_touch(tmp_
             await one.proposes()
             one.apply(of_another_member=True)
             one.apply()
-            await one.proposes(Touch)  # it is decided again, and this member may not vouch for the record
+            await one.proposes(Touch)  # computed again; this time it needs the log
             assert one.answers == []
             one.apply()
             assert one.answers == [Answer()]

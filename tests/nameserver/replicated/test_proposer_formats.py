@@ -1,4 +1,7 @@
-"""Kinds of commands that an older release does not know, and the commands that are sent in their place."""
+"""Tests of new kinds of commands while the group has a member of an older release, which cannot read them.
+
+The group refuses such a command, or the member sends an older kind of command with the same effect.
+"""
 
 from __future__ import annotations
 
@@ -59,13 +62,13 @@ def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
             answer = await ask(follower, put_kv("k", "v"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert (answer.remark or "").startswith(f"{NO_QUORUM_TAG} not applied: it needs format 4")
-            # Even a command that a former leader allowed is refused by this one.
+            # The present leader must refuse the new kind, even though an earlier leader allowed it.
             monkeypatch.setattr(follower.reports.reporter, "understood", 4)
             answer = await ask(follower, put_kv("k", "v"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             monkeypatch.undo()
             assert (await ask(follower, put_kv("k", "v"))).code == ResponseCode.SUCCESS
-            await group.equal()  # a member that met such an entry would have stopped
+            await group.equal()  # all members run: no unreadable entry is in the log
 
     run(body)
 
@@ -100,10 +103,10 @@ def kinds_under_way(member: Replicated) -> set[str]:
 async def change_that_gets_lost(
     group: Group, patch: pytest.MonkeyPatch, *, leaves: bool = True
 ) -> AsyncIterator[tuple[Replicated, asyncio.Task[Answer]]]:
-    """A registration at a follower that adds topic ``V``; nothing that it sends arrives until the block ends.
+    """Register topic ``V`` at a follower while all messages from this follower are lost.
 
     Args:
-        leaves: Whether the follower believes that it has sent the proposal.
+        leaves: True if the follower believes that it has sent the proposal.
     """
     assert codes(await group.everywhere(register())) == [0, 0, 0]
     follower = group.at(group.followers()[0])
@@ -149,11 +152,11 @@ def test_a_difference_that_a_member_may_not_know_goes_whole_once_it_can_be_in_no
             async with change_that_gets_lost(group, monkeypatch) as (follower, asking):
                 (before,) = under_way(follower)
                 await until(lambda: before.in_doubt, "it is sent")
-                # another leader reports this format
+                # Another leader, of an older release, now announces an older format.
                 monkeypatch.setattr(follower.reports.reporter, "understood", 1)
                 follower.proposer.decide_deferred()
                 assert under_way(follower) == [before], "decided again it might take effect twice"
-                follower.proposer.book.applied(follower.member.term + 1)  # that leader's first entry
+                follower.proposer.book.applied(follower.member.term + 1)  # the first entry of that leader
                 await until(lambda: kinds_under_way(follower) == {"RegisterBroker"}, "it goes whole")
             await takes_effect(group, asking)
 

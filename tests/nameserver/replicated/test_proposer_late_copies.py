@@ -1,4 +1,4 @@
-"""Registrations that were delayed on the network never overwrite newer ones in a group's routes."""
+"""Tests of registrations that the network delayed: they must not overwrite newer ones of the broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIRST, SECOND = register(counter=1, queues=4), register(counter=2, queues=8)
 
 
 def queues_of(member: Replicated, topic: str = "T") -> int:
-    """Return how many queues a member shows of the broker's topic; 0 if it shows none."""
+    """Return the number of queues that a member lists for the broker's topic; 0 if it lists no such topic."""
     entry = member.view(Freshness.STALE).topic(topic)
     return 0 if entry is None else entry.queues["broker-a"].write_queue_nums
 
@@ -36,7 +36,10 @@ async def shown(group: Group, topic: str = "T") -> list[int]:
 
 
 async def registered_with_all(group: Group) -> None:
-    """Open the broker's connections to all members; its second version has 8 queues."""
+    """Register the broker with all members; then the table holds its second data version, with 8 queues.
+
+    The first member gets the first version, the second member the second version.
+    """
     assert codes(await group.everywhere(register(counter=0, queues=2))) == [0, 0, 0]
     one, two, _ = group.running
     assert (await ask(one, FIRST)).code == 0
@@ -45,13 +48,13 @@ async def registered_with_all(group: Group) -> None:
 
 
 def later(group: Group, seconds: float = REPEATED_AFTER_S) -> None:
-    """Let time pass on all liveness clocks."""
+    """Advance the liveness clocks of all members."""
     for member in group.running:
         member.liveness.clock += seconds
 
 
 async def vouched_for(member: Replicated) -> None:
-    """Wait until the member answers the broker without the log."""
+    """Repeat the broker's registration until the member answers it without the log."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + 30.0
     while True:
@@ -88,7 +91,11 @@ def test_a_late_increment_takes_no_member_back(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_was_under_way_when_the_newer_one_came_is_late(tmp_path: Path) -> None:
-    """It is proposed on the table of before, and decided again on the newer one."""
+    """The newer registration (SECOND) reaches one member while the older one (FIRST) reaches two others.
+
+    The members compute the commands for FIRST from the table before SECOND. Once SECOND is applied, these
+    commands cannot be applied. The members then compute them again, from the table that contains SECOND.
+    """
 
     async def body() -> None:
         async with group_of(tmp_path) as group:
@@ -113,7 +120,10 @@ def test_late_copies_that_come_within_moments_take_no_member_back(tmp_path: Path
 
 
 def test_a_broker_whose_store_was_restored_is_shown_with_its_second_heartbeat(tmp_path: Path) -> None:
-    """No member saw the broker's connections end: it has newer ones, and its record is still there."""
+    """The broker uses new connections, and no member has noticed that its former connections are gone.
+
+    The broker's record is still in the table, with a higher data version than the restored broker has.
+    """
 
     async def body() -> None:
         async with group_of(tmp_path) as group:
@@ -128,7 +138,10 @@ def test_a_broker_whose_store_was_restored_is_shown_with_its_second_heartbeat(tm
 
 
 def test_a_repeat_is_seen_where_registrations_are_answered_without_the_log(tmp_path: Path) -> None:
-    """The table is of the same revision then, and the bytes are the same."""
+    """The repeated registration has the same bytes, and the table still has the same revision.
+
+    Members must also notice the repetition then.
+    """
 
     async def body() -> None:
         async with group_of(tmp_path) as group:
@@ -164,7 +177,10 @@ def test_the_current_version_answered_without_the_log_makes_the_next_repeat_a_fi
 
 
 def test_a_restored_broker_is_told_to_register(tmp_path: Path) -> None:
-    """Brokers that ask first register only if their version is said to have changed."""
+    """A broker asks about its data version before it registers.
+
+    It registers only if the answer is "changed".
+    """
 
     async def body() -> None:
         async with group_of(tmp_path) as group:

@@ -1,4 +1,4 @@
-"""Registrations: which need the log, which are answered without it."""
+"""Tests of registrations that go through the log, and of those that a member answers without the log."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def test_registration_that_changes_nothing_needs_no_log(tmp_path: Path) -> None:
                 await group.equal()
                 return members[0].status().commit_index == before
 
-            # The first reports, a second apart, make the hearings known to the leader.
+            # A member answers without the log only after the leader has acknowledged its report about the
+            # broker. Members report once a second, so repeat the registration.
             for _ in range(300):
                 if await unchanged():
                     break
@@ -91,7 +92,7 @@ def test_registration_over_a_new_connection_goes_through_the_log(tmp_path: Path)
 def test_registration_above_the_limit_names_both_sizes(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path, size=1) as group:
-            # Random names do not compress: the log's form stays above its limit.
+            # Random names do not compress, so the command stays larger than the limit of the log.
             topics = tuple(secrets.token_hex(60) for _ in range(80_000))
             answer = await ask(group.running[0], register(topics=topics))
             assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -128,7 +129,7 @@ def test_data_version_question_is_vouched_for_like_a_registration(tmp_path: Path
 
 
 def decoded_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """Return a list that gets each registration that is decoded."""
+    """Return a list to which each registration is added when it is decoded."""
     decoded: list[Request] = []
 
     def counted(request: Request) -> Steps[Registration | Answer]:
@@ -156,7 +157,7 @@ def test_the_same_registration_is_decoded_once_for_each_state_of_its_record(
 
             async def answered_without_the_log(request: Request) -> None:
                 nonlocal revision
-                while True:  # the leader's acknowledgement of the hearing may be on its way
+                while True:  # until the leader has acknowledged this member's report
                     revision = member.view(Freshness.STALE).revision
                     await registered(request)
                     if member.view(Freshness.STALE).revision == revision:
@@ -165,15 +166,15 @@ def test_the_same_registration_is_decoded_once_for_each_state_of_its_record(
             await answered_without_the_log(register())
             heard_at = member.liveness.contact(BROKER)
             assert await registered(register()) == 0
-            assert member.liveness.contact(BROKER) is not heard_at  # its lease is renewed all the same
+            assert member.liveness.contact(BROKER) is not heard_at  # the lease was renewed
             assert member.view(Freshness.STALE).revision == revision
 
-            assert await registered(register(counter=2)) == 1  # other bytes
+            assert await registered(register(counter=2)) == 1  # the body has other bytes
             await answered_without_the_log(register(counter=2))
             assert await registered(register(counter=2)) == 0
-            assert await registered(register(counter=2, zoneName="z")) == 1  # another header
+            assert await registered(register(counter=2, zoneName="z")) == 1  # the header is different
             await answered_without_the_log(register(counter=2))
-            await ask(member, put_kv("k", "v"), TWO)  # another table, with the same record
+            await ask(member, put_kv("k", "v"), TWO)  # changes the table, not the broker's record
             assert await registered(register(counter=2)) == 0
             member.closed(ONE, by_us=True)
             assert await registered(register(counter=2)) == 1, "nothing is kept of a connection that closed"
@@ -191,7 +192,7 @@ def test_a_large_registration_is_decoded_once_although_others_change(
     async def body() -> None:
         async with group_of(tmp_path, size=1) as group:
             member = group.at(0)
-            while True:  # the leader's acknowledgement of the hearing may be on its way
+            while True:  # until the leader has acknowledged this member's report
                 revision = member.view(Freshness.STALE).revision
                 assert (await ask(member, large)).code == ResponseCode.SUCCESS
                 if member.view(Freshness.STALE).revision == revision:

@@ -1,4 +1,4 @@
-"""Changes that are proposed together, and changes during a change of leaders."""
+"""Tests of changes that are proposed together, and of changes while the leader changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def name_of(number: int) -> BrokerName:
 def test_concurrent_changes_at_all_members_all_apply(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path) as group:
-            # Changes of one name take effect one after the other, each in a round trip of its own.
+            # Changes of one broker name are applied one after the other, and each needs a round trip to the
+            # leader.
             requests = [
                 register(addr=f"10.0.1.{i}:1", broker_id=i // NAMES, topics=(f"T{i}",), brokerName=name_of(i))
                 for i in range(NAMES * BROKERS_PER_NAME)
@@ -85,7 +86,10 @@ def test_write_that_a_leader_appended_without_a_majority_has_an_unknown_outcome(
 
 
 def test_write_behind_one_whose_deadline_has_come_is_applied(tmp_path: Path) -> None:
-    """For a timer of less than half a millisecond uvloop gives a handle that knows no instant."""
+    """The proposer must not read the due time of an event loop's timer.
+
+    A timer of uvloop has no due time if its delay is below 0.5 ms.
+    """
 
     async def body() -> None:
         async with group_of(tmp_path, size=1) as group:
@@ -105,7 +109,7 @@ def test_write_in_flight_when_the_leader_stops_is_finished_by_the_next(tmp_path:
         async with group_of(tmp_path, raftElectionTimeoutMs="500") as group:
             leader = group.leader()
             follower = group.at(group.followers()[0])
-            deadline = asyncio.get_running_loop().time() + CONDITION_S  # elections may come in between
+            deadline = asyncio.get_running_loop().time() + CONDITION_S  # long: elections may delay the writes
 
             def put(prefix: str) -> list[asyncio.Future[Answer]]:
                 requests = [put_kv(f"{prefix}{i}", "v") for i in range(50)]

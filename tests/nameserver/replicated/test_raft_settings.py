@@ -1,4 +1,4 @@
-"""The engine's settings, from the nameserver's."""
+"""Tests of the raft engine's settings, which are derived from the nameserver's settings."""
 
 from __future__ import annotations
 

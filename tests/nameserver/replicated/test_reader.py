@@ -1,4 +1,4 @@
-"""The freshness of reads and watches, and the cases in which they are refused."""
+"""Tests of how fresh the results of reads and watches are, and of the cases that a member refuses."""
 
 from __future__ import annotations
 
@@ -127,14 +127,14 @@ def test_a_leader_that_nobody_stands_by_lets_no_linearizable_read_go(
             leader = group.at(group.leader())
             loop = asyncio.get_running_loop()
             await leader.await_view(Freshness.LINEARIZABLE, deadline=loop.time() + CONDITION_S)
-            # Its engine hears the others as before, so it leads on and is in contact; its questions are lost.
+            # Lose only the barrier's messages. The engine's messages arrive, so the leader stays in contact.
             monkeypatch.setattr(leader.member, "send", lambda member, message: True)
             with pytest.raises(NoQuorum):
                 await leader.await_view(Freshness.LINEARIZABLE, deadline=loop.time() + 0.3)
             monkeypatch.undo()
             await leader.await_view(
                 Freshness.LINEARIZABLE, deadline=loop.time() + CONDITION_S
-            )  # it asks again
+            )  # the leader asks its followers again
 
     run(body)
 
@@ -185,7 +185,10 @@ def test_watcher_of_a_topic_is_woken_by_its_change_only(tmp_path: Path) -> None:
 def test_every_read_without_a_leader_is_refused_also_after_others_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They join the same barrier, for none was sent; each of them has a deadline of its own."""
+    """All reads wait for the same barrier, which is never sent.
+
+    Each read must be refused at its own deadline.
+    """
     monkeypatch.setattr(reader, "WRITE_DEADLINE_S", ANSWER_MARGIN_S + 0.02)
 
     async def body() -> None:
@@ -203,7 +206,7 @@ def test_every_read_without_a_leader_is_refused_also_after_others_were(
             assert member.join_barrier(told) == 1
             assert member.join_barrier(told) == 1
             assert await asyncio.wait_for(refused.get(), CONDITION_S) == 1
-        assert refused.empty()  # told once for all reads that joined
+        assert refused.empty()  # two equal callbacks cause one call
         await member.close()
         assert effects == RecordedEffects(), "nothing is applied here"
 

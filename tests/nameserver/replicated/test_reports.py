@@ -1,4 +1,4 @@
-"""Which brokers are judged gone, by what all members heard."""
+"""Tests of the leader's decision that a broker is gone, from the reports of all members."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.waiting import until
 
 def test_broker_whose_connections_all_close_is_gone_within_a_second(tmp_path: Path) -> None:
     async def body() -> None:
-        async with group_of(tmp_path, raftDurability="memory") as group:  # however slow the disk is
+        async with group_of(tmp_path, raftDurability="memory") as group:  # no delay by a slow disk
             await group.everywhere(register())
             async with timed() as elapsed:
                 for member in group.running:
@@ -49,7 +49,10 @@ def test_broker_whose_connections_all_close_is_gone_within_a_second(tmp_path: Pa
 
 @pytest.mark.slow
 def test_what_a_process_reads_after_standing_still_is_heard_now(tmp_path: Path) -> None:
-    """Bytes that waited in sockets may be read before the liveness clock's timer fires."""
+    """A process that was stopped may read from its sockets before the timer advances its liveness clock.
+
+    A heartbeat that it reads then must count as received now.
+    """
 
     async def body() -> None:
         async with group_of(tmp_path, size=1) as group:
@@ -66,13 +69,16 @@ def test_what_a_process_reads_after_standing_still_is_heard_now(tmp_path: Path) 
 
 
 async def register_two(group: Group) -> None:
-    """Register a broker over one connection with each member, and another over another."""
+    """Register two brokers, each over its own connection with every member."""
     await group.everywhere(register())
     await group.everywhere(register(addr="10.0.0.2:10911", broker_id=1), TWO)
 
 
 async def only_the_other_goes(group: Group) -> None:
-    """Close the other broker's connections, so that it is evicted; by then the first one was judged, too."""
+    """Close the second broker's connections, and check that the leader evicts only this broker.
+
+    When the leader evicts the second broker, it has judged the first broker, too.
+    """
     for member in group.running:
         member.closed(TWO, by_us=False)
     await until(lambda: all(len(m.view(Freshness.STALE).records()) == 1 for m in group.running), "one left")
@@ -93,13 +99,14 @@ def test_broken_link_to_one_nameserver_keeps_the_broker(tmp_path: Path) -> None:
 async def group_with_a_report_missing(
     root: Path, monkeypatch: pytest.MonkeyPatch, *, came_back: bool
 ) -> AsyncIterator[tuple[Group, Replicated]]:
-    """Yield a group and its leader, to which a follower linked anew has yet to report; others saw a close.
+    """Yield a group and its leader; one follower has a new link, and its reports over this link are lost.
 
-    Over the former link the follower had told that the broker's connection closed. Undo the patch to have it
-    report again.
+    The leader knows from the other members that their connections with the broker are closed. The follower
+    had reported the same over its former link. To let the follower report again, undo the patch.
 
     Args:
-        came_back: The broker came back to the follower since, whose report of it was lost with the link.
+        came_back: True if the broker has since connected to the follower again, which the leader does not
+            know.
     """
     async with group_of(root) as group:
         await register_two(group)
@@ -148,7 +155,7 @@ def test_report_that_is_lost_with_a_link_is_missing_until_it_comes_over_the_next
 def test_all_are_judged_once_a_missing_report_has_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The full report also names unchanged brokers, and does not wait for the next second."""
+    """After a new link the follower sends a full report at once, which also names unchanged brokers."""
 
     async def body() -> None:
         async with group_with_a_report_missing(tmp_path, monkeypatch, came_back=False) as (group, leader):
@@ -165,7 +172,10 @@ def test_all_are_judged_once_a_missing_report_has_come(
 
 
 def test_link_in_the_place_of_another_is_known_for_a_new_one(tmp_path: Path) -> None:
-    """The other side may have lost the former link, with the messages on it, long before."""
+    """A member must notice a new link even if it has not noticed the end of the former one.
+
+    The other member may have lost the former link, and messages on it, long before.
+    """
 
     async def body() -> None:
         async with group_of(tmp_path) as group:

@@ -1,4 +1,4 @@
-"""A restored snapshot: revisions go back, and nothing that was known by them is taken for the new state."""
+"""Tests of a restored snapshot: the revision goes back, so answers cached at later revisions are invalid."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ TOKEN = "a-token-of-enough-length-for-this"
 
 
 class Alone:
-    """A group of one, with all its ports, in this process."""
+    """The only member of a group, in this process, with its wire, HTTP and raft ports."""
 
     def __init__(self, mode: Replicated, wire: str, http: str, web: aiohttp.ClientSession) -> None:
         self.mode = mode
         self.wire = wire
         self.http = http
         self.web = web
-        # the broker's only connection: if it closed, the broker would be evicted
+        # Keep this connection open: it is the broker's only one, and without it the broker would be evicted.
         self.client = BlockingClient()
 
     async def register(self, topic: str, *, queues: int, counter: int) -> None:
@@ -45,7 +45,7 @@ class Alone:
         assert answer.code == 0, answer.remark
 
     async def queues(self, topic: str) -> int:
-        """Ask as clients do, over and over with the same header: answers come from the cache."""
+        """Query the route with the same bytes each time, as clients do: then the cache gives the answer."""
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
         answer = await self.invoke(RemotingCommand.request(105, fields))
         assert answer.code == 0, answer.remark
@@ -147,7 +147,8 @@ def test_who_waits_for_a_change_is_answered_when_a_snapshot_is_restored(
                 after = await waiting
             assert after["index"] < before["index"]
             assert after["epoch"] > before["epoch"]
-            # also a client that asks only now, with an index from before the restore
+            # A client with an index from before the restore, which asks only now, must also get the new
+            # epoch.
             async with asyncio.timeout(30):
                 assert (await one.get(last))["epoch"] == after["epoch"]
         async with alone(tmp_path, raft) as again:

@@ -1,4 +1,4 @@
-"""Reads while an entry is applied that takes longer than contact lasts."""
+"""Tests of reads while a member applies an entry for so long that it loses contact with the majority."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ BROKER, STRANGER = ConnectionId(1), ConnectionId(2)
 
 @asynccontextmanager
 async def within_a_large_entry(tmp_path: Path) -> AsyncIterator[Replicated]:
-    """A member that has lost contact amid the registration of a stranger."""
+    """Yield a member in the middle of applying a stranger's large registration.
+
+    Meanwhile the member has lost contact with the majority.
+    """
     async with group_of(tmp_path, size=1, raftElectionTimeoutMs="500") as group:
         member, loop = group.at(0), asyncio.get_running_loop()
         answers: list[Answer] = []
@@ -46,12 +49,12 @@ async def within_a_large_entry(tmp_path: Path) -> AsyncIterator[Replicated]:
 
 
 def stand_still(seconds: float) -> None:
-    """Block the loop, so that contact is lost and nothing is applied."""
+    """Block the loop, so that contact is lost and the entry makes no progress."""
     time.sleep(seconds)
 
 
 async def read(member: Replicated, topic: str | None) -> RouteView:
-    """Read as often as it takes: on a busy machine an entry can take longer than a read waits."""
+    """Read, and repeat refused reads: on a busy machine the entry may take longer than a read waits."""
     async with asyncio.timeout(60.0):
         while True:
             deadline = asyncio.get_running_loop().time() + 30.0

@@ -1,4 +1,4 @@
-"""Changes that are small on the wire and touch much of a large table: their steps are short."""
+"""Tests of short requests that change much of a large table: each step of the change must be short."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ from tests.nameserver.routes.test_route_table import key, registration
 from tests.registrations import as_it_came
 from tests.tables import check_table
 
-#: Seconds of the processor that no step may take.
+#: Maximum processor time of a step, in seconds.
 STEP_S = 0.02
 
 A = BrokerName("a")
 
 
 def longest_step_s(make: Callable[[], Steps[object]]) -> float:
-    """Return the processor time of the longest step: of some tries the least, as others use the machine."""
+    """Return the processor time of the longest step, in seconds.
+
+    Return the smallest result of several tries, because other processes slow down single tries.
+    """
     least = float("inf")
     for _ in range(TRIES):
         steps, longest = make(), 0.0
@@ -127,7 +130,10 @@ def test_return_of_all_removed_topics_is_made_in_steps() -> None:
 def test_one_removal_more_than_are_remembered_hashes_none_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each removal of a broker has a revision of its own."""
+    """The table remembers a bounded number of removals; forgetting the oldest must not hash the others again.
+
+    Each removal of a broker has its own revision.
+    """
     hashed = 0
 
     def mark_of(*parts: object) -> int:

@@ -1,4 +1,4 @@
-"""Texts of topic names: the table keeps each once, and nothing keeps those of refused registrations."""
+"""Tests of the texts of topic names: the table stores each name once, and none of a refused registration."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LIMITS = TableLimits(COPIED_FROM, 10 * COPIED_FROM, 10, 100 * COPIED_FROM, "", 5
 
 
 def names_of(count: int, first: int = 0) -> Iterable[str]:
-    """Yield names as new objects."""
+    """Yield ``count`` topic names, from the number ``first`` on, each as a new string object."""
     return (f"orders-{first + number:07d}" for number in range(count))
 
 
 def register(
     table: RouteTable, broker: int, topics: Iterable[str], *, counter: int = 1, queues: int = 8
 ) -> Verdict:
-    """Register a broker's topics by way of the wire's and the log's form."""
+    """Register a broker's topics; encode and decode the request and the command, as a nameserver does."""
     body = body_of(topics, counter=counter, queues=queues)
     fields = fields_of(body, f"b{broker}", f"10.0.0.{broker}:10911")
     decoded = decode_registration(Request(code=RequestCode.REGISTER_BROKER, ext_fields=fields, body=body))
@@ -46,7 +46,7 @@ def register(
 
 
 def interned(names: Iterable[str]) -> list[str]:
-    """Return the names of which the interpreter keeps the text, for ever where that is Python 3.12."""
+    """Return those names that the interpreter has interned; Python 3.12 never frees an interned name."""
     return [name for name in names if intern(name) is not name]
 
 
@@ -95,5 +95,6 @@ def test_refused_registrations_keep_no_memory() -> None:
             sizes.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
-    # Names of one turn alone have 60 bytes each; the test runner allocates some 30 kB meanwhile.
+    # If the table kept the names of one refused registration, they would take 60 bytes each. The test runner
+    # itself allocates some 30 kB meanwhile.
     assert sizes[-1] - sizes[0] < 30 * count

@@ -1,4 +1,4 @@
-"""Room in the table: bounds of the whole and of one host, and the counts behind them."""
+"""Tests of the bounds on the table's content, in total and for each host, and of the counts that they use."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def limits(host: str = MINE, *, topics: int = 10, pairs: int = 20, brokers: int 
 def registered(
     table: RouteTable, name: str, topics: tuple[str, ...], *, limits: TableLimits | None, **changes: Any
 ) -> Verdict:
-    """Register, as a difference if it can be one, by way of the log's form."""
+    """Register a broker with a command from the log; the command is a difference if the table allows this."""
     broker = BrokerKey(C, BrokerAddr(f"{name}:1"))
     values: dict[str, Any] = {
         "broker_id": 0,

@@ -1,4 +1,4 @@
-"""The default bounds let in 300 brokers with the same 10,000 topics each, as in RocketMQ's issue 4245."""
+"""Test of the default bounds: they admit 300 brokers with the same 10,000 topics (RocketMQ's issue 4245)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BROKERS, TOPICS, NAME_BYTES = 300, 10_000, 13
 def test_300_brokers_with_10_000_topics_have_room(host: str) -> None:
     ledger, settings = Ledger(), NamesrvSettings()
     for number in range(BROKERS):
-        topics = TOPICS if number == 0 else 0  # the first one brings their names
+        topics = TOPICS if number == 0 else 0  # only the first broker has new topic names
         more = Held(topics=topics, pairs=TOPICS, brokers=1, size=topics * NAME_BYTES + 100)
         limits = table_limits(settings, host.format(number))
         assert excess(ledger, limits, more, moved=Held()) is None, number

@@ -1,4 +1,4 @@
-"""Settings of accounts and networks: off by default, and none of them is ignored."""
+"""Tests of the settings of accounts and networks: both are off by default; no setting is ignored."""
 
 from __future__ import annotations
 

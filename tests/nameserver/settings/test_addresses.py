@@ -1,4 +1,4 @@
-"""Addresses that people write wrongly: each refusal says what is wrong with this one."""
+"""Tests of addresses with typical mistakes: the error says what is wrong with the address."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def alone(address: str) -> tuple[str, ...]:
     "address", ["0.0.0.0:9878", "[::]:9878", "[0:0::0]:9878", "0:9878", "[::ffff:0.0.0.0]:9878"]
 )
 def test_an_address_that_names_no_machine_is_no_identity(address: str) -> None:
-    """A group founded so could never grow: nobody else could dial this member."""
+    """No other member can dial such an address, so a group with it could never grow."""
     said = refusal(*alone(address))
     assert address in said
     assert UNSPECIFIED in said

@@ -1,4 +1,4 @@
-"""mqnamesrv is started with Apache's command lines."""
+"""Tests that start mqnamesrv with the command lines of Apache's mqnamesrv."""
 
 from __future__ import annotations
 

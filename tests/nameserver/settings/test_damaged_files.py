@@ -1,4 +1,4 @@
-"""A nameserver's own files that were damaged, edited or lost while it was stopped."""
+"""Tests of a nameserver's own files that were damaged, edited or lost while the nameserver was stopped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def command(data: Path) -> list[str]:
 
 @contextmanager
 def nameserver(data: Path) -> Iterator[tuple[BlockingClient, str]]:
-    """Run one, and end it cleanly; its log is ``nameserver.log`` beside its data."""
+    """Run a nameserver, and stop it cleanly at the end of the context.
+
+    Its log is ``nameserver.log`` beside its data directory.
+    """
     with data.with_name("nameserver.log").open("w") as log:
         process = subprocess.Popen(command(data), stdout=subprocess.PIPE, stderr=log, text=True)
     assert process.stdout is not None

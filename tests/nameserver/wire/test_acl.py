@@ -1,4 +1,7 @@
-"""A nameserver with ``--acl``: each code in each mode, its file while it runs, and what a stranger costs."""
+"""Tests of a nameserver with ``--acl``.
+
+They check each request code in each mode, changes of the account file, and the cost of strangers' requests.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ accounts:
   secretKey: secret-of-admins
   admin: true
 """
-#: By kind and mode: whether a request without account, of an account and of an admin is served.
+#: Requests that are served, by kind of request and mode: True or False for clients without an account, for
+#: clients with an account, and for admins.
 SERVES = {
     (Kind.READ, "off"): (True, True, True),
     (Kind.READ, "admin"): (True, True, True),
@@ -40,7 +44,7 @@ SERVES = {
     (Kind.BROKER, "admin"): (True, True, True),
     (Kind.BROKER, "all"): (False, False, True),
     (Kind.UNREGISTRATION, "off"): (True, True, True),
-    (Kind.UNREGISTRATION, "admin"): (False, False, True),  # of strangers
+    (Kind.UNREGISTRATION, "admin"): (False, False, True),  # a stranger must unregister no broker
     (Kind.UNREGISTRATION, "all"): (False, False, True),
     (Kind.CHANGE, "off"): (True, True, True),
     (Kind.CHANGE, "admin"): (False, False, True),
@@ -120,7 +124,8 @@ def test_fast_path_answers_signed_route_queries_alone(
                 assert decode_route((await ask(ns, plain, READER)).body).broker_datas
                 assert ns.server.cache.hits == count
             assert is_refused(await ask(ns, plain))
-            # the account goes: what the fast path knows of it goes, too
+            # After a change of the secret the old signature is invalid. The fast path must forget the
+            # signature, too.
             acl_file.write_text(FILE.replace("secret-of-readers", "changed-secret"))
             assert await ns.server.reloads[0].look() == "taken"
             assert is_refused(await ask(ns, plain, READER))
@@ -135,9 +140,9 @@ def test_unsigned_reads_are_let_in_from_white_addresses(tmp_path: Path, acl_file
             acl_file.write_text(FILE.replace("[]", "[127.0.0.*]"))
             assert await ns.server.reloads[0].look() == "taken"
             assert (await ns.ask(106)).code == 0
-            assert (await ns.register("b", "T")).code == 0  # as 4.9.7's brokers, which never sign
+            assert (await ns.register("b", "T")).code == 0  # RocketMQ 4.9.7's brokers sign no registration
             assert (await ns.ask(105, topic="T")).code == 0
-            assert ns.server.cache.entries == 0  # the same bytes from elsewhere are none of theirs
+            assert ns.server.cache.entries == 0  # a cache would also answer other hosts' queries
 
     asyncio.run(main())
 
@@ -171,7 +176,7 @@ def test_refusals_leave_a_bounded_number_of_lines_and_no_secret(
             await ask(ns, delete, Keys(access_key="x y", secret_key="secret-of-stranger"))
             for _ in range(300):
                 await ask(ns, RemotingCommand.request(105, {"topic": "T"}))
-            await ask(ns, delete, ADMIN)  # the strangers' lines do not use up the admin's share of the log
+            await ask(ns, delete, ADMIN)  # must be logged: strangers have a separate limit of lines
 
     with caplog.at_level(logging.INFO):
         asyncio.run(main())
@@ -210,7 +215,7 @@ def test_settings_that_are_shown_hold_no_secret(tmp_path: Path, acl_file: Path) 
             _, metrics = await ns.get("/metrics")
             assert "secret" not in metrics
             change = RemotingCommand.request(318, {}, b"acl=off\n")
-            assert (await ask(ns, change, ADMIN)).code == 16  # no setting that runs is changed by it
+            assert (await ask(ns, change, ADMIN)).code == 16  # ACL settings only change at a restart
             assert is_refused(await ask(ns, RemotingCommand.request(216, {"topic": "T"})))
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Headers in which what looks like the opaque is not all of it: answered as the full parser answers them."""
+"""Tests of headers with two members "opaque": the cache must answer them as the full parser does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from routekeeper.remoting.codes import HeaderCodec
 from routekeeper.remoting.frame import encode_frame
 from tests.nameserver.wire.test_route_cache import cache_of, in_full, lead, table_of
 
-#: ``%d`` stands where the cache looks for the opaque; it is 6 elsewhere, too.
+#: ``%d`` stands where the cache looks for the opaque. The header's other opaque is always 6.
 AMBIGUOUS = {
     "twice": b'{"code":105,"extFields":{"topic":"T"},"opaque":%d,"version":479,"opaque":6}',
     "among the arguments first": b'{"code":105,"extFields":{"opaque":%d,"topic":"T"},"flag":0,"opaque":6}',

@@ -1,4 +1,7 @@
-"""A test environment that asks production for routes of topics it does not know, with real processes."""
+"""Tests of a test environment (``clusterTest``) that asks production for routes of unknown topics.
+
+The tests use real processes.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def questions(http: str, result: str) -> float:
 
 @contextlib.contextmanager
 def address_server(folder: Path) -> Iterator[str]:
-    """Serve a folder over HTTP by a process of its own; yield its ``host:port``."""
+    """Serve a folder over HTTP from a separate process; yield its ``host:port``."""
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(folder)],
         stdout=subprocess.PIPE,
@@ -88,7 +91,7 @@ def address_server(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def production(tmp_path: Path) -> Iterator[tuple[str, BlockingClient]]:
-    """Run a nameserver that has the topics Known and Other."""
+    """Run a nameserver that has the topics Known and Other; yield its address and a client."""
     (tmp_path / "production").mkdir()
     with started(tmp_path / "production", "--http", "off") as (_, ready), BlockingClient() as client:
         register(client, ready["listen"])
@@ -97,7 +100,7 @@ def production(tmp_path: Path) -> Iterator[tuple[str, BlockingClient]]:
 
 @contextlib.contextmanager
 def silent() -> Iterator[str]:
-    """Listen, take connections by the backlog, and never answer."""
+    """Listen without accepting connections, so that no request is answered; yield the address."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -120,7 +123,7 @@ def test_an_unknown_topic_is_asked_of_the_environment_that_the_address_server_na
             route = decode_route(client.invoke(ours, query("Known")).body)
             assert route.broker_datas[0].broker_addrs == {0: "192.0.2.7:10911"}
             assert route.queue_datas[0].read_queue_nums == 4
-            # As an old Java client reads it, whose JSON has numbers as keys.
+            # An old Java client expects JSON with numbers as keys of objects, without quotes.
             old = RemotingCommand(code=105, ext_fields={"topic": "Known"}, version=313)
             body = client.invoke(ours, old).body
             assert b'{0:"192.0.2.7:10911"}' in body
@@ -190,7 +193,8 @@ def test_silent_production_costs_its_askers_a_bounded_wait_and_others_nothing(tm
                     assert select.select([many], [], [], 30)[0], "each question has its time, and no more"
                     received += many.recv(1 << 16)
             wait_until(lambda: questions(http, "unanswered") == 16, "each question ends")
-            # Asked for all the time, since what is kept is kept for 30 s.
+            # For 30 s the nameserver remembers that no answer came, so the next query must not ask production
+            # again.
             ended = time.monotonic()
             assert client.invoke(ours, query("T0"), timeout_s=WITHIN_S).code == 17
             assert questions(http, "unanswered") == 16 or time.monotonic() - ended > 10.0, (

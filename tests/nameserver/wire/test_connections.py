@@ -1,4 +1,4 @@
-"""Too few descriptors, floods of unfinished frames, and a server that goes on."""
+"""Tests that a server keeps working with too few file descriptors, and during floods of unfinished frames."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEMORY_MAX = 400 * 1024 * 1024
 
 @contextlib.contextmanager
 def nameserver(tmp_path: Path, *, descriptors: int | None = None) -> Iterator[tuple[int, str, str, Path]]:
-    """Start one; yield pid, wire address, HTTP address and its log."""
+    """Start a nameserver; yield its process id, its wire and HTTP addresses, and its log file."""
     log = tmp_path / "stderr.txt"
 
     def limit() -> None:
@@ -105,7 +105,7 @@ def test_unfinished_frames_and_garbage_leave_memory_bounded(tmp_path: Path) -> N
             with contextlib.suppress(ConnectionError):
                 connection.sendall(part)
 
-        with ThreadPoolExecutor(60) as pool:  # the server reads them in turns
+        with ThreadPoolExecutor(60) as pool:  # 60 threads: the server reads only some connections at a time
             list(pool.map(send_part, connect(wire, 60, held)))
         for addr in (wire, http):
             for connection in connect(addr, 200, held):

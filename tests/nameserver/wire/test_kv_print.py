@@ -1,4 +1,4 @@
-"""The KV configuration in the log, every ten minutes, in RocketMQ's words."""
+"""Tests of the log lines that list all KV values every ten minutes, in RocketMQ's words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.waiting import wait_until
 
 RAFT = ("--mode", "raft", "--raft", "127.0.0.1:0", "--peers", "127.0.0.1:0")
-#: The program, with a printing interval of a third of a second.
+#: Program that starts a nameserver which prints its KV values every 0.3 s.
 PROGRAM = """
 import sys
 from routekeeper.nameserver.__main__ import main
@@ -31,7 +31,7 @@ sys.exit(main())
 
 @contextlib.contextmanager
 def hasty(folder: Path, *flags: str) -> Iterator[tuple[str, Path]]:
-    """Run a nameserver that prints three times a second; yield its address and its log."""
+    """Run a nameserver that prints its KV values every 0.3 s; yield its address and its log file."""
     log = folder / "stderr.txt"
     command = [sys.executable, "-c", PROGRAM, "--listen", "127.0.0.1:0", "--http", "off", *flags]
     with log.open("w") as stderr:

@@ -1,4 +1,4 @@
-"""Large registrations that a nameserver works on at once: fewer where each has a deadline."""
+"""Test of the maximum number of large registrations that a nameserver works on at the same time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from routekeeper.remoting.transport.server import Connection
     ],
 )
 def test_registrations_of_10_000_topics_have_so_many_places(tmp_path: Path, mode: str, places: int) -> None:
-    """A member of a group refuses all that it has read and not answered after 2.5 s."""
+    """A raft member works on fewer registrations at once than a nameserver in independent mode.
+
+    Otherwise some registrations would be late: a member must refuse each registration that it has not
+    answered within 2.5 s.
+    """
     settings = LiveSettings(NamesrvSettings(mode=mode, data_dir=str(tmp_path)))
 
     async def body() -> int:

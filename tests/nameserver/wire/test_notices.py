@@ -1,4 +1,7 @@
-"""Notices of smallest broker ids: nobody ends a nameserver by an address, or has it dial strangers."""
+"""Tests of notices to brokers that the smallest broker id has changed.
+
+No address in a registration may end the nameserver, or make it connect to hosts other than the broker's.
+"""
 
 from __future__ import annotations
 
@@ -95,11 +98,11 @@ def test_brokers_are_dialled_where_they_come_from_and_nobody_else(tmp_path: Path
         socket.create_connection(split_address(addr), timeout=WITHIN_S) as link,
     ):
         strange = (victim_addr, "x" * 64 + ".example:80", "127.0.0.1:" + "9" * 5000)
-        for broker_id, sent in enumerate(strange, 2):  # told before the broker, whose id is larger
+        for broker_id, sent in enumerate(strange, 2):  # smaller than the broker's id 5, so notified first
             stranger.invoke(addr, registration(sent, broker_id))
         link.sendall(registration(broker_addr, 5).with_opaque(1).encode())
         link.recv(65536)
-        stranger.invoke(addr, registration("127.0.0.1:1", 0))  # the smallest id changes
+        stranger.invoke(addr, registration("127.0.0.1:1", 0))  # changes the smallest id, so notices are sent
         dialled, _ = broker.accept()
         with dialled:
             dialled.settimeout(WITHIN_S)
@@ -148,7 +151,10 @@ def refused(
     *,
     closed: bool = False,
 ) -> int:
-    """Return how many addresses are not dialled after a connection from ``host`` registered some."""
+    """Register addresses over a connection from ``host``.
+
+    Return the number of addresses in ``tell`` that the server does not dial.
+    """
 
     async def main() -> None:
         async with asyncio.TaskGroup() as group:
@@ -184,11 +190,11 @@ def test_notice_that_fails_in_a_way_nobody_expected_ends_nothing(
     monkeypatch.setattr("routekeeper.nameserver.wire.notices.RemotingClient.invoke_oneway", fail)
 
     async def main() -> None:
-        async with asyncio.TaskGroup() as group:  # the group of all other tasks of the process
+        async with asyncio.TaskGroup() as group:  # an exception here would end the whole process
             notices = Notices(group)
             notices.registered(ConnectionId(1), "10.0.0.1", "10.0.0.1:1")
             notices.send(change(["10.0.0.1:1"]))
-            await asyncio.sleep(0)  # its task begins, and fails
+            await asyncio.sleep(0)  # the task with the notice runs, and fails
             await notices.close()
 
     asyncio.run(main())

@@ -1,4 +1,7 @@
-"""The encoded-route cache answers exactly what the full parser and the handlers answer, or nothing."""
+"""Tests of the cache of encoded routes.
+
+The cache answers exactly as the full parser and the handlers do, or it leaves the request to them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from routekeeper.remoting.route import DataVersion, RouteDialect, TopicRouteData
 from routekeeper.remoting.transport.inbox import Inbox
 
 SETTINGS = NamesrvSettings()
-#: A busy machine must not fail a property.
+#: Settings of hypothesis without a time limit for an example, because a machine may be slow.
 BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -89,7 +92,7 @@ def request(
 
 
 def in_full(table: RouteTable, data: bytes) -> bytes:
-    """Answer one frame by the parser and the handlers."""
+    """Answer one frame with the full parser and the handlers."""
     (frame,) = FrameDecoder().feed(data)
     command = decode_command(frame)
     answer = decide(table.view, command, SETTINGS, uptime_s=0.0)
@@ -99,7 +102,10 @@ def in_full(table: RouteTable, data: bytes) -> bytes:
 
 
 def lead(reader: RouteReader, data: bytes, answers: list[bytes]) -> int:
-    """Have leading requests answered, part by part; return the position after them."""
+    """Let the cache answer the requests at the beginning of ``data``, in several calls.
+
+    Return the position after the last answered request.
+    """
     position, enough = reader.leading(data, 0, answers)
     while enough and position < len(data):
         position, enough = reader.leading(data, position, answers)
@@ -107,7 +113,10 @@ def lead(reader: RouteReader, data: bytes, answers: list[bytes]) -> int:
 
 
 def check(cache: RouteCache, table: RouteTable, frames: list[bytes]) -> int:
-    """Hold what the cache answers of a stream to the full way; return how many it answered."""
+    """Check that the cache answers a stream like the full parser.
+
+    Return the number of requests that it answered.
+    """
     data = b"".join(frames)
     answers: list[bytes] = []
     reader = cache.reader()
@@ -118,13 +127,13 @@ def check(cache: RouteCache, table: RouteTable, frames: list[bytes]) -> int:
     assert sum(map(len, frames[:taken])) == position, "it stops at the edge of a frame"
     expected = b"".join(in_full(table, frame) for frame in frames[:taken])
     assert b"".join(answers) == expected
-    whole = reader.whole(data)  # by the shape that the cache learnt from the last frame
+    whole = reader.whole(data)  # answers requests of the form that the reader learnt last
     assert whole is None or (whole == expected and taken == len(frames))
     return taken
 
 
 def new_cache_asked(table: RouteTable, frames: list[bytes]) -> RouteCache:
-    """Return a cache that was asked nothing else: it holds no more than it needs."""
+    """Return a new cache that has answered only these frames, so it holds no other entries."""
     cache = cache_of(table)
     assert check(cache, table, frames) == len(frames)
     return cache
@@ -152,7 +161,7 @@ def test_any_stream_is_answered_as_the_full_parser_answers_it(streams: list[list
     cache = cache_of(table)
     for frames in streams:
         check(cache, table, frames)
-        check(cache, table, frames)  # now from what was learnt
+        check(cache, table, frames)  # now the cache knows the requests
 
 
 Step = list[bytes] | tuple[str, str] | str
@@ -384,7 +393,7 @@ def test_header_whose_opaque_is_somewhere_else_is_answered_rightly_or_left(heade
 
 @pytest.mark.parametrize("size", [0, 3])
 def test_frame_that_is_shorter_than_any_query_is_left_to_the_parser(size: int) -> None:
-    """A stranger's bytes of a query behind a length that ends before them."""
+    """A stranger sends the bytes of a query after a length word that is too small."""
     query = request("T", codec=HeaderCodec.ROCKETMQ)
     inbox = Inbox(
         frame_size_max=1 << 20, fast_path=cache_of(table_of("T")).reader(), park=lambda number: None
@@ -409,9 +418,9 @@ def test_header_with_digits_in_the_place_of_another_ones_opaque_is_left_to_the_p
 
 
 def test_bytes_that_are_fewer_than_their_length_word_says_are_not_answered() -> None:
-    """The cache has a known request but for one digit of its opaque.
+    """The cache knows a query whose opaque has one digit more than the opaque of the tested query.
 
-    The rest of that frame has not arrived.
+    The tested query has the length word of the known query, so the last byte of its frame is missing.
     """
     table = table_of("T")
     cache = cache_of(table)
@@ -538,7 +547,7 @@ def test_of_vanished_topics_only_the_last_ones_stay_known() -> None:
 
 
 def wide(names: int, topic: str = "T", table: RouteTable | None = None) -> RouteTable:
-    """Make a table whose topic is on so many broker names."""
+    """Return a table in which the topic has queues at ``names`` broker names."""
     table = RouteTable() if table is None else table
     for i in range(names):
         register(table, "b" * (i + 1), (topic,))
@@ -546,7 +555,10 @@ def wide(names: int, topic: str = "T", table: RouteTable | None = None) -> Route
 
 
 def test_route_of_many_broker_names_is_known_like_any_other() -> None:
-    """Above 64 KiB, with 320 names, it went the full way: 1,000 times dearer."""
+    """Routes above 64 KiB (from 320 broker names on) were once not cached.
+
+    The full parser takes 1,000 times as long as the cache.
+    """
     table = wide(400)
     cache = cache_of(table)
     assert len(in_full(table, request("T"))) > 64 * 1024
@@ -601,11 +613,12 @@ def test_requests_are_learnt_once_until_they_are_more_than_are_kept(codec: Heade
 
 
 def test_what_old_answers_hold_is_counted_and_bounded() -> None:
-    """Answers that only a request knows which nobody sends any more, and shapes nobody has any more."""
+    """Requests that no client sends any more, and answers that no topic has any more, must be forgotten."""
     table = wide(100)
     cache = cache_of(table, bytes_max=2_000_000)
     for round_ in range(60):
-        # Asked once, each at a state of the table of its own: nobody brings these up to date.
+        # Send each request once, each time after a change of the table: no later request replaces its stored
+        # answer.
         assert check(cache, table, [request("T", 100, padding="x" * round_)]) == 1
         register(table, "m" * (500 + round_), ("T",))
         held = {id(known.tail): known.tail for known in cache.requests.values()}
@@ -631,7 +644,10 @@ def test_what_is_counted_of_many_small_requests_is_about_what_they_hold(codec: H
 
 
 def test_shapes_that_routes_have_no_more_are_forgotten() -> None:
-    """Each kept its answer, up to 10,000 of them, and none was counted."""
+    """The cache must forget the answer to a route that has changed.
+
+    It once kept up to 10,000 such answers, which no limit counted.
+    """
     table = wide(50)
     cache = cache_of(table)
     for round_ in range(20):
@@ -658,7 +674,7 @@ def in_json(**members: Any) -> bytes:
     return json.dumps(members).encode()
 
 
-#: Headers of a route query as clients write them, with 55 as the opaque.
+#: Headers of route queries as clients in several languages write them; the opaque is 55.
 SPELLINGS = {
     "Python's json.dumps": in_json(
         code=105, language="PYTHON", version=479, opaque=55, flag=0, extFields={"topic": "T"}
@@ -670,7 +686,7 @@ SPELLINGS = {
     "the opaque last": b'{"code":105,"extFields":{"topic":"T"},"flag":0,"language":"JAVA","opaque":55}',
     "blanks, arguments first": in_json(extFields={"topic": "T"}, version=479, code=105, flag=0, opaque=55),
 }
-#: Read by the parser alone.
+#: Headers that the cache leaves to the full parser.
 UNUSUAL = {"one name a line": b'{\n "code": 105,\n "opaque": 55,\n "extFields": {"topic": "T"}\n}'}
 
 

@@ -1,4 +1,4 @@
-"""The decision on one request: whether it is served, and RocketMQ's text if it is refused."""
+"""Tests of the decision whether one request is served or refused; a refusal has RocketMQ's text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def request(code: int, body: bytes = b"", **fields: str) -> RemotingCommand:
 
 
 def remark(accounts: Accounts, command: RemotingCommand, host: str = ELSEWHERE) -> str:
-    """Return why a broker refuses a request; empty if it serves it."""
+    """Return the reason for which a broker refuses a request; empty if the broker serves it."""
     denied = denied_by_rule(accounts, command, host, broker_rule(command.code))
     if denied is None:
         return ""
@@ -73,7 +73,7 @@ def beat(topic: str, group: str) -> bytes:
         (WRITERS, request(310, b="OnlyRead"), "No default permission for topic:OnlyRead"),
         (WRITERS, request(320, b="OnlyRead"), "No default permission for topic:OnlyRead"),
         (WRITERS, request(10, topic="Others"), "No default permission for topic:Others"),
-        # the group of the topic counts, not the one that the sender names
+        # The group that the topic's name contains decides, not the group that the sender names.
         (WRITERS, request(310, b="%RETRY%others", a="mine"), "No default permission for group:others"),
         (WRITERS, request(310, b="%RETRY%mine", a="others"), ""),
         (WRITERS, request(310, b="RMQ_SYS_TRACE_TOPIC"), ""),
@@ -232,7 +232,10 @@ def test_request_from_outside_the_networks_is_refused_with_code_16() -> None:
 
 
 def test_stranger_costs_no_signature(accounts: Accounts) -> None:
-    """A wrong signature costs no more than reading what was sent; a stranger less."""
+    """A request with a wrong signature must cost no more CPU time than reading it.
+
+    A request of an unknown account must cost less.
+    """
     body = bytes(16 * 1024 * 1024)
     stranger = RemotingCommand.request(310, {"b": "T", "AccessKey": "nobody", "Signature": "A" * 28}, body)
     forged = RemotingCommand.request(310, {"b": "T", "AccessKey": "writers", "Signature": "A" * 28}, body)

@@ -1,4 +1,4 @@
-"""plain_acl.yml is read strictly: RocketMQ's sample, its own writing, and each fault with file and line."""
+"""Tests of the strict reader of plain_acl.yml: an error names the file and the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Entries of white lists match the hosts that RocketMQ 4.9 matches; networks match what is in them."""
+"""Tests of white lists and of networks.
+
+An entry of a white list matches the same hosts as in RocketMQ 4.9.
+"""
 
 from __future__ import annotations
 

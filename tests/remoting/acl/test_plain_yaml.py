@@ -1,4 +1,7 @@
-"""The part of YAML that access files use is read as YAML reads it; the rest is refused with its line."""
+"""Tests of the reader of access files, which accepts only a part of YAML.
+
+It refuses any other YAML, and its error names the line.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def plain(node: Node) -> object:
 
 
 def as_text(value: object) -> object:
-    """Return what a YAML library read, with the scalars as texts."""
+    """Return the result of a YAML library with each scalar converted to text."""
     if isinstance(value, dict):
         return {key: as_text(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -121,6 +124,6 @@ def test_value_that_yaml_reads_as_something_else_is_known(text: str) -> None:
     quoted = parse_yaml(f"a: '{text}'\n".encode())
     assert isinstance(quoted, Members)
     ambiguous = str(yaml.safe_load(f"a: {text}\n")["a"]) != text
-    # 1e3 is a text for this library and a number for others
+    # The YAML library of this test reads 1e3 as a text, but other libraries read it as a number.
     assert node.members["a"].is_ambiguous or not ambiguous  # type: ignore[union-attr]
     assert not quoted.members["a"].is_ambiguous  # type: ignore[union-attr]
