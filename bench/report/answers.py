@@ -465,7 +465,8 @@ def taken_apart(
     The split uses series that differ only in the timers' divisor. Two divisors other than 1 predict the value
     at divisor 1; the caller can compare the prediction with the measured value. If there are no two such
     divisors, the split uses the value at divisor 1 as well, so there is no prediction. Times of partitions
-    are not split, because the experimenter decides how long a partition lasts.
+    are not split, because the experimenter decides how long a partition lasts. No part scales if the rounds
+    at both divisors overlap.
 
     Args:
         divisors: Maps each series of :data:`TIMER_SERIES` that was run to its divisor.
@@ -477,14 +478,19 @@ def taken_apart(
         if place.series != "equal" or place.measure not in TIMES or place.scenario == "partition":
             continue
         for arm in arms:
-            measured = {}
+            measured, rounds = {}, {}
             for series, divisor in divisors.items():
                 same = Place(series, place.scenario, place.case, place.measure)
                 blocks = list(values.get(same, {}).get(arm, {}).values())
                 if blocks:
-                    measured[divisor] = summary(blocks).middle
+                    measured[divisor], rounds[divisor] = summary(blocks).middle, blocks
             divided = {divisor: value for divisor, value in measured.items() if divisor != 1}
             used = divided if len(divided) > 1 else measured
+            if len(divided) > 1:
+                few, many = rounds[min(divided)], rounds[max(divided)]
+                if max(min(few), min(many)) <= min(max(few), max(many)):
+                    # The rounds overlap, so chance may explain the difference. The split would multiply it.
+                    used = dict.fromkeys(divided, summary([*few, *many]).middle)
             if measured and max(measured.values()) > 0:
                 apart = split(used, kept=(downs or {}).get(place, 0.0))
                 whole = measured.get(1.0)

@@ -46,9 +46,10 @@ def _facts(line: Primary, sources: Sequence[Source], values: Values) -> list[str
             found.append(say("watches", used=used, documented=documented))
     if "zookeeper" in arms and _is(line, KILLED) and session_is_lease(sources, named.series):
         found.append(say("as-lease"))
-    if named.series != MAIN_SERIES:
-        found.append(f"{TIMERS[named.series][0].lower()}{TIMERS[named.series][1:]}")
     divisors = {each.divisor for each in manifests.values() if each.divisor != 1}
+    if named.series != MAIN_SERIES:
+        label = TIMERS[named.series]
+        found.append(f"{label[0].lower()}{label[1:]}" if divisors else say("own"))
     if divisors and MEASURES[named.measure].unit in COSTS:
         found.append(say("divided", divisors=listed([f"{each:g}" for each in sorted(divisors)])))
     return found

@@ -1,6 +1,6 @@
-"""The Spark job: run folders in, Parquet, CSV and one HTML page out.
+"""The Spark job: it reads run folders, and writes Parquet, CSV and one HTML page.
 
-Runs unchanged as ``mqbench report``, ``python -m routekeeper.bench.report`` and ``spark-submit --master
+The same code runs as ``mqbench report``, ``python -m routekeeper.bench.report`` and ``spark-submit --master
 URL``. Paths are URIs that Spark understands.
 """
 
@@ -22,8 +22,8 @@ from routekeeper.bench.report import answers, storage
 from routekeeper.bench.report.beside import with_facts
 from routekeeper.bench.report.conditions import conditions
 from routekeeper.bench.report.gold import Gold
-from routekeeper.bench.report.measures import Place, Values, floors, set_by_plan, values
-from routekeeper.bench.report.page import NEIGHBOURS, named_lines, page
+from routekeeper.bench.report.measures import Place, Values, downs, floors, set_by_plan, values
+from routekeeper.bench.report.page import NEIGHBOURS, divisors_of, named_lines, page
 from routekeeper.bench.report.pipeline import compute
 from routekeeper.bench.report.session import in_one_process, interrupted, is_small, open_session, submitted
 from routekeeper.bench.report.silver import NoRuns
@@ -34,8 +34,8 @@ def build_report(roots: Sequence[str], out: str, *, progress: Callable[[str], No
 
     Args:
         roots: URIs of result folders, or of folders within or above them.
-        out: Folder for ``report.html``, ``marts/`` (Parquet and CSV), and ``silver/``, which is kept, so that
-            later only new or repeated runs are read.
+        out: Folder for ``report.html``, ``marts/`` (Parquet and CSV), and ``silver/``. The folder ``silver/``
+            is kept, so that a later report reads only new or repeated runs.
         progress: Called with one short line per step.
 
     Raises:
@@ -54,6 +54,7 @@ def build_report(roots: Sequence[str], out: str, *, progress: Callable[[str], No
         write_values(spark, out, found, floors(gold), conditions(gold).crowded, set_by_plan(gold, found))
         write_conditions(spark, out, gold)
         used = [each for each in gold.sources if each.left_out is None]
+        write_undivided(spark, out, answers.taken_apart(found, divisors_of(used), downs(gold)))
         write_lines(spark, out, with_facts(answers.primaries(named_lines(used), found), used, found))
         there = [name for name in NEIGHBOURS if storage.exists(spark, storage.join(out, name))]
         path = storage.join(out, "report.html")
@@ -73,7 +74,7 @@ def write_values(
     crowded: Collection[answers.Setting] = (),
     planned: Collection[tuple[Place, str]] = (),
 ) -> None:
-    """Write the figures of the page: each run's values, and each pair of arms with its interval."""
+    """Write the figures of the page: the values of each run, and the differences of each pair of designs."""
     each = [
         {
             "series": place.series,
@@ -118,7 +119,7 @@ def write_values(
 
 
 def write_lines(spark: SparkSession, out: str, lines: Sequence[answers.Primary]) -> None:
-    """Write the headline measures, which were named before anything ran, and the facts beside each."""
+    """Write the headline measures, which were named before anything ran, and the facts beside them."""
     rows = [{**msgspec.to_builtins(line.named), "beside": line.beside} for line in lines]
     texts = ("name", "series", "scenario", "case", "measure", "unit", "better", "beside")
     columns = pa.schema(
@@ -129,8 +130,37 @@ def write_lines(spark: SparkSession, out: str, lines: Sequence[answers.Primary])
     )
 
 
+def write_undivided(spark: SparkSession, out: str, apart: Sequence[answers.Taken]) -> None:
+    """Write the time of each recovery with RocketMQ's own timers, in s: bounds, parts and measured value.
+
+    ``least`` and ``most`` are equal where two divisors of the timers predict one time. Both are empty if a
+    median recovery never ended.
+    """
+    rows = [
+        {
+            "scenario": taken.place.scenario,
+            "case": taken.place.case,
+            "measure": taken.place.measure,
+            "arm": taken.arm,
+            "least": taken.split and taken.split.low,
+            "most": taken.split and taken.split.high,
+            "fixed": taken.split and taken.split.fixed,
+            "scaled": taken.split and taken.split.scaled,
+            "measured": taken.measured,
+        }
+        for taken in apart
+    ]
+    texts, figures = ("scenario", "case", "measure", "arm"), ("least", "most", "fixed", "scaled", "measured")
+    columns = pa.schema(
+        [*((name, pa.string()) for name in texts), *((name, pa.float64()) for name in figures)]
+    )
+    storage.write_table(
+        spark, storage.join(out, "marts"), "undivided", pa.Table.from_pylist(rows, schema=columns)
+    )
+
+
 def write_conditions(spark: SparkSession, out: str, gold: Gold) -> None:
-    """Write how much other programs disturbed each run, and whether the runs allow conclusions."""
+    """Write each run's disturbances: other programs' cores, lateness of the load, share of used cores."""
     shared = conditions(gold)
     rows = [
         {

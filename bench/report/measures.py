@@ -94,7 +94,8 @@ MEASURES: Final = {
         _measure(
             *("missing_lookups", "count", 5, "Look-ups that omit a reachable broker"),
             "Answers that leave out a broker which this client could reach. It is right to leave out a "
-            "broker that the client cannot reach.",
+            "broker that the client cannot reach. A request that was due in a cut and answered after its end "
+            "counts, too: the broker is reachable again then.",
         ),
         _measure(
             *("unreachable_newcomers", "count", 5, "New clients that get an unreachable broker"),
@@ -102,7 +103,8 @@ MEASURES: Final = {
         ),
         _measure(
             *("missing_newcomers", "count", 5, "New clients that miss a reachable broker"),
-            "Answers to new clients that leave out a broker which the client could reach.",
+            "Answers to new clients that leave out a broker which the client could reach, also answers to "
+            "requests that were due in a cut and answered after its end.",
         ),
         _measure(
             *("failed_lookups", "count", 5, "Look-ups without an answer"),
@@ -162,8 +164,9 @@ MEASURES: Final = {
             "Messages that a producer sent in the end, but more than one second after they were due.",
         ),
         _measure(
-            *("given_up_s", "s", 0.5, "Living broker left out by mistake"),
-            "The longest time for which a nameserver did not list a broker that no fault had hit.",
+            *("given_up_s", "s", 0.5, "Living broker not listed"),
+            "The longest time for which a nameserver did not list a living broker, also one that a fault cut "
+            "off from this nameserver.",
         ),
         _measure(
             *("disagree_s", "s", 0.5, "Nameservers listed different brokers"),
@@ -172,7 +175,8 @@ MEASURES: Final = {
         _measure(
             *("unanswering_s", "s", 0.5, "A nameserver gave no answer"),
             "The time in which at least one nameserver refused to answer, or was silent, for at least one "
-            "observed topic. Such a server contradicts nobody.",
+            "observed topic. Such a server contradicts nobody. Only the time that is certain counts: while a "
+            "reading waits for its answer, nothing is certain, so up to 0.8 s may be missing.",
         ),
         _measure(
             *("disagree_topics", "count", 1, "Topics with different brokers"),
@@ -702,6 +706,8 @@ def _of_quiet_times(gold: Gold, by_run: dict[str, Source]) -> _Found:
     shown: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
     for seen in gold.visible:
         home = place(seen.run, seen.phase)
+        if seen.observer == "nameserver" and home == seen.run and by_run[seen.run].scenario == "quiet":
+            continue  # Nothing reads the servers in this scenario: a change would seem visible after its end.
         if home is not None and seen.measure == "visible":
             value = math.inf if seen.value_ns is None else seen.value_ns / 1e6
             shown[home, seen.observer].append((value, seen.n))

@@ -1,4 +1,4 @@
-"""The page: tables and answers, laid out for a person who decides (pure).
+"""The page: tables and answers, laid out for a person who decides. No I/O except reading the templates.
 
 Templates are in ``templates/``; they escape all inserted values. The page needs no other file.
 """
@@ -58,25 +58,27 @@ CASE_OPS: Final = {
     "messages": ("send", "send_once"),
     "new-topic": ("first_send",),
 }
-"""Operations that are drawn for a scenario: the first one is open, the others are folded."""
+"""Operations that are drawn for a scenario: the page shows the first drawing open and the others folded."""
 
 SECTIONS: Final = (*JUDGED, "equal-described")
-"""Series whose scenarios have sections; the last one has fewer rounds, and no headline measures."""
+"""Series whose scenarios have sections on the page. The last series has fewer rounds and no headline
+measures."""
 _NUMBER_AND_UNIT: Final = re.compile(r"(?<=[0-9∞]) (?=(?:µs|ms|s|[KMG]iB|%)(?![\w-]))")
 _T = TypeVar("_T")
 BUSY_CORES: Final = 0.6
-"""Above this load, in cores, the generator's own queue adds to the measured times. At 25,000 requests a
-second, p90 is this queue alone.
+"""CPU cores of the load generator, above which requests wait in the generator's own queue.
+
+This wait adds to the measured times. At 25,000 requests a second, p90 is only the time in this queue.
 """
 
 
 def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:
     """Return the report as one self-contained HTML page.
 
-    For runs on a busy machine it shows figures without conclusions: no difference, no claim, no choice.
+    For runs on a busy machine the page shows only figures, and leaves out differences, claims and advice.
 
     Args:
-        neighbours: Names of other pages beside it.
+        neighbours: File names of other pages in the same folder.
     """
     used = [source for source in gold.sources if source.left_out is None]
     shared = conditions(gold)
@@ -139,20 +141,23 @@ def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:
 
 
 NO_TIMERS: Final = ("rss_mib",)
-"""Measures that no timer changes."""
+"""Measures whose values do not depend on any timer."""
 NEIGHBOURS: Final = {
     "scale.html": "Sizes, distances and numbers of servers",
     "timers.html": "Recoveries at three settings of the timers",
     "real.html": "RocketMQ's own brokers and client",
 }
-"""Pages that may lie beside this one."""
+"""File names and titles of pages that may lie in the same folder as this page."""
 
 QUESTIONS: Final[list[tuple[str, list[str]]]] = answers.TEXTS["asked"]
-"""Ten questions of a person who chooses, each with the places of its answer, the best first."""
+"""Ten questions of a reader who must choose a design, each with links to its answer, the best link first."""
 
 
 def _questions(ids: Collection[str], neighbours: Collection[str]) -> list[tuple[str, str]]:
-    """Link each question to the best existing place; the last one always exists."""
+    """Return each question with a link: the first link of its list whose target exists.
+
+    The last target of each list always exists.
+    """
     there = {*(f"#{each}" for each in (*ids, "claim-d", "beyond")), *neighbours}
 
     def best(places: Sequence[str]) -> str:
@@ -162,7 +167,10 @@ def _questions(ids: Collection[str], neighbours: Collection[str]) -> list[tuple[
 
 
 def _chart(answer: Answer, gold: Gold, used: Sequence[Source], values: Values) -> dict[str, Any] | None:
-    """Draw the first headline figure of a claim: each design's rounds, median, and value with real timers."""
+    """Draw the first headline figure of a claim.
+
+    For each design, the drawing shows the rounds, their median, and the value with RocketMQ's own timers.
+    """
     headline = {line.place for line in answer.lines}
     figures = sorted(answer.found, key=lambda each: each[1].place not in headline)
     if not figures:
@@ -184,15 +192,15 @@ def _chart(answer: Answer, gold: Gold, used: Sequence[Source], values: Values) -
 
 
 def _undivided(place: Place, gold: Gold, used: Sequence[Source], values: Values) -> dict[str, str]:
-    """Return each design's value with undivided timers: measured, predicted, or its bounds.
+    """Return each design's value with RocketMQ's own timers (divisor 1), if it was measured or predicted.
 
-    The value of a design with sessions also names the session time-out, because it differs between series.
+    For a design with sessions, the value also names the session time-out, because it differs between series.
     """
-    apart = answers.taken_apart(values, _divisors(used), downs(gold))
+    apart = answers.taken_apart(values, divisors_of(used), downs(gold))
     found = {
         taken.arm: f"{_taken(taken)[0]}{_of_session(used, MAIN_SERIES, taken.arm)}"
         for taken in apart
-        if taken.place == place
+        if taken.place == place and taken.is_prediction
     }
     for series in ("equal-undivided", "defaults"):
         measured = values.get(Place(series, place.scenario, place.case, place.measure), {})
@@ -209,22 +217,23 @@ def _of_session(used: Sequence[Source], series: str, arm: str) -> str:
 
 
 def _timers_of(series: Iterable[str]) -> str:
-    """Return the settings of timers of these series, each once."""
+    """Return the texts that describe the timers of these series, each text once."""
     return "; ".join(words.TIMERS[each] for each in dict.fromkeys(series))
 
 
-def _divisors(used: Sequence[Source]) -> dict[str, float]:
+def divisors_of(used: Sequence[Source]) -> dict[str, float]:
+    """Return the series that differ only in the divisor of their timers, each with its divisor."""
     timed = (each for each in used if each.series in answers.TIMER_SERIES)
     return {each.series: each.manifest.divisor for each in timed if each.manifest is not None}
 
 
 def kept_together(html: str) -> str:
-    """Return the page without line breaks between numbers and their units."""
+    """Return the page with a no-break space between each number and its unit."""
     return _NUMBER_AND_UNIT.sub("\N{NO-BREAK SPACE}", html)
 
 
 def environment() -> Environment:
-    """Return the templates' environment: everything is escaped, an unknown name is an error."""
+    """Return the template environment: inserted values are escaped, and an unknown name is an error."""
     loader = DictLoader({name: _read(name) for name in ("page.html.j2", "macros.html.j2")})
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     functions = (
@@ -242,7 +251,11 @@ def _read(name: str) -> str:
 
 
 def _no_proof(lines: Sequence[Primary], blocks: int) -> str:
-    """Return the sentence about few rounds: those of the main series, or else of another one with few."""
+    """Return the warning that few rounds prove nothing; empty if no warning is needed.
+
+    The sentence gives the number of rounds of the main series. If the main series has enough rounds, the
+    sentence names another series with few rounds.
+    """
     few = [line.blocks for line in lines if answers.LEANING_BLOCKS_MIN <= line.blocks < VERDICT_BLOCKS_MIN]
     return words.no_proof(blocks, len(lines)) or words.no_proof(min(few, default=0), len(few))
 
@@ -313,7 +326,7 @@ def _title(scenario: str) -> str:
 
 
 def named_lines(used: Sequence[Source]) -> list[Line]:
-    """Return the headline measures that the runs name, each once."""
+    """Return the headline measures that the manifests of the runs list, each once."""
     found: dict[tuple[object, ...], Line] = {}
     for source in used:
         if source.manifest is not None:
@@ -323,7 +336,7 @@ def named_lines(used: Sequence[Source]) -> list[Line]:
 
 
 def _interval(line: Primary) -> str:
-    """Return the median difference of a headline measure, and the range that holds it."""
+    """Return the median difference of a headline measure, and the interval of the difference."""
     unit, told = MEASURES[line.named.measure].unit, line.pair.estimate
     if told is None:
         return ""
@@ -366,11 +379,12 @@ def _crossed(
     arms: Sequence[str],
     cell: Callable[[list[_T]], Any],
 ) -> list[dict[str, Any]]:
-    """Lay out results as a table with a column for each design.
+    """Arrange results as a table with a column for each design.
 
     Args:
-        found: Sort key of the table's rows, which ends with their title; design; and one of its figures.
-        cell: Called with a design's figures of a row.
+        found: Triples: the sort key of the table row, which ends with the row's title; the design; the
+            result.
+        cell: Makes a cell from the results of one design in one row.
     """
     by_row: dict[tuple[Any, ...], dict[str, list[_T]]] = defaultdict(lambda: defaultdict(list))
     for key, arm, each in found:
@@ -382,7 +396,7 @@ def _crossed(
 
 
 def _currency(gold: Gold, used: Sequence[Source], arms: Sequence[str]) -> list[dict[str, Any]]:
-    """Return a table: the share of nameservers and clients that knew a change, by the time since it began."""
+    """Return a table of the share of nameservers and clients that knew a change, by the change's age."""
     arm_of = {each.run: each.arm for each in used if each.series in SECTIONS and each.scenario == "staleness"}
 
     def cell(rows: Sequence[Currency]) -> str:
@@ -415,7 +429,7 @@ def _case(
     *,
     told: bool,
 ) -> dict[str, Any]:
-    """Return a case's figures; fold the figures that do not differ in every round."""
+    """Return a case's figures; the page folds away the figures that do not differ in every round."""
     mine = [row for row in rows if row.place.case == case]
     differing = [row for row in mine if row.differs or row.unjudged or row.set_by_plan or row.is_endless]
     few = not differing and not any(row.can_tell for row in mine)
@@ -444,7 +458,8 @@ def _faults(gold: Gold, used: Sequence[Source], scenario: str, case: str) -> dic
 
 
 _SWEPT: Final = ("-half", "-twice", "-four")
-"""Ends of cases that sweep the length of a fault: one kind of request is enough to be drawn there."""
+"""Endings of the names of cases that vary the length of a fault. For these cases the page draws one kind of
+request."""
 
 
 def _timelines(gold: Gold, used: Sequence[Source], scenario: str, case: str) -> list[dict[str, Any]]:
@@ -482,7 +497,7 @@ _STAGES: Final = {"during": "during the fault", "after": "after the fault"}
 def _sides(
     gold: Gold, used: Sequence[Source], scenario: str, case: str, arms: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return a table: the outcomes of reads on each side of a partition, during and after it, as shares."""
+    """Return a table of the shares of read outcomes on each side of a partition, during and after it."""
     faults = _faults(gold, used, scenario, case)
     if not any(fault.kind == "partition" for _, fault in faults.values()):
         return []
@@ -501,8 +516,8 @@ def _sides(
 
 
 def _timers(gold: Gold, used: Sequence[Source], values: Values, arms: Sequence[str]) -> dict[str, Any]:
-    """Return each recovery's time with RocketMQ's own timers, and the used timers."""
-    divisors = _divisors(used)
+    """Return the data for the section on timers: recoveries with RocketMQ's own timers, and used timers."""
+    divisors = divisors_of(used)
     order = {place: number for number, place in enumerate(values)}
     found = []
     for taken in answers.taken_apart(values, divisors, downs(gold)):
@@ -513,7 +528,7 @@ def _timers(gold: Gold, used: Sequence[Source], values: Values, arms: Sequence[s
         "divided": words.listed([f"{divisor:g}" for divisor in divided]),
         "rows": _crossed(found, arms, lambda each: _taken(each[0]) if each else ("not disturbed", [])),
         "label": words.listed([words.TIMERS[series] for series in divisors or [MAIN_SERIES]]),
-        "folded": len(divisors) == 1,  # one divisor gives only bounds
+        "folded": len(divisors) == 1,  # fold the table: a single divisor gives only bounds
         "used": used_timers(used, MAIN_SERIES),
         "session": undivided_session(used, MAIN_SERIES, "zookeeper"),
         "session_is_lease": session_is_lease(used, MAIN_SERIES),
@@ -521,15 +536,18 @@ def _timers(gold: Gold, used: Sequence[Source], values: Values, arms: Sequence[s
 
 
 def _arms(used: Sequence[Source]) -> list[str]:
-    """Return the arms with runs; controls only if there are no others."""
+    """Return the designs with runs, in column order.
+
+    Arms without a column of their own are returned only if no other arm has runs.
+    """
     there = {source.arm for source in used}
     return [arm for arm in SHOWN if arm in there] or sorted(there) or list(ARMS)
 
 
 def _is_beside(used: Sequence[Source]) -> bool:
-    """Return whether RocketMQ's own brokers and client ran in comparison with ours.
+    """Return True if RocketMQ's own brokers and client ran, to be compared with ours.
 
-    If they did, the page shows only this comparison.
+    In this case the page shows only this comparison.
     """
     return any(source.arm in REAL for source in used)
 
@@ -540,7 +558,11 @@ def _where(place: Place) -> str:
 
 
 def _taken(taken: answers.Taken) -> tuple[str, list[str]]:
-    """Return the sentence on a recovery's time with RocketMQ's own timers, its parts, and its error."""
+    """Return the text for a recovery time with RocketMQ's own timers, and the notes to show with this text.
+
+    The first note names the fixed part and the part that the timers scale. If a predicted time was also
+    measured, the second note names the measured time and its difference from the prediction.
+    """
     apart, measured = taken.split, taken.measured
     if apart is None:
         return words.NEVER, []
@@ -643,9 +665,9 @@ def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Con
 
 
 def _watched(name: str, values: Sequence[float], limit: float, beyond: str) -> list[str]:
-    """Return median and worst run of a watched condition, and the meaning of its limit.
+    """Return a sentence with the median and the worst run of a watched condition; empty list without data.
 
-    Empty without data.
+    The sentence also says how many runs exceed the limit, and what that means (``beyond``).
     """
     if not values:
         return []

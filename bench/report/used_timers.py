@@ -13,6 +13,8 @@ from routekeeper.bench.runfolder import Timer
 
 LOOK_MS: Final = 250.0
 """Shortest interval in ms at which our nameservers look for brokers whose lease ran out."""
+LEADER_LOOK_MS: Final = 1000.0
+"""Interval in ms at which the leader of raft mode looks for brokers that no member has seen for a lease."""
 OURS: Final = ("independent", "raft")
 _ELECTION: Final = "raftElectionTimeoutMs"
 _OF_SILENT_LEADERS: Final = ("tickTime", "syncLimit")
@@ -30,7 +32,9 @@ def used_timers(sources: Sequence[Source], series: str) -> list[tuple[str, str, 
             key = timer if source.arm in OURS else f"{timer} ({words.name(source.arm)})"
             used = f"{quantity(told.used_ms, 'ms')}, {_reason(timer, told, known)}"
             if timer == "scanNotActiveBrokerInterval" and source.arm in OURS and told.used_ms < LOOK_MS:
-                used += f"; {say('look', every=quantity(LOOK_MS, 'ms'))}"
+                used += (
+                    f"; {say('look', every=quantity(LOOK_MS, 'ms'), leader=quantity(LEADER_LOOK_MS, 'ms'))}"
+                )
             documented = "none" if told.documented_ms is None else quantity(told.documented_ms, "ms")
             found[key] = (key, used, documented)
         if source.arm == "zookeeper":

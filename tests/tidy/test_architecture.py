@@ -30,7 +30,8 @@ def folders() -> list[Path]:
 @pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.relative_to(ROOT).as_posix())
 def test_a_folder_says_what_belongs_in_it_and_names_each_module(folder: Path) -> None:
     said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
-    assert "Here belongs" in said
+    prose = [part for part in said.split("\n\n")[1:] if not part.startswith("    ")]
+    assert prose, "nothing after the first line says what belongs here"
     modules = {path.name for path in folder.glob("*.py")} - {"__init__.py"}
     assert modules - set(re.findall(r"[\w/]+\.py", said)) == set(), "not named"
     named = set(re.findall(r"^ {4}((?:\w+\.py(?:, )?)+)", said, re.MULTILINE))

@@ -305,6 +305,19 @@ def test_c9_recovery_is_fixed_and_scaled_part_and_told_for_the_defaults() -> Non
 TIMERS: Final = {"equal": 60.0, "equal-tenth": 10.0, "equal-undivided": 1.0}
 
 
+def test_c9_difference_that_chance_may_explain_is_not_multiplied() -> None:
+    """Two divisors give 1.02 s and 1.26 s, but their rounds overlap: no part of them depends on timers."""
+    at = {"equal": [0.83, 1.02, 1.28], "equal-tenth": [0.82, 1.26, 1.27]}
+    values: Values = {}
+    for series, rounds in at.items():
+        values |= values_of(Place(series, "broker-dies", "kill", "left_by_clients_s"), raft=rounds)
+    (taken,) = answers.taken_apart(values, TIMERS)
+    assert taken.split is not None
+    assert taken.split.fixed == pytest.approx(1.14)
+    assert taken.split.scaled == 0
+    assert taken.split.low == taken.split.high == pytest.approx(1.14)
+
+
 def of_timers(measure: str, **series: float) -> Values:
     """Return one arm's recovery time in several series; the keyword is the series's name without "equal-"."""
     values: Values = {}

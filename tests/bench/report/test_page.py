@@ -126,10 +126,10 @@ def test_figures_are_those_of_the_raw_rows(
 
 
 CONTRADICT: Final = (
-    "the time in which nameservers contradict each other in a partition "
-    "(at least one of them gave no answer for 5.08 s with raft)"
+    "the time in which nameservers list different brokers in a partition "
+    "(one or more of them gave no answer for at least 5.08 s with raft)"
 )
-IDLE: Final = "processor time with 300 idle brokers (default timers of each system, nobody asks)"
+IDLE: Final = "processor time with 300 idle brokers (each system's own timers)"
 HEADLINES: Final = {
     *("left_by_clients_s", "visible_clients_ms_p50", "network_kib_per_s", "newcomer_right_s", "disagree_s"),
     *("announce_again_s", "cpu_s_per_min"),

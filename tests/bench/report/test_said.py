@@ -242,7 +242,7 @@ def test_t9_each_quoted_claim_names_its_source_and_the_first_has_two_parts(tmp_p
     assert "Source: “Why not ZooKeeper?”" in first
     second = said[said.index("(a2)") : said.index("(b)")]
     assert "Source:" not in second
-    assert "Leader killed: clients got right routes again after" in second
+    assert "Leader killed: look-ups without a cache are right again after" in second
 
 
 def test_summary_counts_rounds_without_end() -> None:

@@ -16,10 +16,11 @@ from routekeeper.bench.report.beside import with_facts
 from routekeeper.bench.report.gold import Backward, Gold, Observed
 from routekeeper.bench.report.measures import MEASURES, Place, Values
 from routekeeper.bench.report.page import page
-from routekeeper.bench.report.used_timers import LOOK_MS, used_timers
+from routekeeper.bench.report.used_timers import LEADER_LOOK_MS, LOOK_MS, used_timers
 from routekeeper.bench.runfolder import Arm, Line, Manifest, Timer
 from routekeeper.bench.timers import documented_timers
 from routekeeper.nameserver.liveness import CLOCK_PERIOD_S
+from routekeeper.nameserver.replicated.reporter import REPORT_PERIOD_S
 from tests.bench import recompute
 from tests.bench.report.planted import PlantedRun
 from tests.bench.report.test_misled import a_line, gold_of, values_of
@@ -103,10 +104,12 @@ def test_periods_that_no_plan_divides_are_told(tmp_path: Path) -> None:
     RocketMQ's own period, divided by 60, would be 83 ms.
     """
     assert LOOK_MS == 1000 * CLOCK_PERIOD_S
+    assert LEADER_LOOK_MS == 1000 * REPORT_PERIOD_S
     gold = with_timers(gold_of(tmp_path, THREE))
     rows = {name: used for name, used, _ in used_timers(gold.sources, "equal")}
     assert rows["scanNotActiveBrokerInterval"] == (
-        "83.3 ms, divided; our nameservers look for silent brokers every 250 ms, which no plan divides"
+        "83.3 ms, divided; our nameservers look for silent brokers every 250 ms, raft's leader every 1 s, "
+        "which no plan divides"
     )
     assert "less 10 to 400 ms" in rows["ping of a session (ZooKeeper)"]
 
@@ -134,15 +137,16 @@ def test_a_value_of_zookeeper_with_undivided_timers_names_its_session(tmp_path: 
     """
     gold = with_timers(gold_of(tmp_path, THREE))
     defaults = {"sessionTimeout": Timer(used_ms=30_000)}
-    at_60, at_1 = (
+    at_60, at_10, at_1 = (
         values_of(
             Place(series, "broker-dies", "cable", "left_by_clients_s"),
             **dict.fromkeys(("independent", "zookeeper"), [found] * 6),
         )
-        for series, found in (("equal", 2.1), ("defaults", 33.0))
+        for series, found in (("equal", 2.1), ("equal-tenth", 12.1), ("defaults", 33.0))
     )
-    said = text_of(page(gold, at_60))
-    assert "2.10 to 126 s (session 120 s)" in said
+    assert "(session 120 s)" not in text_of(page(gold, at_60)), "one divisor predicts nothing"
+    said = text_of(page(beside(gold, "equal-tenth", divisor=10.0), at_60 | at_10))
+    assert "120 s (session 120 s)" in said
     assert "Real timers" not in said
     said = text_of(page(beside(gold, "defaults", divisor=1.0, timers=defaults), at_60 | at_1))
     assert "33 s measured (session 30 s)" in said
@@ -365,7 +369,7 @@ def swept(measure: str, *, of_half_s: float = 0.0, of_raft_s: float = 0.0) -> Va
 
     Args:
         of_half_s: Seconds by which the partition of 1 s lasts longer.
-        of_raft_s: Seconds for which servers in raft mode disagree, whatever the partition's length is.
+        of_raft_s: Seconds for which servers in raft mode disagree in a partition of any length.
     """
     values: Values = {}
     lengths = {"half": 1.0 + of_half_s, "twice": 4.0, "four": 8.0}
@@ -429,11 +433,11 @@ def test_silence_of_servers_stands_beside_their_disagreement(tmp_path: Path) -> 
     values = values_of(
         Place("equal", "partition", "1-2", "disagree_s"), independent=[2.0] * 6, raft=[0.0] * 6
     )
-    topic = "the time in which nameservers contradict each other in a partition"
+    topic = "the time in which nameservers list different brokers in a partition"
     assert facts(gold, values, line) == topic
     place = Place("equal", "partition", "1-2", "unanswering_s")
     values |= values_of(place, independent=[0.0] * 6, raft=[2.4] * 6, zookeeper=[2.6] * 6)
-    told = "at least one of them gave no answer for 2.40 s with raft"
+    told = "one or more of them gave no answer for at least 2.40 s with raft"
     assert facts(gold, values, line) == f"{topic} ({told})"
 
 
@@ -542,7 +546,7 @@ def test_a_headline_measure_is_read_from_its_own_series_and_says_its_timers(tmp_
     gold = beside(gold, "rest", divisor=1.0)
     whole = page(gold, values)
     said = text_of(whole)
-    topic = "network use of 300 idle brokers (default timers of each system, nobody asks)"
+    topic = "network use of 300 idle brokers (each system's own timers)"
     assert f"At {topic}, ZooKeeper less than independent." in said
     assert f"independent was worse at {topic}." in said
     chart = text_of(whole[whole.index('id="claim-b"') : whole.index('id="claim-c"')])
