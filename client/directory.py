@@ -85,7 +85,7 @@ class Directory:
     def ask(
         self, request: RemotingCommand, *, timeout_s: float | None = None, addr: str | None = None
     ) -> Operation[RemotingCommand]:
-        """Send a read request to one nameserver; return the answer, whatever its code.
+        """Send a read request to one nameserver; return the answer with any code.
 
         If a nameserver does not answer, or is overloaded or not ready, the next nameserver is asked, until
         the timeout ends. Each nameserver except for the last has at most ``nameserver_try_s`` seconds to

@@ -122,7 +122,7 @@ _OPENER: Final = _opener(None)
 
 
 def http_fetch(fetch: Fetch, context: ssl.SSLContext | None = None) -> FetchReply:
-    """Send a request over HTTP; return the reply, whatever its status. Redirections are not followed.
+    """Send a request over HTTP; return the reply with any status. Redirections are not followed.
 
     Args:
         context: TLS context for ``https``; None to trust the system's authorities.

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Invoke(msgspec.Struct, frozen=True):
-    """Send a request and wait for the answer, whatever its code. Result: RemotingCommand.
+    """Send a request and wait for the answer with any code. Result: RemotingCommand.
 
     Fails with ConnectionLost, RequestTimeout, TooManyRequests, LocalProtocolError or RemoteProtocolError.
 
@@ -55,7 +55,7 @@ class Oneway(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Send a request over HTTP. Result: FetchReply, whatever its status.
+    """Send a request over HTTP. Result: FetchReply with any status.
 
     Fails with :class:`Unreached` if nothing was sent, or with another OSError if no reply came.
 

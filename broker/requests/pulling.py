@@ -284,7 +284,7 @@ def _answer(state: BrokerState, pull: Pull, found: Batch, code: int) -> Remoting
 def query_consumer_offset(state: BrokerState, call: Call) -> RemotingCommand:
     """Serve request 14, QUERY_CONSUMER_OFFSET.
 
-    As in RocketMQ, a group without a stored offset starts at offset 0 if the queue is young, whatever
+    As in RocketMQ, a group without a stored offset starts at offset 0 if the queue is young, no matter which
     ConsumeFromWhere its consumers use. A queue is young if none of its messages was deleted, and if its first
     message is near enough to the end of the commit log to count as being in memory.
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from routekeeper.broker.errors import SettingError
 
-#: Largest number of files that one periodic cleanup removes because the disk is full, whatever their age.
+#: Largest number of files that one periodic cleanup removes because the disk is full, of any age.
 #: Source: deleteFileBatchMax.
 OLDEST_AT_ONCE: Final = 10
 

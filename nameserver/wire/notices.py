@@ -47,7 +47,7 @@ class Notices:
         self._dialable: Counter[str] = Counter()  # number of connections that registered each address
 
     def registered(self, origin: ConnectionId, host: str, addr: str) -> None:
-        """Record the address of a registration, whatever the outcome of the registration.
+        """Record the address of a registration with any outcome.
 
         Args:
             host: Host of the connection over which the registration came.

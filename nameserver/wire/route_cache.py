@@ -12,7 +12,7 @@ answers it.
 
 Before a request is stored, the ordinary parser reads it twice: as received, and with another opaque at the
 same position. The request is stored only if both headers are equal except for the opaque. So a look-up gives
-the same result as the parser, whatever the client's style of JSON; a property test checks that.
+the same result as the parser, for every client's style of JSON; a property test checks that.
 
 All requests of a client have the same end (release, codec, and mostly the same number of digits of the
 opaque). So a connection remembers the position of the last request's opaque and need not search for it.

@@ -1,7 +1,7 @@
 """Requests 50 to 54 of RocketMQ 4.9, which change or show the accounts of a broker.
 
 Source: PlainPermissionManager and AdminBrokerProcessor, RocketMQ 4.9. There are two differences: no answer
-contains a secret, and only the known access files are opened, whatever path a request names.
+contains a secret, and only the known access files are opened, for any path in a request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A broker that is restarted with its files has the same state as before, whatever strangers requested."""
+"""A broker that is restarted with its files has the same state as before, after any requests of strangers."""
 
 from __future__ import annotations
 

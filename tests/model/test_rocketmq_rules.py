@@ -55,7 +55,7 @@ class Ours:
     def __init__(self, *, whole: bool) -> None:
         self.whole = whole
         self.table = RouteTable()
-        self.liveness = Liveness()  # its clock stands still, so it takes no broker for a restored one
+        self.liveness = Liveness()  # its clock does not move, so it takes no broker for a restored one
 
     def take(self, step: Step) -> Seen:
         answer = self._answer(request_of(step))

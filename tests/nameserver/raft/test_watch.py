@@ -278,7 +278,7 @@ def test_who_was_long_in_apply_waits_for_those_that_are_in_it_still(world: Make,
                 done.append(member.name)
                 if still:
                     member.paused_until = w.now + 3.5 * TIMEOUT_S
-                else:  # virtual time stands still during a call: move the member's clock
+                else:  # virtual time does not move during a call: move the member's clock
                     member.offset += 3.0 * TIMEOUT_S
 
             member.machine.apply = applied
