@@ -1,15 +1,20 @@
-"""A finished comparison as it is published: its page, and the raw events from which anybody makes it again.
+"""Publishes a finished comparison: its page, and the raw events from which anybody can make the page again.
 
     python -m routekeeper.bench.publish RESULT TO
     python -m routekeeper.bench.publish --again PUBLISHED
 
-RESULT is the folder of ``mqbench compare`` with its ``report.html``. TO, a folder, gets ``report.html``,
-the two tables that people ask for, and ``runs-SERIES.tar.xz`` for each series. The archives have the
-manifests and the event files that they list, of all runs and of void attempts, and nothing else. Unpack all
-of them into one folder, and ``mqbench report runs void`` makes the same page again, byte for byte; without
-``void`` if no attempt was void.
+RESULT is the folder of ``mqbench compare`` with its ``report.html``. The folder TO receives:
 
-``--again`` does that in a folder that was published before, after the report itself has changed.
+- ``report.html``;
+- the tables ``values.csv``, ``conditions.csv`` and ``undivided.csv``;
+- ``runs-SERIES.tar.xz`` for each series: the manifests of all runs and void attempts, and the event files
+  that the manifests list.
+
+To make the same page again, byte for byte, unpack all archives into one folder and run ``mqbench report runs
+void``. Leave out ``void`` if no attempt was void.
+
+``--again`` makes the page and the tables of a published folder anew. Use it after the report's code has
+changed.
 """
 
 from __future__ import annotations
@@ -30,11 +35,11 @@ from routekeeper.bench.runfolder import MANIFEST_NAME, ManifestError, event_sums
 
 PAGE: Final = "report.html"
 ARCHIVES: Final = "runs-{series}.tar.xz"
-TABLES: Final = ("values.csv", "conditions.csv")
-#: Largest archive that belongs into a repository; a larger one is published beside a release.
+TABLES: Final = ("values.csv", "conditions.csv", "undivided.csv")
+#: Size in bytes of the largest archive that a repository should hold; publish larger archives with a release.
 COMMITTED_BYTES_MAX: Final = 10_000_000
-#: These filters make archives one sixth smaller than the preset alone, because rows are unaligned text with
-#: many digits.
+#: LZMA filters that make archives one sixth smaller than the preset alone, because events are unaligned text
+#: with many digits.
 _FILTERS: Final = [
     {
         "id": lzma.FILTER_LZMA2,
@@ -49,7 +54,7 @@ _FILTERS: Final = [
 
 
 class PublishError(Exception):
-    """A result folder that cannot be published; nothing was written."""
+    """A result folder cannot be published, or a page cannot be made again; no published file was changed."""
 
 
 def archives(published: Path) -> list[Path]:
@@ -61,8 +66,8 @@ def publish(result: Path, to: Path) -> list[Path]:
     """Write page, raw events and tables of ``result`` into ``to``; return the archives' paths.
 
     Raises:
-        PublishError: If there is no page, no run, a run without its manifest, or an event file that is not as
-            recorded.
+        PublishError: If the page, a table or all runs are missing, if a manifest cannot be read, or if an
+            event file differs from its manifest.
     """
     for name in (PAGE, *(f"marts/{table}" for table in TABLES)):
         if not (result / name).is_file():
@@ -74,7 +79,8 @@ def publish(result: Path, to: Path) -> list[Path]:
     if not by_series:
         raise PublishError(f"{result}: no runs")
     to.mkdir(parents=True, exist_ok=True)
-    # An interrupt or a full disk leaves no half of an archive, and no page without its archives.
+    # Work in a temporary folder: an interrupt or a full disk must not leave half an archive, or a page
+    # without its archives.
     with tempfile.TemporaryDirectory(prefix=".publish-", dir=to) as folder:
         made = Path(folder)
         for series, paths in sorted(by_series.items()):
@@ -82,7 +88,7 @@ def publish(result: Path, to: Path) -> list[Path]:
                 lzma.open(made / ARCHIVES.format(series=series), "wb", filters=_FILTERS) as packed,
                 tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
             ):
-                # Files of one kind lie side by side, because they resemble each other.
+                # Put files of one kind side by side: they resemble each other, so they compress better.
                 for path in sorted(paths, key=lambda path: (path.name, path)):
                     archive.add(path, str(path.relative_to(result)), filter=_without_origin)
         shutil.copyfile(result / PAGE, made / PAGE)
@@ -98,10 +104,10 @@ def publish(result: Path, to: Path) -> list[Path]:
 
 
 def remake(published: Path, to: Path) -> None:
-    """Make page and tables from the raw events in the folder ``published``; write them into ``to``, a folder.
+    """Make page and tables from the raw events in ``published``; write them into the folder ``to``.
 
     Raises:
-        PublishError: If there are no raw events, or the report fails; nothing was written.
+        PublishError: If there are no raw events, or if the report fails; then nothing was written.
     """
     if not archives(published):
         name = ARCHIVES.format(series="SERIES")
@@ -119,7 +125,7 @@ def remake(published: Path, to: Path) -> None:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """Yield manifest and event files of each run at or below ``root``, in the order of their paths."""
+    """Yield the manifest and the event files of each run at or below ``root``, sorted by path."""
     for manifest_path in sorted(root.rglob(MANIFEST_NAME)):
         folder = manifest_path.parent
         try:
@@ -135,7 +141,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _without_origin(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Leave out who packed it and when, so that the same runs make the same archive."""
+    """Remove user, group and time from an archive's entry, so that the same runs make the same archive."""
     member.uid = member.gid = member.mtime = 0
     member.uname = member.gname = ""
     member.mode = 0o644

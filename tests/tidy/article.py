@@ -1,0 +1,109 @@
+"""Writes the answer's article in both languages: its text from templates, its figures from the published run.
+
+    python -m tests.tidy.article
+
+A template has placeholders of the form ``{{series:scenario/case measure design}}``. "-" stands for no case.
+Without "series:" the series is "equal". In place of a placeholder the article has the median of the rounds
+with its unit. With "own:" as the series, the article has the time that the run's page gives for RocketMQ's
+own timers.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
+PUBLISHED: Final = DOCS / "results" / "full"
+ARTICLES: Final = ("why-not-zookeeper.md", "why-not-zookeeper.zh-CN.md")
+PLACEHOLDER: Final = re.compile(r"\{\{(?:([a-z-]+):)?([a-z0-9-]+)/([a-z0-9-]+) ([a-z0-9_]+) ([a-z]+)\}\}")
+_UNITS: Final = {
+    "_ms_p50": "ms",
+    "cpu_s_per_min": "s",
+    "_mib": "MiB",
+    "_kib_per_s": "KiB/s",
+    "_s": "s",
+}
+
+Place = tuple[str, ...]
+"""Series, scenario, case ("" without one), measure, design."""
+
+
+def published() -> tuple[dict[Place, list[tuple[float, float]]], dict[Place, tuple[float, float]]]:
+    """Return the published figures.
+
+    Returns:
+        Each place's rounds as (value, shortest time that would have been noticed), and, with the series
+        "own", each recovery with RocketMQ's own timers as (least, most).
+    """
+    rounds: dict[Place, list[tuple[float, float]]] = defaultdict(list)
+    with (PUBLISHED / "values.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            place = row["series"], row["scenario"], row["case"], row["measure"], row["arm"]
+            rounds[place].append((float(row["value"]), float(row["floor"])))
+    with (PUBLISHED / "undivided.csv").open(newline="") as file:
+        own: dict[Place, tuple[float, float]] = {
+            ("own", row["scenario"], row["case"], row["measure"], row["arm"]): (
+                float(row["least"] or math.inf),
+                float(row["most"] or math.inf),
+            )
+            for row in csv.DictReader(file)
+        }
+    return rounds, own
+
+
+def written(template: str, *, chinese: bool) -> str:
+    """Return an article: the template with all placeholders replaced.
+
+    Raises:
+        KeyError: If the published run has no such figure.
+    """
+    rounds, own = published()
+
+    def figure(match: re.Match[str]) -> str:
+        series, scenario, case, measure, design = match.groups()
+        place = series or "equal", scenario, "" if case == "-" else case, measure, design
+        if place in own:
+            least, most = own[place]
+            assert least == most, f"{match.group()}: the page has only bounds"
+            return figure_of([(least, 0.0)], measure, chinese=chinese)
+        if place not in rounds:
+            raise KeyError(match.group())
+        return figure_of(rounds[place], measure, chinese=chinese)
+
+    return PLACEHOLDER.sub(figure, template)
+
+
+def figure_of(rounds: Sequence[tuple[float, float]], measure: str, *, chinese: bool) -> str:
+    """Return the median of the values with its unit.
+
+    Args:
+        rounds: Each round's (value, shortest time that would have been noticed).
+    """
+    unit = next((unit for end, unit in _UNITS.items() if measure.endswith(end)), "")
+    value, floor = median(value for value, _ in rounds), max(floor for _, floor in rounds)
+    if value < floor and unit == "s":
+        below = f"{floor * 1000:.0f} ms"
+        return f"不到 {below}" if chinese else f"less than {below}"
+    if math.isinf(value):
+        return "从未" if chinese else "never"
+    digits = 0 if value >= 10 or not unit or not value else 1 if value >= 1 else 2
+    if unit == "ms":
+        digits = 0
+    return f"{value:.{digits}f} {unit}".strip()
+
+
+def main() -> None:
+    for name in ARTICLES:
+        template = (DOCS / "article" / name).read_text(encoding="utf-8")
+        (DOCS / name).write_text(written(template, chinese="zh" in name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
