@@ -36,7 +36,7 @@ COMMENT_S: Final = 15.0
 _ROOT: Final = Path(__file__).resolve().parents[2]
 WEB: Final = Path(__file__).resolve().parent / "web"
 DRAWINGS: Final = _ROOT / "nameserver" / "http" / "web" / "drawings"
-PUBLISHED: Final = _ROOT / "docs" / "results"
+PUBLISHED: Final = _ROOT / "docs" / "results" / "full"
 _POLICY: Final = "default-src 'self'; img-src 'self' data:"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

