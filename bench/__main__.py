@@ -701,6 +701,22 @@ def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def without_out(words: Sequence[str]) -> list[str]:
+    """Return a command line without ``--out FOLDER``, as it is recorded and published.
+
+    The folder belongs to one machine: a person who repeats the measurement has another folder.
+    """
+    kept = list[str]()
+    left = iter(words)
+    for word in left:
+        option, equals, _ = word.partition("=")
+        if len(option) < 3 or not "--out".startswith(option):
+            kept.append(word)
+        elif not equals:
+            next(left, None)
+    return kept
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     set_up_logging(level="WARNING")
     words = list(sys.argv[1:] if argv is None else argv)
@@ -708,7 +724,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in ending_signals():
         signal.signal(number, _interrupt)
     try:
-        return int(arguments.do(arguments, ["mqbench", *words]))
+        return int(arguments.do(arguments, ["mqbench", *without_out(words)]))
     except PlanError as error:
         print(f"mqbench: {error}", file=sys.stderr)
         return 2

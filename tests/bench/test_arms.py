@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from routekeeper.bench.__main__ import asked_for, main, parser
+from routekeeper.bench.__main__ import asked_for, main, parser, without_out
 from routekeeper.bench.arms.apache_brokers import broker_addr
 from routekeeper.bench.arms.interface import as_dialled, looked_at
 from routekeeper.bench.arms.layout import child_index, decode_addr, encode_addr, nodes_of, route_of
@@ -90,6 +90,13 @@ def test_control_that_the_machine_cannot_run_is_left_out_and_said(
     (tmp_path / "routekeeper" / "bench" / "apache-5.3.3").mkdir(parents=True)
     _, comparison = asked_for(parser().parse_args([*words[:-1], str(tmp_path / "other")]), words)
     assert "apache" in comparison.plan.arms
+
+
+@pytest.mark.parametrize("out", [["--out", "/home/me/out"], ["--out=/home/me/out"], ["--ou", "/home/me/out"]])
+def test_recorded_command_names_no_folder_of_this_machine(out: list[str]) -> None:
+    words = ["compare", *out, "--open", "--seed", "3"]
+    assert parser().parse_args(words).out == Path("/home/me/out")
+    assert without_out(words) == ["compare", "--open", "--seed", "3"]
 
 
 def test_only_the_series_that_are_named_are_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

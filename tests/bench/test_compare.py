@@ -88,6 +88,7 @@ def test_every_arm_was_really_run_and_served_every_kind(comparison: tuple[Path, 
     for scenario in SCENARIOS:
         manifest = json.loads((folder(page, arm, scenario) / "manifest.json").read_text())
         assert (manifest["void"], manifest["lost"]) == (None, None)
+        assert "--out" not in manifest["command"]
         assert manifest["durability"] == (None if arm == "independent" else "fsync")
         served = {row["op"] for row in rows(page, arm, scenario, "ops") if row["outcome"] == "ok"}
         assert served == {"lookup", "newcomer", "announce", "send", "send_once"}
