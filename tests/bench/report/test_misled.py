@@ -30,7 +30,7 @@ import pytest
 
 from routekeeper.bench.plan import load_plan
 from routekeeper.bench.report import answers, measures, words
-from routekeeper.bench.report.gold import Back, Fault, Gold, LeftOut, Recovery
+from routekeeper.bench.report.gold import Back, Fault, Gold, LeftOut, Recovery, VisibleBucket
 from routekeeper.bench.report.measures import Place, Values
 from routekeeper.bench.report.page import page
 from routekeeper.bench.report.silver import Source
@@ -115,6 +115,30 @@ def gold_of(root: Path, served: dict[Arm, int]) -> Gold:
             if source.manifest is not None
         ],
     )
+
+
+def test_changes_count_as_visible_only_while_the_harness_reads_the_servers(tmp_path: Path) -> None:
+    """In the scenario quiet nothing reads the servers, so a change seems to become visible after its end."""
+    before_faults = a_source(tmp_path, "raft", 1)
+    quiet = dataclasses.replace(before_faults, run="b/equal/quiet/1/raft", scenario="quiet")
+    gold = Gold(sources=[before_faults, quiet])
+    for source, phase, took_ms, n in (before_faults, "reference", 6, 100), (quiet, "quiet", 5_000, 300):
+        for observer in "nameserver", "client":
+            took_ns = took_ms * 10**6
+            gold.visible.append(
+                VisibleBucket(
+                    run=source.run,
+                    observer=observer,
+                    phase=phase,
+                    fault=None,
+                    measure="visible",
+                    value_ns=took_ns,
+                    n=n,
+                )
+            )
+    found = measures.values(gold)
+    assert found[Place("equal", "quiet", None, "visible_ms_p50")] == {"raft": {("b", 1): 6}}
+    assert found[Place("equal", "quiet", None, "visible_clients_ms_p50")] == {"raft": {("b", 1): 5_000}}
 
 
 def test_c6_how_much_of_a_fixed_schedule_was_served_is_no_figure(tmp_path: Path) -> None:
