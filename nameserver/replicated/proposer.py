@@ -297,7 +297,6 @@ class Proposer(Component):
                 sender=on.origin,
                 host=on.turn_of,
                 otherwise=NOT_BEGUN,
-                failed=refusal_of_failure,
                 until=on.deadline - ANSWER_MARGIN_S,
             )
             if answer is not None:

@@ -39,30 +39,24 @@ def failing(*_: object, **__: object) -> Iterator[None]:
     raise ZeroDivisionError("the planted fault")
 
 
+def broken(loop: Loop) -> Any:
+    """Return steps of two slices that raise in the end."""
+    loop.now += 2 * SLICE_S
+    yield
+    raise ZeroDivisionError
+
+
 def test_line_passes_on_what_is_made_of_a_later_error_and_goes_on() -> None:
     loop = Loop()
-
-    def broken() -> Iterator[None]:
-        loop.now += 2 * SLICE_S
-        yield
-        raise ZeroDivisionError
-
-    steps: Any = broken()
-    assert loop.line.run(steps, loop.results.append, failed=lambda error: type(error).__name__) is None
+    failed = loop.line.run(broken(loop), loop.results.append, failed=lambda error: type(error).__name__)
+    assert failed is None
     loop.add("next")
     assert loop.all_done() == ["ZeroDivisionError", "next"]
 
 
 def test_task_whose_result_nobody_awaits_may_raise() -> None:
     loop = Loop()
-
-    def broken() -> Iterator[None]:
-        loop.now += 2 * SLICE_S
-        yield
-        raise ZeroDivisionError
-
-    steps: Any = broken()
-    assert loop.line.run(steps, loop.results.append) is None
+    assert loop.line.run(broken(loop), loop.results.append) is None
     loop.add("next")
     assert loop.all_done() == ["next"]
 
