@@ -132,7 +132,9 @@ def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:
         "other_series": other_series,
         "unit_costs": costs,
         "trust": _trust(gold, used, every, shared),
-        "left_out": [(source.run, source.left_out) for source in gold.sources if source.left_out],
+        "left_out": [
+            (source.run.partition("/")[2], source.left_out) for source in gold.sources if source.left_out
+        ],
         "reasons": _reasons(gold, used),
         "facts": _facts(used),
         "runs": [(*_run(source), shared.of_run(source.run)) for source in used],

@@ -26,7 +26,7 @@ def content(path: Path) -> bytes:
 
     The id is different in each report.
     """
-    return re.sub(rb"(?m)(^|[,>])[0-9a-f]{8}(?=[,/])", rb"\1id", path.read_bytes())
+    return re.sub(rb"(?m)(^|,)[0-9a-f]{8}(?=[,/])", rb"\1id", path.read_bytes())
 
 
 @pytest.mark.parametrize("published", PUBLISHED, ids=lambda folder: folder.name)
