@@ -1,8 +1,11 @@
 """All links of one member on the running event loop, and the connections that carry them.
 
 In each pair of members, the member with the greater identity (compared as text) dials. The member with the
-lesser identity dials only after :data:`LESSER_DIALS_AFTER_S` seconds without a link: the member with the
-greater identity may not know this member yet.
+lesser identity dials only in two cases:
+
+- Once, :data:`FIRST_DIAL_AFTER_S` seconds after its start: the other member may have failed to reach it and
+  may be waiting before its next dial.
+- After :data:`LESSER_DIALS_AFTER_S` seconds without a link: the other member may not know it yet.
 
 A connection is unproven until the peer has proved its identity. Two bounds limit the number of unproven
 connections: one for all of them together, and one for each host that belongs to no member. If a flood of
@@ -54,7 +57,10 @@ STRANGERS_PER_SECOND_OVERALL: Final = 50
 #: Such a peer may have been added or removed while this member was away. The bound is needed because any
 #: program on loopback can claim to be such a peer, if there is no secret.
 OUTSIDERS_MAX: Final = 16
+#: Seconds from a failed dial to the next one: the first value doubles with each failure, up to the second.
 RETRY_S: Final = (0.05, 0.5)
+#: Seconds after its start until the member with the lesser identity dials, if it has no link by then.
+FIRST_DIAL_AFTER_S: Final = 0.05
 #: Seconds without a link after which the member with the lesser identity dials, too.
 LESSER_DIALS_AFTER_S: Final = 3.0
 #: Shortest time in seconds between two log lines about closed unproven connections, if the host and the
@@ -335,18 +341,22 @@ class Transport:
         host, port = split_address(member)
         wait = RETRY_S[0]
         greater = member < self.credentials.me
+        pause_s = FIRST_DIAL_AFTER_S
         while True:
             if not greater:
                 if self.tls is not None:
                     with contextlib.suppress(OSError, UnicodeError):
                         await self._resolve(host)
                 before = self._links.get(member)
-                await asyncio.sleep(LESSER_DIALS_AFTER_S)  # let the member with the greater identity dial
+                await asyncio.sleep(pause_s)  # let the member with the greater identity dial
+                pause_s = LESSER_DIALS_AFTER_S
                 if before is not None or member in self._links:
                     continue
+            link = self._links.get(member)  # the other member may have dialled
             try:
-                async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                    link = await self._connect(member, await self._resolve(host), port)
+                if link is None:
+                    async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                        link = await self._connect(member, await self._resolve(host), port)
             except (OSError, UnicodeError) as error:
                 logger.debug("raft dial failed peer=%s error=%s", member, error)
             else:

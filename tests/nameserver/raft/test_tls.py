@@ -195,7 +195,8 @@ def only_the_greater_name_dials(monkeypatch: pytest.MonkeyPatch) -> None:
     Names are compared as text. By default the other member dials, too, if no link exists after some time, as
     on a slow machine.
     """
-    monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.LESSER_DIALS_AFTER_S", 600.0)
+    for constant in ("FIRST_DIAL_AFTER_S", "LESSER_DIALS_AFTER_S"):
+        monkeypatch.setattr(f"routekeeper.nameserver.raft.links.transport.{constant}", 600.0)
 
 
 def _run(scenario: Callable[[], Awaitable[None]]) -> None:

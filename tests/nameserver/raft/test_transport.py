@@ -622,6 +622,32 @@ def test_two_transports_find_each_other_and_again_after_a_reset() -> None:
     _run(scenario)
 
 
+def test_member_that_was_away_is_linked_before_the_other_member_dials_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Start the member that others dial only after a dial to it has failed; nobody dials it again here."""
+    for name, value in (("RETRY_S", (600.0, 600.0)), ("LESSER_DIALS_AFTER_S", 600.0)):
+        monkeypatch.setattr(f"routekeeper.nameserver.raft.links.transport.{name}", value)
+    caplog.set_level(logging.DEBUG)
+
+    async def scenario() -> None:
+        names = sorted(f"127.0.0.1:{port}" for port in free_ports(2))
+        owners = [_Owner(), _Owner()]
+        credentials = Credentials(me=names[1], members=frozenset(names), cluster="c", secret=SECRET)
+        greater = Transport(credentials, owner=owners[1], frame_size_max=FRAME_MAX)
+        lesser = Transport(replace(credentials, me=names[0]), owner=owners[0], frame_size_max=FRAME_MAX)
+        await greater.listen(names[1])
+        await greater.go()
+        await until(lambda: "raft dial failed" in caplog.text)
+        await lesser.listen(names[0])
+        await lesser.go()
+        await until(lambda: owners[0].linked == {names[1]: 1} and owners[1].linked == {names[0]: 1})
+        await lesser.close()
+        await greater.close()
+
+    _run(scenario)
+
+
 @pytest.mark.slow
 def test_d24_an_idle_link_stays_and_a_silent_one_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.CHECK_S", 0.05)
