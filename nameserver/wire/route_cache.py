@@ -243,23 +243,24 @@ class RouteReader:
             stop = position + 4 + (data[position + 2] << 8 | data[position + 3])
             start = position if is_binary else stop
             opaque_at, rest_at = start + from_opaque, start + from_rest
-            known, opaque = known_of(data[position:opaque_at] + data[rest_at:stop]), data[opaque_at:rest_at]
+            known = known_of(data[position:opaque_at] + data[rest_at:stop])
             if (
                 known is None
                 or known.rest_at != from_rest
                 or not (known.revision == revision or known.holds(view))
-                or not (is_binary or (opaque.isdigit() and opaque >= b"1"))
             ):
                 cache.misses = missed  # undo the count: leading() looks up all these queries again
                 return None
-            pieces += (known.head, opaque, known.tail)
+            pieces += (known.head, data[opaque_at:rest_at], known.tail)
             position = stop
-        count = len(pieces) // 3
+        opaques = pieces[1::3]
+        count = len(opaques)
         # More or larger answers must be sent in batches. Between two batches, the connection checks that the
         # client reads its answers.
         if (
             position != end
             or count > BATCH_MAX
+            or not (is_binary or (b"".join(opaques).isdigit() and min(opaques) >= b"1"))
             or (count * cache.longest > BATCH_BYTES and sum(map(len, pieces[2::3])) > BATCH_BYTES)
         ):
             cache.misses = missed
