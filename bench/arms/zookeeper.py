@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     ConnectionClosedError,
+    ConnectionDropped,
     ConnectionLoss,
     KazooException,
     NodeExistsError,
@@ -27,6 +28,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.states import KazooState
 from kazoo.retry import InterruptedError, KazooRetry
 
@@ -138,6 +140,31 @@ class Reconnecting:
                     raise InterruptedError("the client was stopped") from None
 
 
+class LeavesSilentServer(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
+    """A connection that is closed if the client sends requests but receives nothing for 2/3 of the session.
+
+    ZooKeeper's own client closes such a connection, too. kazoo counts each request as a ping that needs no
+    answer, so a client that sends requests all the time would stay with a server that hangs.
+    """
+
+    _received = 0.0  # time of the last received bytes, on the clock of ``time.monotonic``
+
+    def _connect(self, host: str, address: str, port: int) -> tuple[int, float]:
+        agreed: tuple[int, float] = super()._connect(host, address, port)
+        self._received = time.monotonic()
+        return agreed
+
+    def _read_socket(self, read_timeout: float) -> object:
+        response = super()._read_socket(read_timeout)
+        self._received = time.monotonic()
+        return response
+
+    def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
+        if time.monotonic() - self._received > read_timeout:
+            raise ConnectionDropped(f"nothing received for {read_timeout:g} s")
+        super()._send_request(read_timeout, connect_timeout)
+
+
 def connect(
     hosts: list[str],
     *,
@@ -152,9 +179,9 @@ def connect(
     client = KazooClient(
         hosts=",".join(order), timeout=session_s, handler=handler, randomize_hosts=False, logger=log
     )
-    # Set the attribute: kazoo's argument connection_retry silently ignores objects of foreign classes.
-    client._connection.retry_sleeper = Reconnecting(
-        reconnect_s, sleep=handler.sleep_func, ended=client._stopped.is_set
+    # Set the attribute: kazoo has no argument for it.
+    client._connection = LeavesSilentServer(
+        client, Reconnecting(reconnect_s, sleep=handler.sleep_func, ended=client._stopped.is_set), logger=log
     )
     return client
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,24 @@ def test_a_look_up_is_asked_again_elsewhere_when_its_server_dies(ensemble: Ensem
         client.close()
         broker.close()
         ensemble.restart(victim)
+
+
+def test_client_that_sends_all_the_time_leaves_a_server_that_hangs(ensemble: Ensemble) -> None:
+    arm = ensemble.arm(timeout_s=0.3)
+    broker = arm.broker(ensemble.side)
+    victim = ensemble.followers()[0]
+    client = arm.client(ensemble.side, victim)
+    try:
+        wait_until(lambda: broker.announce(listing(2))[0].outcome == "ok", "not announced", [])
+        wait_until(lambda: client.look_up("topic-2").target == victim, "another server answers", [])
+        ensemble.servers.processes[victim].signal(signal.SIGSTOP)
+        until = time.monotonic() + SESSION_MS / 1000
+        while client.look_up("topic-2").outcome != "ok":
+            assert time.monotonic() < until, "the client stays with the server that hangs"
+    finally:
+        ensemble.servers.processes[victim].signal(signal.SIGCONT)
+        client.close()
+        broker.close()
 
 
 def test_a_registration_is_sent_again_elsewhere_when_its_server_dies(ensemble: Ensemble) -> None:
