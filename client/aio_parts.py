@@ -60,7 +60,8 @@ def _awaited(
 class Producer:
     """Sends messages of one group; :class:`routekeeper.client.producer.ProducerCore` describes the methods.
 
-    A producer needs no start. :meth:`close`, or the end of ``async with``, sends the messages of :meth:`put`.
+    A producer needs no start. :meth:`close`, or the end of ``async with``, sends the messages that were added
+    with :meth:`put` and are not sent yet.
     """
 
     def __init__(self, client: Client, config: ProducerConfig) -> None:

@@ -66,7 +66,8 @@ def _performed(operation: Callable[Concatenate[Any, P], Operation[T]]) -> Callab
 class Producer:
     """Sends messages of one group; :class:`routekeeper.client.producer.ProducerCore` describes the methods.
 
-    A producer needs no start. :meth:`close`, or the end of ``with``, sends the messages of :meth:`put`.
+    A producer needs no start. :meth:`close`, or the end of ``with``, sends the messages that were added with
+    :meth:`put` and are not sent yet.
     """
 
     def __init__(self, client: Client, config: ProducerConfig) -> None:

@@ -1,4 +1,7 @@
-"""The push consumer: receives messages and passes them to a listener, as operations without I/O."""
+"""The push consumer: receives messages and passes them to a listener.
+
+Its work is written as operations (:mod:`.operation`): this module does no I/O, a driver does it.
+"""
 
 from __future__ import annotations
 

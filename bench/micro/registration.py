@@ -100,8 +100,9 @@ def work() -> None:
 def imported(tree: Path, *files: str) -> Any:
     """Import the first of these files that exists in the tree; return the module.
 
-    In older trees, modules are not in a package ``routekeeper``. Check that the module comes from this file:
-    an editable install of this tree could supply a module that the other tree's package lacks.
+    In older trees, modules are not in a package ``routekeeper``. If the benchmark's own tree is installed as
+    editable, Python may import a module from there. Therefore check that the module comes from the file that
+    was found in ``tree``.
     """
     below = "routekeeper." if "from routekeeper." in (tree / "nameserver" / "__main__.py").read_text() else ""
     for file in files:

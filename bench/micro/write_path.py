@@ -237,9 +237,9 @@ class Group:
             self._all.set_result(None)
 
     async def write(self, frames: Sequence[bytes]) -> float:
-        """Pass one frame to each of the first connections, as if a client had sent it.
+        """Pass the first frame to the first connection, the second frame to the second, and so on.
 
-        Return the CPU time per frame in µs.
+        Connections without a frame receive nothing. Return the CPU time per frame in µs.
         """
         self._all = asyncio.get_running_loop().create_future()
         self._left = len(frames)

@@ -101,13 +101,16 @@ def observed(spans: DataFrame) -> DataFrame:
 def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
     """Compute the time for which each observer still listed a broker that a fault had removed.
 
-    In:  :func:`shown`; table ``RUNS``.
-    Out: one row per (run, fault, observer, index) that may have listed the broker when the fault began:
+    Only spans that were first read before the fault was undone count. The window of a fault ends at
+    ``until_fault_ns``.
 
-        - left_out_ns long: time from the fault's begin until the broker was no longer listed. It is 0 if the
-          middle between the last reading with the broker and the first reading without it lies before the
-          fault. It is null if the broker was still listed when it came back, or when the window or the
-          observation ended
+    In:  :func:`shown`; table ``RUNS``.
+    Out: one row per (run, fault, observer, index) that may have listed the broker after the fault began:
+
+        - left_out_ns long: time from the fault's begin until the end of the last span that listed the broker.
+          It is 0 if the middle between the last reading with the broker and the first reading without it lies
+          before the fault. It is null if a span that listed the broker lasted beyond the window, or if no
+          reading showed the end of such a span
         - unsure_ns long: the largest error of left_out_ns
     """
     dead = _targets(runs, "broker")

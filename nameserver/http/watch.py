@@ -37,8 +37,9 @@ once."""
 PAUSE_PER_NAME_S: Final = 0.000_02
 """Seconds by which each name in a read prolongs the pause before the next read.
 
-So a watch costs at most a few percent of one core, no matter how many changes come. If the log of changes is
-too short for a watch, the watch gets the whole state instead of every change.
+So a watch costs at most a few percent of one core, no matter how many changes come. During a long pause, the
+log may forget changes that the watch has not read yet. The watch then sends a ``reset`` event, and the whole
+state if the watcher wants it.
 """
 LOOK_MAX: Final = 5 * STEP
 """Largest number of changed topics that one read handles. The next reads handle further topics."""

@@ -182,8 +182,9 @@ class Independent(Local):
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         self._line.leave(origin)
-        # Hosts take turns in the line. So use each closed connection as a host of its own: if all closed
-        # connections shared one host, each would wait for a registration of every other host.
+        # The line does one task of a host, and then one task of the next host. Here each closed connection
+        # counts as its own host. If all closed connections counted as one host, then between two of them every
+        # other host would have a turn, so many closed connections would wait long.
         self._line.run(self._closing(origin, by_us=by_us), _no_matter, sender=origin, host=origin)
 
     def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:

@@ -18,10 +18,11 @@ _T = TypeVar("_T", bound=object)
 SLICE_S: Final = 0.003
 """Length of a slice in seconds. After a slice, other work of the event loop has its turn."""
 UNCHECKED_S: Final = 0.000_5
-"""Seconds of work in one turn of the loop, by tasks that end at once, before the line requests a callback.
+"""Seconds of work by tasks that end at once. After so much work, the line asks the loop for a callback.
 
-The callback runs in the next turn. It shows the line that a new turn of the loop has begun. A callback after
-each shorter task would cost too much, because every registration is such a task.
+The callback runs in the next turn of the loop. It shows the line that a new turn has begun, and the work is
+counted from 0 again. A callback after each task that ends at once would cost too much, because nearly every
+registration is such a task.
 """
 
 

@@ -92,8 +92,9 @@ class Tombstones:
         """Add removals of topics. If there are too many removals, forget the older half and raise the floor.
 
         Args:
-            removed: Removals of topics to put into :attr:`by_kind`, all of one revision. They are put there
-                last, because adding many keys to a large mapping takes long.
+            removed: Removals of topics to put into :attr:`by_kind`, all of one revision. If older removals
+                must be forgotten, that happens first: the mapping is then smaller, and adding many keys to a
+                large mapping takes long.
         """
         kinds = self.by_kind
         if sum(map(len, kinds.values())) + len(removed) <= self.max:

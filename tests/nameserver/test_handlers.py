@@ -373,8 +373,8 @@ def test_regression_delete_topic_with_broker_registration_spares_the_others_on_a
 
 
 def test_regression_lost_increment_is_repaired_by_the_next_full_registration() -> None:
-    # In RocketMQ, the increment advances the broker's version, so the nameserver always skips the full
-    # registration of that version.
+    # In RocketMQ, the next increment that arrives advances the broker's version in the nameserver. The
+    # nameserver then skips every full registration of that version, so the lost topic stays missing.
     sender = Sender()
     sender.register(topics=("t1", "t2"), counter=1)
     # The increment with counter=2, which created t3, gets lost. The increment with counter=3 creates t4.

@@ -2,13 +2,13 @@
 
 The engine opens no file and no socket, and the caller passes in its clock. The engine's effects
 (:mod:`.effects`) are values that the caller takes after each call. So the simulator can run this same code on
-virtual time. All entry points are called on one thread, and no entry point calls another entry point.
+virtual time. The caller also calls methods of :mod:`.greetings`, :mod:`.membership` and :mod:`.images`. It
+makes all these calls on one thread.
 
 The engine does not call the state machine: it hands out committed entries as an effect
 (:class:`.effects.Apply`). While these entries are being applied, the caller may call :meth:`Engine.append`.
 
 This file defines the order of the work that a message, an append, the journal or the clock triggers.
-The entry points of :mod:`.greetings`, :mod:`.membership` and :mod:`.images` follow the same rules.
 
 The library (PySyncObj, :mod:`routekeeper.nameserver.raft.library`) elects, votes and advances the commit
 index. The parts of the engine repair the library's defects: docs/pysyncobj-defects.md lists each defect (D1

@@ -198,7 +198,10 @@ class Greetings(EnginePart):
         self.say_to_all()
 
     def _founders(self) -> dict[str, str]:
-        """Return the instance names of all founders, this member included; empty if founding must wait."""
+        """Return the instance of each founder by member, this member included; empty if founding must wait.
+
+        An instance is the random name of a member's data directory, see :class:`.members.MemberState`.
+        """
         me, mine, said = self._me, self.shared.standing.instance, self.said
         others = self.shared.other_members
         for greeting in said.values():

@@ -16,8 +16,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-#: Three times in heartbeat periods. LOOK: longest planned interval between two readings of the clock. GAP:
-#: interval above which the member has paused. LISTEN: time for which the member listens after a pause.
+#: Three durations; the unit is one heartbeat period. LOOK: longest planned interval between two readings of
+#: the clock. GAP: a longer interval than this counts as a pause. LISTEN: duration for which the member listens
+#: after a pause.
 LOOK: Final = 2
 GAP: Final = 3
 LISTEN: Final = 2

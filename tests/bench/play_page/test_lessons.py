@@ -376,7 +376,7 @@ def tells_of_the_silence(log: Log, happened: str, sentences: str) -> None:
 
 
 def tells_of_the_partition(log: Log, happened: str, sentences: str) -> None:
-    """Check the choice that came true."""
+    """Check that the page shows the same result of the lesson (``happened``) as the session's log."""
     assert happened == on_the_smaller_side(log), sentences
 
 
