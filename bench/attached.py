@@ -80,7 +80,7 @@ class AttachedCluster(Cluster):
         ]
 
     def observe(self, *, reading: bool) -> None:
-        """Leave the observer running, because nobody measures the processor time of a given cluster."""
+        """Leave the observer running: its queries would distort only CPU times, which nobody measures."""
 
     def broker_indexes(self) -> list[int]:
         return self._indexes

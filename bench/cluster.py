@@ -407,7 +407,7 @@ class Cluster:
             raise ClusterError(f"the generator ended with {self.generator.code}\n{self.generator.log_tail()}")
 
     def stop(self) -> None:
-        """Stop all processes in the order: observer, brokers, servers, processes that carry links."""
+        """Stop these processes in this order: observer, brokers, servers, processes that carry links."""
         groups = [[self.observer], self.brokers, self.server_processes, self._carriers]
         for group in groups:
             for process in group:

@@ -339,7 +339,9 @@ class Director:
             self._await_server(lambda: started.serves(process), f"{process.name} did not serve")
 
     def _await_server(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until ``condition`` holds or the run is over. The supervising thread restarts ended servers.
+        """Wait until ``condition`` holds or the run is over.
+
+        The end of a server does not stop the wait, because the supervising thread restarts the server.
 
         Raises:
             ArmLost: If ``condition`` does not hold within RESTART_MAX_S (60 s).

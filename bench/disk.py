@@ -30,7 +30,7 @@ class Written(NamedTuple):
 
 
 def end_of_log(data: bytes | mmap.mmap) -> int:
-    """Return the length of the entries of a ZooKeeper transaction log; zeros fill the rest of the file."""
+    """Return the offset at which the last entry of a ZooKeeper transaction log ends; zeros follow it."""
     place = min(_LOG_HEADER_SIZE, len(data))
     while place + _ENTRY.size <= len(data):
         _, size = _ENTRY.unpack_from(data, place)

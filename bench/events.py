@@ -117,9 +117,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     brokers: list[int] | None = None
     version: int | None = None
     unseen_ns: int | None = None
-    """Instant at which the observer sent the last query whose answer still showed the earlier route.
+    """Last instant at which the earlier route was certainly shown; null for the first row.
 
-    It is null for the first row.
+    For a server, the observer sent at this instant its last query whose answer had the earlier route.
     """
     seen_ns: int
     """Instant at which the observer had received the first answer with this route."""
@@ -182,8 +182,8 @@ class DiskSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     index: int
     """Index of the server; 0 for the ``machine``."""
     t_ns: int
-    """Begin or end of a measured interval. The harness asks for the counts outside this interval, so that its
-    requests cost nothing within the interval."""
+    """Begin or end of a measured interval. The harness asks for the counts just before the interval begins
+    and just after it ends, so that these requests cost nothing within the interval."""
     written_bytes: int | None = None
     """Bytes that the server has written to its files, from its own counter or from the sizes of the files."""
     syncs: int | None = None

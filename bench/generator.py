@@ -240,9 +240,9 @@ class ObservedClient:
     def begin(self, after_s: float) -> None:
         """Ask for the routes after ``after_s`` seconds, and then once in each period.
 
-        ``after_s`` is random, as in a real installation. Clients that start together would otherwise always
-        poll together. Then the time until the last client knows a change would be one random draw from the
-        period, for any number of clients.
+        ``after_s`` is random, as in a real installation, unless ``clients_together`` is set. Clients that
+        start together always poll together. Then the time until the last client knows a change is one random
+        draw from the period, for any number of clients.
         """
         gevent.sleep(after_s)
         if self._ended:
@@ -603,9 +603,9 @@ class SimulatedBroker(Staying):
         self.side = self.generator.side(self.place)
         self.session: BrokerSession = self.generator.arm.broker(self.side)
         self.version = 1
-        # A nameserver does not read the topics of a registration if it already has their DataVersion. The
-        # time stamp is a part of the DataVersion: a broker of an earlier run may have had the same name and
-        # version.
+        # A nameserver does not read the topics of a registration if it already has their DataVersion. A
+        # broker of an earlier run may have had the same name and version, so make the DataVersion differ by
+        # the time stamp in it.
         self.stamp = time.time_ns() // 1_000_000
         self.steady = {
             f"sim-{self.index}-{number}": 4 for number in range(config.load.topics_per_sim_broker - 1)

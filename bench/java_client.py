@@ -117,7 +117,7 @@ def settings(
     Args:
         retries: Number of retries of a producer, for operations with retries.
         output: File into which the client writes its lines.
-        schedule: File with due operations for which the client waits, see :func:`schedule`.
+        schedule: File with the due operations, see :func:`schedule`. The client waits until the file exists.
         end: File into which the harness writes the end of the load, in ns.
     """
     values: dict[str, object] = {

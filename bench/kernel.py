@@ -26,10 +26,7 @@ from routekeeper.bench.processes import ClusterError, Process
 
 
 def missing() -> str | None:
-    """Return the name of the first requirement for cutting links that this machine lacks.
-
-    Return None if the kernel of this machine can cut links.
-    """
+    """Return the first unmet requirement for cutting links; None if this machine's kernel can cut links."""
     if os.geteuid() != 0:
         return "root"
     if shutil.which("ip") is None:

@@ -93,9 +93,9 @@ DEVICE: Final = ("idle-300",)
 REAL_KINDS: Final[tuple[Kind, ...]] = ("kill", "freeze", "empty", "rolling")
 """Kinds of server faults that are possible with RocketMQ's own brokers and clients.
 
-These brokers and clients connect to each other directly, so a proxy cannot cut their links. Brokers
-themselves can only have the fault ``kill``, because these brokers need 10 s to stop. A broker that hangs
-stays listed for two minutes: it requests no lease, and two minutes are the nameservers' default.
+These brokers and clients connect to each other directly, so a proxy cannot cut their links. The only fault of
+a broker itself is ``kill``. A ``stop`` would take 10 s. After a ``freeze`` the broker would stay listed for
+two minutes, the nameservers' default, because it requests no lease.
 """
 
 
@@ -246,9 +246,9 @@ def plan_in(plan: Plan, series: SeriesPlan) -> Plan:
 def down_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan) -> float:
     """Return the duration of a fault in a series, in s.
 
-    If a fault hits only servers, the series' ``stretch`` does not multiply its duration. A restart or an
-    election takes the same time with every divisor of timers. If the duration grew with the timers, a
-    server's recovery would seem to depend on the timers.
+    The series' ``stretch`` multiplies the duration of a partition and of a broker's fault, but not the
+    duration of other faults. A server's restart or an election takes the same time with every divisor of
+    timers. If the fault's duration grew with the timers, a server's recovery would seem to depend on them.
     """
     if fault.case in series.down_s:
         return series.down_s[fault.case]
@@ -259,9 +259,9 @@ def down_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan) -> floa
 def quiet_seconds(fault: PlannedFault, series: SeriesPlan, drawn: float) -> float:
     """Return the quiet time before a fault, in s.
 
-    The series' ``stretch`` multiplies the random part, like the time after the fault. So a fault happens with
-    equal probability at every instant between two registrations. With a shorter random part, an average of
-    recovery times would be valid only for faults in a part of this interval.
+    The series' ``stretch`` multiplies the random part, so that a fault happens with equal probability at
+    every instant between two registrations. With a shorter random part, an average of recovery times would be
+    valid only for faults in a part of this interval.
 
     Args:
         drawn: Random number from 0 to 1.

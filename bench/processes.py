@@ -133,8 +133,8 @@ class Process:
         """Return the ready line.
 
         Raises:
-            ClusterError: If the process ended, or was silent for ``timeout_s``; the message ends with the
-                last lines of the process's log.
+            ClusterError: If the process ended, or printed no ready line within ``timeout_s``; the message
+                ends with the last lines of the process's log.
         """
         deadline = time.monotonic() + timeout_s
         while self.ready_mark not in (line := self.next_line(deadline)):

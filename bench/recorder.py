@@ -47,7 +47,10 @@ class Recorder:
         self._encoder = msgspec.json.Encoder()
 
     def record(self, event: msgspec.Struct) -> None:
-        """Add one event to the buffer; write the buffer to the file above ``BUFFER_SIZE`` bytes."""
+        """Add one event to the buffer. If it then holds more than ``BUFFER_SIZE`` bytes, write to the file.
+
+        Write the earlier events, and also the new event if it alone is larger than ``BUFFER_SIZE``.
+        """
         before = len(self._buffer)
         self._encoder.encode_into(event, self._buffer, -1)
         self._buffer += b"\n"

@@ -14,10 +14,10 @@ from routekeeper.bench.given import Given
 from routekeeper.bench.plan import Plan, SeriesPlan, drawn_order, run_seconds
 from routekeeper.bench.runfolder import Arm, Series, run_folder
 
-#: Seconds for starting a cluster and restarting servers in a run of "compare" (mean of three designs), and
-#: seconds for the report. These values are used until the first run is over. In six rounds, starts and
-#: restarts took 9 s with either of our modes, and 21 s with ZooKeeper.
+#: Expected seconds for the starts and restarts of servers in a run; used until the first run is over. In six
+#: rounds of "compare", these took 9 s with either of our modes, and 21 s with ZooKeeper.
 OVERHEAD_S: Final = 14.0
+#: Expected seconds for making the report.
 REPORT_S: Final = 45.0
 ATTEMPTS_MAX: Final = 3
 

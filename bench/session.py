@@ -134,7 +134,7 @@ class Session:
     def _void_if_it_fails(self) -> Iterator[None]:
         """End all processes if the code in the context fails.
 
-        If the harness failed, set the runs aside as void.
+        If the harness failed or was interrupted, also set the runs aside as void.
         """
         try:
             yield
@@ -176,7 +176,7 @@ class Session:
         self._rest()
 
     def _rest(self) -> None:
-        """Measure CPU and memory of brokers and servers without clients, if the plan has such a scenario."""
+        """Run the scenario ``REST``, if the plan has it: measure brokers and servers without clients."""
         planned = [each for each in scenarios_of(self.plan, self.given.series) if each.name == REST]
         if not planned or REST in self._chronicle.lost:
             return

@@ -4,8 +4,8 @@ All processes write to one folder while the cluster runs. Afterwards each event 
 contains the event's instant. An event before the first run, or between two runs, goes to the next run. After
 the last run, only views and deliveries are kept, because they show changes and messages of the last run.
 
-Each run can be read without the other runs. So every view and every broker's state is written once more at
-the begin of each run.
+Every view and every broker's state is written once more at the begin of each run, so that each run can be
+read without the other runs.
 """
 
 from __future__ import annotations

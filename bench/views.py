@@ -14,7 +14,7 @@ class _Shown:
 
 
 class Views:
-    """The last route of each topic that one observer has read, and the time of that reading."""
+    """The route that one observer read last for each topic, and the time of that reading."""
 
     def __init__(self, observer: Observer, index: int) -> None:
         self._observer = observer

@@ -153,7 +153,7 @@ class Assignment:
             yield from wait(self.changed, seen, period_s if settled else 1.0)
 
     def _balance(self, topic: str) -> Operation[bool]:
-        """Take and release queues of a topic, as rebalancing assigns queues to this member.
+        """Compute this member's share of a topic's queues; take and release queues to get this share.
 
         Returns:
             True if this member has all queues that were assigned to it; False if some are still missing.
@@ -297,7 +297,9 @@ class Assignment:
             instant = yield Clock()
 
     def _members(self, queues: Sequence[MessageQueue]) -> Operation[list[str] | None]:
-        """Return the group's sorted client ids, with this client's id; None if no broker lists this client.
+        """Return the sorted client ids of the group, from the first broker that answers.
+
+        Return None if that broker does not list this client, or if no broker is known.
 
         Raises:
             RemotingError: If no broker answered.

@@ -164,8 +164,7 @@ class ProducerConfig:
         group: Name of the producer group.
         send_timeout_s: Time for all tries of one send together.
         try_timeout_s: Time for one try of a send, if another broker can be tried after it. One hung broker
-            then does not use up the time of the whole send. Sends that end at the first unknown outcome
-            ignore this setting.
+            then does not use up the time of the whole send. No effect if ``retry_unknown`` is False.
         latency_fault_enable: True to avoid a broker for some time after it was slow or did not answer, see
             :mod:`routekeeper.client.latency`.
         retry_times: Number of tries after the first try of a synchronous or asynchronous send.

@@ -129,8 +129,8 @@ class ClientCore:
     def end(self) -> Operation[None]:
         """End the producers and consumers that :meth:`close` did not reach in time; send nothing.
 
-        Wake the callers that wait for them, and report an outcome for each message that has none. Before this
-        operation runs, all background operations must have ended or must never run again.
+        Wake the callers that wait for them, and report an outcome for each message that has none. The driver
+        runs this operation last, after it has ended or abandoned all background operations.
         """
         self.closing = self.directory.closing = True
         self.stop.notify()

@@ -53,7 +53,7 @@ class InvalidArgument(ClientError, ValueError):
 
 
 class NotApplied(ClientError):
-    """The change was certainly not made: no server accepted it, or all servers refused it.
+    """The change was certainly not made, because no server accepted it.
 
     If a call requests several changes (:class:`PartlyNotApplied`), only the changes that the error names were
     not made.

@@ -104,8 +104,8 @@ class _SecureHandler(urllib.request.HTTPSHandler):
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Returns a redirection as the reply instead of following it, so that the new address receives no token.
 
-    A token goes only to the addresses that the user named. For a change of a raft group, the token also goes
-    to the leader's HTTP address that one of these nameservers named (:mod:`.raft_group`).
+    A token goes to the addresses that the user named. For a change of a raft group, the token may also go to
+    the leader's HTTP address, if a nameserver at one of these addresses names it (:mod:`.raft_group`).
     """
 
     def redirect_request(self, *_: Any, **__: Any) -> None:

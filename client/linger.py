@@ -26,8 +26,8 @@ from .trouble import LINE_PERIOD_S, TroubleLog
 
 log = logging.getLogger(__name__)
 
-#: Largest number of messages in one batch. It is bounded because a broker writes all messages of a batch
-#: together.
+#: Largest number of messages in one batch. A broker writes a batch under one lock, so other senders wait
+#: while it writes a large batch.
 _COUNT_MAX: Final = 1024
 
 

@@ -31,9 +31,9 @@ _PAUSE_ON_ERROR_S: Final = 1.0
 _PAUSE_ON_FLOW_CONTROL_S: Final = 0.02
 _PAUSE_ON_FULL_S: Final = 0.05
 _PAUSE_WHILE_PAUSED_S: Final = 5.0
-#: Some brokers answer a pull at once although the pull requests to wait for a message. If an empty answer
-#: comes within this number of seconds, the member pauses; otherwise it would send pulls to such a broker
-#: without a pause.
+#: A pull asks the broker to wait for a message, but some brokers answer at once. If an empty answer comes
+#: within this number of seconds, the member pauses; otherwise it would send pulls to such a broker without a
+#: pause.
 _LONG_POLL_MIN_S: Final = 0.01
 _PAUSE_WITHOUT_LONG_POLL_S: Final = 0.2
 

@@ -1,8 +1,8 @@
 """An administrator's requests over HTTP to a group of nameservers, as operations without I/O.
 
-Only the leader makes changes. A member that does not lead names the leader by its raft address. The client
-then looks for this raft address among the given HTTP addresses: each nameserver reports its own raft address.
-If no given nameserver has this raft address, the client uses the leader's HTTP address from the refusal.
+Only the leader makes changes. A member that does not lead refuses a change, and names the leader by its raft
+address. The client then asks the nameservers at the given HTTP addresses for their own raft addresses. If
+none of them has the leader's raft address, the client uses the leader's HTTP address from the refusal.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ class PublishInfo:
     """Queues to which messages of a topic may be sent.
 
     Attributes:
-        queues: Writable queues whose broker has a master, sorted by broker name and queue id.
+        queues: Writable queues whose broker has a master, sorted by broker name and queue id. If ``order`` is
+            True: all queues of the order configuration, unsorted.
         order: True if the queues come from the topic's order configuration.
         provisional: True if the queues come from the default topic's route, because no broker has created
             this topic yet.

@@ -67,7 +67,7 @@ log = logging.getLogger("routekeeper.nameserver")
 
 _EXIT_SETTING: Final = 2
 _EXIT_REMOVED: Final = 3
-_EXIT_FAILED: Final = 70  # EX_SOFTWARE: exit code of a raft member that cannot go on.
+_EXIT_FAILED: Final = 70  # EX_SOFTWARE: exit code after an unexpected error.
 #: Errors that keep the process from serving. The process prints only the error's message and exits with 2.
 _REFUSALS: Final = (ConfigError, DirectoryError, FileError, RaftStartError, TlsSettingError)
 #: Thresholds of Python's garbage collector. The first number counts allocations before the youngest
@@ -179,8 +179,8 @@ async def serve(
 
     Args:
         settings_file: The settings file, which the server reads again at SIGHUP.
-        token: Content of ``--http-token-file``, which every change of the group over HTTP must send. Without
-            a token the server refuses all these changes.
+        token: Content of ``--http-token-file``, which every change over HTTP must send. If None, the server
+            refuses all changes over HTTP.
         bind_unnamed: See :attr:`.settings.ranking.Loaded.bind_unnamed`.
 
     Raises:

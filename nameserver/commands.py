@@ -62,7 +62,9 @@ Writers and readers of commands both check this limit.
 _PLAIN: Final = 0
 _ZLIB: Final = 1
 _PACKED_WORK: Final = 40
-_LONG_BYTES: Final = 2048  # A compressed command with some 1,000 topics has this size in bytes.
+#: Size in bytes above which compressing or decompressing a command is a step of its own. A compressed command
+#: with some 1,000 topics has this size.
+_LONG_BYTES: Final = 2048
 _PACK_FROM: Final = 1024  # Below this size in bytes, compression costs the members more time than it saves.
 #: Number of topics, and uncompressed size in bytes, from which a command is written and read in steps. 20,000
 #: topics take 2 ms to write and 3 ms to read. Reading in steps takes 1.5 times as long in total.

@@ -16,9 +16,9 @@ Rules:
       arrive. This registration lists the broker again. Then the end of the former process's connection is
       evidence against the record that this registration made.
     - An unregistration over the owning connection is evidence, like a close.
-    - A registration is a late copy if the data version in the broker's record contains the registration's
-      data version, and the two differ. But a broker's data version goes back if its store was restored from
-      a backup. Such a broker repeats the older version: see :meth:`Liveness.is_late`.
+    - A registration is a late copy if its data version is older than the data version in the broker's
+      record (:meth:`DataVersion.contained_in`). But a broker's data version goes back if its store was
+      restored from a backup. Such a broker repeats the older version: see :meth:`Liveness.is_late`.
 
 This module has its own clock, in seconds. Only :meth:`Liveness.advance` moves it, by at most
 :data:`CLOCK_STEP_MAX_S` a step. So the leases do not all expire at once when a paused process goes on.
@@ -221,11 +221,11 @@ class Liveness:
     ) -> bool:
         """Record a registration's data version; return True if the registration is a late copy.
 
-        A registration is a late copy if the listed version contains its version and the two differ. A late
-        copy must not be applied. But a broker whose store was restored from a backup also sends an older
-        version, again and again. So an older version is accepted if two conditions hold: the broker's
-        youngest connection repeats it after :data:`REPEATED_AFTER_S` seconds, and the listed version did not
-        arrive in between.
+        A registration is a late copy if its version is older than the listed version: it is contained in the
+        listed version, and the two differ. A late copy must not be applied. But a broker whose store was
+        restored from a backup also sends an older version, again and again. So an older version is accepted
+        if two conditions hold: the broker's youngest connection repeats it after :data:`REPEATED_AFTER_S`
+        seconds, and the listed version did not arrive in between.
 
         Args:
             origin: The registration's connection, after a call of :meth:`registering` with it.

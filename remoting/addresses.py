@@ -125,7 +125,7 @@ def charged_host(host: str) -> str:
 
 
 def network_of(host: str) -> str:
-    """Return the host for which a connection counts: for limits, and for the order in which hosts are served.
+    """Return the name under which a host's connections are counted, for limits and for the order of service.
 
     An IPv6 network of 64 bits is one host, as in :func:`charged_host`. Each loopback address is its own host.
     """

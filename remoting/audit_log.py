@@ -54,7 +54,7 @@ class AuditLog:
             self._log.info(f"audit peer=%s change=%s{names} result=%s", peer, change, *words, result)
 
     def refusal(self, peer: str, code: int, denied: Denied) -> None:
-        """Log a request that accounts or networks do not allow."""
+        """Log a request that the rules for accounts or networks refuse."""
         try:
             name = RequestCode(code).name
         except ValueError:

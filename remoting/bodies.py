@@ -1,8 +1,8 @@
 """JSON bodies between clients, brokers and admin tools, except the bodies of routes and registrations.
 
 Each type is written by ``encode`` and read by ``decode``. In a map with queues as keys, each key is written
-as the queue's JSON object, and not as a text in quotes. Only this form can be read by all programs. Keys that
-are numbers are written without quotes.
+as the queue's JSON object, and not as a text in quotes. Keys that are numbers are written without quotes.
+RocketMQ's Java programs write the same forms.
 Source: the ``body`` and ``heartbeat`` packages of RocketMQ 4.9 and 5.3.
 """
 

@@ -1,7 +1,7 @@
 """Bounds of names, addresses and counts on the wire. Real peers stay far below these bounds.
 
-Each bound is checked when a request is decoded, so that later code never gets a larger value.
-Lengths are in characters.
+Each bound is checked when a request is decoded, so that later code never gets a larger value. The comment at
+a bound names exceptions. Lengths are in characters.
 """
 
 from __future__ import annotations

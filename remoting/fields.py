@@ -1,8 +1,8 @@
 """Arguments of requests and responses as typed Python values, with the conversion to and from the wire.
 
 Each class describes the header of one request or response code. ``parse`` reads ``extFields``; ``to_ext``
-writes them. An argument that is None is not written. Names on the wire are camelCase; only this module
-uses them.
+writes them. An argument that is None is not written. Names on the wire are camelCase. Only the argument
+classes use these names; other code uses the Python names.
 
 This module refuses a request whose required argument is missing. Java marks its required arguments, but does
 not check them on receipt, so that a request with a missing argument fails later.

@@ -80,7 +80,7 @@ def loads(text: bytes | str, limits: Limits = REQUEST) -> Any:
     """Read one JSON value; every object becomes a ``dict`` with text keys.
 
     A number as key becomes the text of its digits. An object as key becomes its compact JSON text with sorted
-    members. A quoted key keeps its text. :func:`loads` can read the text of all these keys again.
+    members, which :func:`loads` can read again. A quoted key keeps its text.
 
     Raises:
         RemoteProtocolError: If the text cannot be read, or is above a limit.

@@ -306,7 +306,7 @@ def read_plain_json(body: bytes, topics_max: int = REGISTER_TOPICS_MAX) -> Plain
     except UNREADABLE:
         return None
     topics = found.topic_config_serialize_wrapper.topic_config_table
-    for key, numbers in topics.items():  # one call that covers all topics would block for too long
+    for key, numbers in topics.items():
         if numbers.topic_name != key:
             topics = finish(_named_as_stated(topics))
             break

@@ -1,8 +1,8 @@
 """Bodies that describe topics, queues and brokers: topic routes and the cluster table.
 
 All values are immutable. The text on the wire is compact. Its members are in alphabetical order, and null
-members are left out, as fastjson does. Some readers depend on this form, because they cut the raw text
-(client-go inside ``brokerAddrs``).
+members are left out, as fastjson does. Some readers depend on this form, because they split the raw text
+instead of parsing it (client-go does so inside ``brokerAddrs``).
 Source: TopicRouteData, ClusterInfo and TopicConfig of RocketMQ 4.9 and 5.3.
 """
 

@@ -103,7 +103,7 @@ def load(storage: Storage, path: Path, parse: Callable[[bytes], T], *, adopt: bo
 
     - If the file cannot be read or parsed, its backup is used, and an ERROR is logged.
     - If the file can be parsed but its checksum differs, it was edited or damaged. Only the operator can know
-      which of these happened.
+      which of these happened, so StateFileError is raised.
     - If the file has no checksum, its content is used, and a WARNING is logged. The file then gets a
       checksum.
 

@@ -81,7 +81,8 @@ def parse_tls_file(text: str) -> TlsFile:
 
     Raises:
         TlsSettingError: If the text is malformed, or if a key has a value that is not allowed. One such value
-            demands a feature that this program lacks: ignoring the value would weaken security.
+            is ``tls.test.mode.enable=true``: it demands a feature that this program lacks, and ignoring it
+            would weaken security.
 
     Source: TlsSystemConfig and TlsHelper.extractTlsConfigFromFile, RocketMQ 4.9.7 and 5.3.3. RocketMQ accepts
     any word: it reads an unknown word as ``permissive``, ``none`` or false, depending on the key.

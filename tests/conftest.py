@@ -96,8 +96,7 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """If several workers run, put the longest files and the tests that share servers first.
 
-    A single process keeps pytest's order. Then tests with Apache's programs come last, because these programs
-    use the machine until the end (tests/interop/conftest.py).
+    A single process keeps the order that pytest and tests/interop/conftest.py have chosen.
     """
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: shared_by(item.nodeid) is None and item.location[0] not in LONGEST)

@@ -33,8 +33,8 @@ from routekeeper.remoting.lenient import ANSWER, as_object, loads
 _QUORUM_PEER: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 #: Jars of pyspark that ZooKeeper needs; a JVM would open a class path of all 250 jars more slowly.
 _JARS: Final = ("zookeeper-", "netty-", "slf4j-api", "log4j-", "metrics-core", "snappy")
-#: Longest waits of a ZooKeeper server in ticks: for its leader (syncLimit), for the end of an election
-#: (initLimit). Source: zoo_sample.cfg.
+#: Longest times in ticks that ZooKeeper allows: for a silence between leader and follower (syncLimit), and
+#: for a follower to connect to a new leader and get its data (initLimit). Source: zoo_sample.cfg.
 _SYNC_LIMIT: Final = 5
 _INIT_LIMIT: Final = 10
 #: ZooKeeper's default of maxSessionTimeout, in ticks.
@@ -49,7 +49,8 @@ class Servers(abc.ABC):
     """Queries to the servers of a design; the harness or other people may have started the servers.
 
     Attributes:
-        clients: Addresses ``host:port`` for clients and brokers, by index, without the proxy.
+        clients: Addresses ``host:port`` of the servers themselves (not of the proxy) for clients and brokers,
+            by index.
         http: Addresses ``host:port`` for HTTP, by index; empty if the servers have no HTTP.
     """
 
@@ -253,8 +254,7 @@ class ZooKeepers(StartedServers):
 
     Each server has a hosts file of its own with the other servers' addresses. So each server connects to each
     other server at a different address, and the proxy can see from the address which two servers a link
-    connects. The proxy's addresses are 127.x.y.z, which work on Linux only. On other systems the servers
-    connect directly, and the links between them cannot be cut.
+    connects. The proxy's addresses are 127.x.y.z, which work on Linux only.
     """
 
     durability = "fsync"

@@ -140,7 +140,7 @@ def lookups_after_changes(*, changes: float, watching: float, topics: float) -> 
 
 
 def counts_of(row: Row) -> dict[Unit, float]:
-    """Return the number of units of each kind in a measurement, and count the lookups that changes cause."""
+    """Return the number of units of each kind in a measurement; lookups include those that changes cause."""
     counts = {unit: row.count(unit) for unit in UNITS}
     counts["lookup"] += lookups_after_changes(
         changes=counts["change"], watching=row.watching, topics=row.topics
@@ -151,7 +151,8 @@ def counts_of(row: Row) -> dict[Unit, float]:
 def predicted(costs: DesignCosts, counts: Mapping[Unit, float], quantity: Quantity) -> float | None:
     """Return the predicted use of brokers, topics, clients and events together ("mixture").
 
-    The use is per minute; memory is in bytes at any time. Return None if the cost of a unit was not measured.
+    The use is per minute; for memory, it is the number of bytes in use. Return None if the cost of a unit was
+    not measured.
     """
     if quantity not in costs.alone:
         return None

@@ -21,7 +21,7 @@ PERIOD_S: Final = 30.0
 TOPICS_OF_A_BROKER: Final = 2
 #: Pause in s between a change of the load and the next measurement, in which servers can finish their work.
 SETTLE_S: Final = 4.0
-#: Time in s to start and stop a design's servers, and for the load that makes a JVM compile its code.
+#: Time in s to start and stop a design's servers, without the warm-up (:attr:`Plan.warm_s`).
 LIFE_S: Final[dict[Design, float]] = {"independent": 6.0, "raft": 7.0, "zookeeper": 13.0}
 
 
@@ -47,6 +47,9 @@ class Mixture(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes and measurement times ("windows") of one run. A unit is a broker, a topic or a client.
 
+    A series consists of the windows in which one number varies, for example the number of brokers. The
+    servers alone, and each mixture, are a series of one window.
+
     Attributes:
         period_s: Period of heartbeats and polls.
         alone_s: Length of the window with the servers alone.
@@ -55,9 +58,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         rate_s: Length of a window with events.
         warm_s: Time of load before the first window of a run, in which a JVM compiles its code.
         reads_heaps: True to make a JVM collect garbage after each window, and then read its heap.
-        lives: Names of the series that are measured between one start and one stop of the servers.
-        base: Brokers and topics during the series of clients and events.
-        topic_brokers: Number of brokers in the series of topics.
+        lives: Names of series, by life. A life is the time from one start of the servers to their stop.
+        base: Brokers, and topics of each broker, while the cost of clients or events is measured.
+        topic_brokers: Number of brokers while the number of topics varies.
         brokers, topics, polling, watching: Numbers of units, one for each window. ``topics`` are topics of
             each broker.
         changes, newcomers, lookups: Events a second, one rate for each window.

@@ -40,7 +40,7 @@ RUN: Final = "run.json"
 ROWS: Final = "rows.jsonl"
 RESULT: Final = "costs.json"
 TRIES: Final = 3
-"""Number of times that the harness tries to measure a series, before an error ends the program."""
+"""Number of times that the harness tries to measure a life (see :class:`Plan`), before it gives up."""
 _NUMBERS: Final = (
     *("brokers", "pairs", "polling", "watching"),
     *("registrations", "changes", "newcomers", "lookups"),
@@ -80,15 +80,15 @@ def load(folder: Path) -> Run:
 
 
 def complete_rows(folder: Path, run: Run) -> list[Row]:
-    """Return the measurements of those series for which all measurements of the plan exist."""
+    """Return the measurements of each life (series with one start of the servers) that is complete."""
     path = folder / ROWS
     found: dict[tuple[Design, str], list[Row]] = {}
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
             row = msgspec.json.decode(line, type=Row)
         except msgspec.MsgspecError:
-            # An interrupt cut this line off. The results of its series are incomplete, so they are all
-            # omitted below.
+            # An interrupt cut this line off. Its life is incomplete, so all rows of this life are omitted
+            # below.
             continue
         found.setdefault((row.design, row.life), []).append(row)
     return [
@@ -118,7 +118,7 @@ def announce(run: Run, *, done: int = 0) -> None:
 
 
 def make_rows(folder: Path, run: Run) -> list[Row]:
-    """Make the missing measurements. If an interrupt ended a series early, measure the whole series again.
+    """Make the missing measurements. If an interrupt ended a life early, measure the whole life again.
 
     Raises:
         Unhealthy: If servers or simulated brokers and clients failed.

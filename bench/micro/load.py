@@ -92,7 +92,7 @@ def template(topic: str, *, version: int, codec: HeaderCodec) -> Template:
 
 
 def templates(plan: Plan) -> list[list[Template]]:
-    """Return one list of requests for each dialect; a connection repeats a list in its random order."""
+    """Return one list of randomly chosen requests for each dialect; the load sends a list again and again."""
     chooser = random.Random(plan.seed)
     kinds = [(_QUOTED_VERSION, HeaderCodec.JSON)]
     if plan.mixed:

@@ -214,7 +214,8 @@ def in_process(arguments: argparse.Namespace) -> dict[str, Any]:
     target = RouteTable()
     steps.time("restore: install", lambda: target.adopt(again))
     steps.time("garbage collection, full", gc.collect)
-    # The value of the nameserver: a thread keeps the interpreter only this long if another thread waits.
+    # Set the switch interval that the nameserver sets for work on snapshots: the time after which a thread
+    # lets other threads run.
     sys.setswitchinterval(TURN_S)
     pauses = {
         name: uvloop.run(longest_pause_ms(work, table, topics))

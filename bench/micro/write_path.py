@@ -6,13 +6,14 @@ Brokers register with one changed topic, as in ``routekeeper.bench.micro.raft``.
 each step separately. Then it starts a raft group of one member with ``--durability memory`` in this process.
 It passes to this member the bytes that connections would receive:
 
-- from one broker after the other, with three times: before the code of the raft mode, in that code, after it;
-- from all brokers at the same time;
-- from one broker alone.
+- from one broker after the other; three steps are timed: before the raft mode's code, in it, and after it;
+- from all brokers at the same time, as whole writes;
+- from one broker alone, as whole writes.
 
-The time of a step is wall time. For whole writes, it is the thread's CPU time from these bytes to the last
-answer. The benchmark prints the 20th percentile and the median of the time for one write, in µs. The 20th
-percentile is useful because other programs can only lengthen a step.
+The time of a step is wall time. The time of a whole write is CPU time of the thread, from the receipt of the
+bytes to the last answer, divided by the number of writes. The benchmark prints the 20th percentile and the
+median of the time for one write, in µs. The 20th percentile is useful because other programs can only
+lengthen a step.
 
 With ``--cold`` it empties the processor's caches before each step. A member that seldom writes, on a machine
 with other processes, finds little of its code in the caches. Such figures show how much code a step uses.

@@ -248,7 +248,7 @@ Do = Literal[
 - ``restart-empty`` kills a server and starts it with an empty disk and without routes.
 - ``cut`` cuts the links between ``target`` and ``to``; if ``to`` is empty, all links of the target. With
   ``oneway`` it cuts only the directions in which the target sends.
-- ``slow`` adds ``delay_ms`` to each direction of the same links; 0 removes the delay.
+- ``slow`` adds ``delay_ms`` to the directions that ``cut`` would cut; 0 removes the delay.
 - ``part`` cuts off a server, ``client-0`` and ``broker-0`` together from all other processes.
 - ``heal`` ends all cuts and delays and continues paused processes; ended processes stay down.
 - ``reconnect``: a client drops the connection for its queries and asks the server ``to`` first, as a client
@@ -317,7 +317,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Exactly one of these fields is set: ``designs`` (all designs, replaced), ``phase``, ``topics``,
     ``server``, ``broker``, ``client``, ``links`` or ``done``. With ``client``, the field ``counters`` is set,
-    too. There is one exception: a change after a ``mark`` may have only ``counters``.
+    too. There is one exception: after a change with a ``mark`` (a fault at which all counters begin again), a
+    change of each running design has ``counters`` and none of these fields.
     """
 
     id: int

@@ -162,8 +162,8 @@ class Grown:
 
     arm: str
     spared: bool
-    """True if a fault of half a session time-out does no harm, because the harm begins only when the lease
-    ends."""
+    """True if a fault of half of ZooKeeper's session time-out does no harm: the harm of ``arm`` begins only
+    when a broker's lease ends."""
     other: str
     longest: float
     """The other design's longest value in s at any length of the fault; it is at most the measure's
@@ -271,10 +271,9 @@ TIMER_SERIES: Final = ("equal", "equal-tenth", "equal-undivided")
 class Taken:
     """One recovery time of one design, split into a part that scales with the timers and a fixed part.
 
-    ``split``: the two parts. If the time was measured at two or more divisors of the timers other than 1,
-    only these measurements determine both parts. Otherwise the measurement at divisor 1 is used as well.
-    None if a median that the computation needs is infinite. ``measured``: the median of the rounds at
-    divisor 1 (RocketMQ's own timers).
+    ``split``: the two parts; None if a median that the computation needs is infinite. Measurements at
+    divisors other than 1 determine the parts. The measurement at divisor 1 is used only if there are fewer
+    than two other divisors. ``measured``: the median of the rounds at divisor 1 (RocketMQ's own timers).
     """
 
     place: Place
@@ -465,8 +464,8 @@ def taken_apart(
     The split uses series that differ only in the timers' divisor. Two divisors other than 1 predict the value
     at divisor 1; the caller can compare the prediction with the measured value. If there are no two such
     divisors, the split uses the value at divisor 1 as well, so there is no prediction. Times of partitions
-    are not split, because the experimenter decides how long a partition lasts. No part scales if the rounds
-    at both divisors overlap.
+    are not split, because the experimenter decides how long a partition lasts. If the ranges of the rounds at
+    two predicting divisors overlap, the whole time counts as fixed.
 
     Args:
         divisors: Maps each series of :data:`TIMER_SERIES` that was run to its divisor.

@@ -67,7 +67,7 @@ def answers(views: DataFrame, processes: DataFrame, runs: DataFrame) -> DataFram
     Out: one row per answer; both instants are read from the host's clock:
 
         - run, index, topic, state, brokers, version
-        - life string: name of the cluster from its start to its end; a cluster can make several runs
+        - life string: name of the cluster that made the run; one cluster can make several runs
         - process int: number of processes of this server that had been started when the answer was read
         - seen_ns long: instant at which the answer was first read
         - still_ns long: instant at which the last reading of the answer was sent

@@ -62,7 +62,8 @@ def _is(line: Primary, place: tuple[str, str, str]) -> bool:
 def of_session(lines: Sequence[Primary], sources: Sequence[Source], values: Values) -> str:
     """Return the sentence on a killed broker with each system's own timers.
 
-    The text is empty if no headline measure compares this case.
+    The text is empty if no headline measure compares this case with ZooKeeper, or if ZooKeeper's session
+    time-out differs from RocketMQ's lease.
     """
     line = next((each for each in lines if _is(each, KILLED) and "zookeeper" in each.pair.arms), None)
     if line is None or not session_is_lease(sources, line.named.series):

@@ -122,8 +122,8 @@ class LateBucket:
 class Observed:
     """Numbers of the observers of one kind in one run, and of their observations.
 
-    ``topics``: number of topics that were observed. ``spans``: number of times in which the route that one
-    observer showed for one topic did not change, added up over all observers and topics.
+    ``topics``: number of topics that were observed. ``spans``: number of periods without a change in the
+    route that one observer showed for one topic, added up over all observers and topics.
     """
 
     run: str

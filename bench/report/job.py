@@ -133,8 +133,10 @@ def write_lines(spark: SparkSession, out: str, lines: Sequence[answers.Primary])
 def write_undivided(spark: SparkSession, out: str, apart: Sequence[answers.Taken]) -> None:
     """Write the time of each recovery with RocketMQ's own timers, in s: bounds, parts and measured value.
 
-    ``least`` and ``most`` are equal where two divisors of the timers predict one time. Both are empty if a
-    median recovery never ended.
+    The bounds ``least`` and ``most`` are computed from runs with divided timers, where possible. Runs with
+    two divisors determine the parts ``fixed`` and ``scaled``, and ``least`` and ``most`` are then equal. Runs
+    with one divisor give only the bounds. Bounds and parts are empty if the median of the runs with a used
+    divisor is infinite: the recovery never ended.
     """
     rows = [
         {

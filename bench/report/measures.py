@@ -444,9 +444,9 @@ def grown_with_the_cut(
 ) -> set[tuple[Place, str]]:
     """Return the :class:`Place` and design of all times that grow as fast as the fault's length.
 
-    A sweep is a group of cases that differ only in the fault's length, so a design's result holds for all
-    cases of the sweep. One sweep isolates the leader, another isolates a follower. If the result holds for
-    both sweeps, it also holds for the case ``1-2``.
+    A sweep is a group of cases that differ only in the fault's length. If a design's time grows so in a
+    sweep, the result names all cases of the sweep. One sweep isolates the leader, another isolates a
+    follower. If the time grows so in both sweeps, the result also names the case ``1-2``.
     """
     points: dict[tuple[str, str, str, str, str], list[tuple[Place, float, float]]] = defaultdict(list)
     for place, arms in found.items():
@@ -678,9 +678,9 @@ def _of_messages(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
 def _of_quiet_times(gold: Gold, by_run: dict[str, Source]) -> _Found:
     """Yield latencies of times without a fault, and the resources used in scenarios without faults.
 
-    The values belong to the run of the scenario ``quiet`` in the same round and design. Latencies before
-    faults in most other scenarios also belong to this run. Only ``idle-300`` and ``staleness`` have latencies
-    of their own.
+    Latencies before faults belong to the run of the scenario ``quiet`` in the same round and design, together
+    with the latencies of this run itself. Latencies of the scenarios ``idle-300`` and ``staleness`` belong to
+    their own runs. Resources belong to the run that used them.
     """
     quiet_run = {_life(source): run for run, source in by_run.items() if source.scenario == "quiet"}
 

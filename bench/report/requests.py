@@ -251,9 +251,9 @@ def _verdict() -> Column:
 def registrations(ops: DataFrame) -> DataFrame:
     """Join the requests that one broker sent to all servers at the same time into one operation.
 
-    The operation succeeds when the first server accepts its request. That server then knows the change. With
-    a replicated table, all servers then know the change. Otherwise a server may not know the change; the
-    server's routes show that.
+    The operation succeeds when the first server accepts its request. If the servers replicate their table,
+    all servers then know the change. Without replication, other servers may not know the change yet; their
+    routes show that.
 
     A heartbeat is no registration: it changes nothing, a raft member answers it without a leader, and
     ZooKeeper's brokers send no heartbeats.
@@ -420,9 +420,9 @@ def timelines(requests: DataFrame) -> DataFrame:
     """Count operations around each fault by their due time.
 
     In:  ``REQUESTS``.
-    Out: one row per (run, fault, op, bin): bin int, number of ``BIN_NS`` from the fault's begin, negative
-        before it; n, right, failed long (unanswered, missing or ghost); slowest_ns long, the longest wait for
-        any answer.
+    Out: one row per (run, fault, op, bin). bin int: number of ``BIN_NS`` from the fault's begin, negative
+        before it. n, right and failed are counts of type long; failed counts unanswered, missing and ghost.
+        slowest_ns long: the longest wait for any answer.
     """
     return (
         requests.where(F.col("phase") != "quiet")
@@ -521,7 +521,7 @@ def most(reasons: DataFrame, limit: int) -> DataFrame:
 
 
 def messages(requests: DataFrame, deliveries: DataFrame, runs: DataFrame) -> DataFrame:
-    """Count the outcomes of sent messages. A message may be read only in the next run of the same cluster.
+    """Count the outcomes of sent messages, also of messages that are read in a later run of the same cluster.
 
     In:  ``REQUESTS``; valid delivery rows with the column ``run``; table ``RUNS``.
     Out: one row per (run, fault, op) of runs whose cluster recorded deliveries:

@@ -202,8 +202,8 @@ def given_up(spans: DataFrame, runs: DataFrame) -> DataFrame:
     Out: one row per (run, fault, observer):
 
         - views long: number of triples (observer, topic, broker) in which a living broker was missing
-        - given_up_ns long: the longest time for which a living broker was missing in one (observer, topic,
-          broker)
+        - given_up_ns long: the largest of these triples' times; a triple's time is the whole time in the
+          fault's window in which the broker was missing
         - brokers long: number of different brokers that were missing
     """
     begin = F.greatest("seen_ns", "begin_ns")

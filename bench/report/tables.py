@@ -75,7 +75,7 @@ RUNS: Final = (
 ``life`` names the cluster that made the run, from its start to its end. One cluster can make several runs,
 one after the other; all these runs have the same ``life``. The report needs it because a broker's state, or
 a route that an observer shows, can last from one run into the next. ``windows`` has the run's
-faults, ``gaps`` the times in which brokers could not be reached. The load does not change their number.
+faults, ``gaps`` the times in which brokers could not be reached. A higher load adds no windows and no gaps.
 """
 
 FAULTS: Final = (

@@ -35,8 +35,8 @@ TIMERS: Final = Timers(
 #: Size of the JVM heap in MB, enough for a million topics over all brokers. With a smaller heap, a JVM would
 #: spend its time on garbage collection. RocketMQ's value is from its own script, runserver.sh.
 HEAP_MB: Final[dict[Arm, int]] = {"apache": 4096, "zookeeper": 3072}
-#: Options for short-lived JVMs in the comparison. They are removed here, because these JVMs serve a heavy
-#: load.
+#: Options of the comparison's commands, for short-lived JVMs. This module removes the options, because its
+#: JVMs serve a heavy load.
 _SHORT_LIVES: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 START_S: Final = 90.0
 _LEADS: Final = ("leader", "standalone")

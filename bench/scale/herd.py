@@ -46,8 +46,9 @@ def told_members(plan: Plan, member: int) -> list[int]:
 async def watch(job: Job) -> dict[str, Any]:
     """Change one key (a broker or a node) again and again; measure when all watchers have the new value.
 
-    ``watchers`` clients watch at each server. One change is made at a time. The changes are sent to each
-    server in turn, for an equal share of the time.
+    ``watchers`` clients watch at each server. One change is made at a time. There is one phase for each
+    server, with an equal share of the time. A phase sends each change to its server, or to all servers if the
+    plan says ``everywhere``.
     """
     plan = job.plan
     took: list[tuple[float, float, float]] = []
@@ -74,7 +75,7 @@ async def watch(job: Job) -> dict[str, Any]:
 
 
 class Phase:
-    """One part of a measurement: all changes are written at one server, and the watchers wait for them."""
+    """One part of a measurement: one broker or node changes again and again, and all watchers wait for it."""
 
     def __init__(self, job: Job, member: int) -> None:
         self._job = job

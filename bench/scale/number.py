@@ -37,8 +37,8 @@ from routekeeper.remoting.route import TopicConfig
 Record = Callable[[dict[str, Any]], None]
 #: Seconds after which a change counts as impossible, because no surviving server has accepted it.
 DOWN_S: Final = 8.0
-#: Number of change numbers that are reserved after each kill of a server: so many that no change number is
-#: used twice.
+#: Size of the range of change numbers for the tries after each kill of a server. It is larger than the number
+#: of tries, so no change number is used twice.
 TRIES_MAX: Final = 10_000
 REST_S: Final = 5.0
 #: Seconds after which a query counts as unanswered.
@@ -53,7 +53,7 @@ _SEND_USER: Final = 0
 def measure_number(
     group: ScaleGroup, point: Point, record: Record, chance: random.Random
 ) -> dict[str, float]:
-    """Measure CPU at rest and changes, restart the servers one by one, then kill one after the other."""
+    """Measure the CPU use at rest and lone changes; restart the servers one by one; then kill all but one."""
     found: dict[str, float] = {}
     with life_of(group, point, record) as life:
         life.register()

@@ -19,7 +19,7 @@ ROUNDS_AT_CROSSINGS: Final = 5
 #: Longest time of a series in seconds. Points for which no time remains are not measured; the page names
 #: them.
 SERIES_S: Final = 75 * 60.0
-#: Number of failed rounds at a point after which its design is not measured there again.
+#: Number of rounds that a design may fail at a point; after this, the design is not measured there again.
 FAILURES_MAX: Final = 2
 BASE_BROKERS: Final = 10
 BASE_TOPICS: Final = 1_000

@@ -196,8 +196,8 @@ def event_of(row: dict[str, Any]) -> Operation | ProcessSample | None:
     """Return a row of a storm as an event of the comparison; None if the comparison has no such event.
 
     The user number of a query is the number of the server that was asked. The user number of a broker is 100
-    plus the broker's number. If the process that asked may have overlooked an answer for some time, the
-    remark names this time.
+    plus the broker's number. The process that asked a query may have read the answer late. The query's remark
+    then contains ``own_ns``, the largest possible delay of this kind in ns.
     """
     match row["kind"]:
         case "query":

@@ -47,8 +47,8 @@ from routekeeper.remoting.route import DataVersion
 #: registerBrokerTimeoutMills.
 ANSWER_S: Final = 24.0
 #: Pause in seconds after a refusal. It is also the pause after a lost connection, unless
-#: :meth:`Brokers.returning` sets another pause. A real broker would wait for its next period (30 s), so the
-#: result counts failed registrations.
+#: :meth:`Brokers.returning` sets another pause. A real broker would wait longer, for its next period (30 s).
+#: Because this pause hides that wait, the result counts failed registrations.
 AGAIN_S: Final = 1.0
 CONNECT_AGAIN_S: Final = 0.1
 CONNECT_S: Final = 10.0
@@ -267,8 +267,9 @@ class JuteLane(Lane):
     def __init__(self, given: Brokers, broker: int, server: int) -> None:
         super().__init__(given, broker, server)
         self._session = Session()
-        self._missing = 0
+        self._under_way = 0  # requests of the present registration that are not answered yet
         self._rest: Iterator[Encoded] = iter(())
+        self._refused: str | None = None
 
     def wire(self) -> Session:
         old = self._session
@@ -281,31 +282,33 @@ class JuteLane(Lane):
         return self.listed.is_set() and not self._session.expired
 
     def send(self, client: Client[Any]) -> None:
-        nodes = self.given.nodes[self.broker]
-        self._missing = len(nodes)
-        self._rest = iter(nodes)
+        self._rest = iter(self.given.nodes[self.broker])
+        self._under_way = 0
+        self._refused = None
         for part in itertools.islice(self._rest, MULTIS_IN_FLIGHT):
             client.send(client.wire.create_all(part))
+            self._under_way += 1
 
     def answered(self, client: Client[Any], answer: Answer) -> None:
         if answer.tag < 0:
             return  # the answer to a ping
         self.answered_s = asyncio.get_running_loop().time()
+        self._under_way -= 1
         if answer.error is not None:
             self._rest = iter(())
-            self.finish(answer.error)
-        self._missing -= 1
-        if not self._missing:
-            self.finish(None)
+            self._refused = self._refused or answer.error
         elif (part := next(self._rest, None)) is not None:
             client.send(client.wire.create_all(part))
+            self._under_way += 1
+        # After a refusal, wait for the other answers, too: they must not count for the next try.
+        if not self._under_way:
+            self.finish(self._refused)
 
     def ping(self) -> None:
         if self.client is not None and self.connected.is_set():
             self.client.send(self._session.ping())
 
     def part(self, client: Client[Any]) -> None:
-        self._missing = -1
         self._rest = iter(())
         client.send(self._session.close())
 

@@ -277,9 +277,9 @@ class Life:
 
     @contextlib.contextmanager
     def asking(self, found: dict[str, Any]) -> Iterator[None]:
-        """Let the bystander process query the servers before, during and after an action.
+        """Let the bystander process query the servers during an action, and shortly before it.
 
-        At the end, add the figures of its waiting times to ``found``, see :func:`waits`.
+        At the end, add the figures of the bystander's waiting times to ``found``, see :func:`waits`.
         """
         self.bystander.ask(b"start")
         time.sleep(BEFORE_S)

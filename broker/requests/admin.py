@@ -369,7 +369,7 @@ def _runtime_info(state: BrokerState, call: Call) -> Work:
         "earliestMessageTimeStamp": str(earliest),
         "getFoundTps": stats.get_found.spell(call.now),
         "getMissTps": stats.get_missed.spell(call.now),
-        "getTotalTps": stats.get_found.spell(call.now),
+        "getTotalTps": stats.pulls.spell(call.now),
         "getTransferedTps": stats.got.spell(call.now),
         "getTransferredTps": stats.got.spell(call.now),
         "msgGetTotalTodayMorning": str(stats.mornings[1][1]),

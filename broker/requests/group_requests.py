@@ -395,7 +395,10 @@ def _all_consume_stats(state: BrokerState, call: Call, *, is_order: bool) -> Wor
 
 
 def _topics_of(state: BrokerState, group: str) -> tuple[str, ...]:
-    """Return the topics for which a group has offsets, except topics to which no member subscribes now."""
+    """Return the topics for which a group has offsets.
+
+    If the group has members, leave out topics to which no member subscribes.
+    """
     online = state.clients.consumer_group(group)
     return tuple(
         topic for topic in state.offsets.topics_of(group) if online is None or topic in online.subscriptions

@@ -102,8 +102,8 @@ HANDLERS: Final[Mapping[int, Serve]] = MappingProxyType(
 
 #: Largest body of an answer in bytes. It leaves 64 KiB of a frame for the header.
 _BODY_MAX: Final = FRAME_SIZE_MAX - 64 * 1024
-#: Requests whose answers may have to wait: for the disk, for the nameservers, for a client, or for other
-#: requests, because the broker serves other requests between the steps of a long answer.
+#: Requests whose answers may have to wait for the disk, the nameservers or a client, and requests that are
+#: answered in steps: the broker serves other requests between two steps.
 MAY_WAIT: Final = frozenset(
     {
         RequestCode.QUERY_MESSAGE,

@@ -27,7 +27,7 @@ T = TypeVar("T")
 LIST_MAX: Final = 10_000
 #: Number of topics or groups that one step handles.
 TURN: Final = 100
-#: Bounds of a request's body in bytes. A group with a name of usual length takes 450 bytes in the body.
+#: Bounds of a request's body. A group with a name of usual length takes 450 bytes in the body.
 _LIMITS: Final = Limits(size=8 << 20, containers=64 << 10, dialect_size=64 << 10, dialect_keys=1 << 10)
 
 

@@ -264,6 +264,7 @@ def _code(status: GetStatus, offset: int) -> int:
 
 
 def _answer(state: BrokerState, pull: Pull, found: Batch, code: int) -> RemotingCommand:
+    state.stats.pulls.total += 1
     if found.count:
         group = pull.request.ext_fields.get(_GROUP, "")
         state.stats.handed_out(pull.topic, group, found.count, len(found.body))

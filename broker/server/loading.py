@@ -196,7 +196,8 @@ def _follow_log(state: BrokerState, files: StateFiles, *, now_ms: int) -> None:
         _count_delayed(state, topics.unknown_from, counts)
     corrected = topics.follow_log(lambda: store.log.max_offset, counts, now_ms=now_ms)
     try:
-        # Save before new messages are stored: records that this start skips must stay invalid later.
+        # Save before new messages are stored: later starts must skip the records that this start skips, but
+        # none of the new ones.
         save_now(files.topics)
     except OSError as error:
         if corrected:

@@ -218,7 +218,7 @@ def _add_broker(samples: Samples, state: BrokerState, broker: Mapping[str, str])
         for name, rate, help_ in (
             ("put", stats.put, "Messages stored"),
             ("getfound", stats.get_found, "Pulls that found messages"),
-            ("gettotal", stats.get_found, "Pulls that found messages"),
+            ("gettotal", stats.pulls, "Pulls that found messages, and pulls that found none"),
             ("getmiss", stats.get_missed, "Pulls that found none"),
             ("gettransfered", stats.got, "Messages handed out"),
         ):

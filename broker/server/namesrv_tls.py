@@ -74,8 +74,8 @@ class _Loaded:
     """A TLS context, made from files that were read.
 
     Attributes:
-        ends_at: Time (Unix s) at which the own certificate expires, or at which the last authority expires;
-            the earlier of the two times.
+        ends_at: The earlier of two times (Unix s): the own certificate has expired, or all authorities have
+            expired.
     """
 
     own: OwnTls

@@ -514,7 +514,7 @@ class BrokerServer:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None:
         if request.code in MAY_WAIT and connection.unanswered >= self._server.limits.unanswered_max:
-            # Refuse the send before it is served: a message that is stored must not get an error as answer.
+            # Refuse the request before it is served: a send must not store its message and get an error.
             self._count_refused(request.code, Refused.OVERLOAD)
             return request.reply(
                 ResponseCode.SYSTEM_BUSY,

@@ -53,7 +53,7 @@ class RegistrationSchedule:
         self._due: float | None = None
 
     def started(self, now: float) -> None:
-        """Note that the first registration was sent. The next one follows after the short delay."""
+        """Note that the first registration was sent. The next one follows after ``delay_s``."""
         self._due = now + self._delay_s
 
     def until_due(self, now: float) -> float:

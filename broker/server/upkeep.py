@@ -38,8 +38,8 @@ _WATCH_S: Final = 1.0
 #: Pause in seconds after the disk has failed, before the same work is tried again.
 _RETRY_S: Final = 1.0
 #: Time in seconds that the disk has, at the end of the process, for running work and the tables. After that,
-#: the store has the same time. If the time runs out, the process loses only data that a killed process would
-#: also lose: data that the broker has acknowledged are durable already.
+#: the disk has this time once more, for the store. If the time runs out, the process loses only data that a
+#: killed process would also lose.
 CLOSE_S: Final = 5.0
 
 

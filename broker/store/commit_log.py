@@ -59,15 +59,15 @@ class CommitLog:
     :meth:`read_anywhere`.
 
     Args:
-        keep_from: Offset of the first record to keep. The constructor removes files that end at or below
-            this offset, because an earlier process should have removed them.
+        keep_from: Offset of the first record to keep. The constructor removes files that begin below this
+            offset, because an earlier process should have removed them.
 
     Attributes:
         directory: Folder of the log's files.
         flushed_offset: Offset below which all bytes survive a power cut.
         broken: Reason why nobody can write to the log any more; None if the log works.
-        refused: Reason why the disk did not store a record. None as soon as the disk has stored a record of
-            the same size, see :meth:`try_again`.
+        refused: Reason why the disk last refused a record. :meth:`try_again` sets it to None when the disk
+            accepts writes again.
     """
 
     def __init__(self, directory: Path, *, file_size: int, disk: Disk = DISK, keep_from: int = 0) -> None:
@@ -232,7 +232,7 @@ class CommitLog:
     # Removing old files --------------------------------------------------------------------------
 
     def first_kept(self, before: float, count_max: int) -> int:
-        """Return the offset at which the log would begin if its oldest files were removed.
+        """Return the offset at which the log would begin if its old files were removed.
 
         A file counts as old if its last write was before ``before`` (Unix s). At most ``count_max`` files
         count as old. The newest file, and files that are not synced, never count as old.

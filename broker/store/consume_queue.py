@@ -88,7 +88,8 @@ class ConsumeQueue:
         """Open the files of a queue, and cut entries whose records are not in [log_min, log_end).
 
         Returns:
-            The queue; None if it must be rebuilt, because a file has another size, is missing or was cut.
+            The queue; None if it must be rebuilt, because a file is missing or was cut, or because the files
+            were made with another ``file_size``.
         """
         queue = cls(directory, file_size=file_size, disk=disk)
         files = queue._files()
@@ -125,7 +126,7 @@ class ConsumeQueue:
 
     @property
     def last_log_offset(self) -> int:
-        """Log offset of the last record, even if that record is lost; 2**63 if the queue has no record."""
+        """Log offset in the queue's last entry; 2**63 if the queue has no entry."""
         entry = self._entry_at(self.max_index - 1) if self.max_index else None
         return 2**63 if entry is None else entry.log_offset
 

@@ -30,7 +30,7 @@ _MAGIC_AT: Final = 4
 
 
 #: Layouts of a record from its beginning to its body. Fields: size, magic, crc, queue id, queue offset, log
-#: offset, store time, body size. The key has the flags for IPv6 hosts.
+#: offset, store time, body size. Each key is a combination of the flags for IPv6 hosts.
 _LAYOUTS: Final = {
     (SYS_BORN_HOST_V6 if born == 20 else 0) | (SYS_STORE_HOST_V6 if store == 20 else 0): struct.Struct(
         f">iiii4xqq4x8x{born}xq{store}x4x8xi"

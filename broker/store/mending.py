@@ -238,7 +238,10 @@ class Mender:
     def _sound_before(
         self, topic: str, queue_id: int, queue: ConsumeQueue, index: int
     ) -> Generator[None, None, tuple[int, int]]:
-        """Return the first index of a damaged run, and the log offset after the message before the run."""
+        """Return the first index of a damaged run, and the log offset at which to begin the search.
+
+        The search begins at the end of the nearest message before the run whose entry is intact.
+        """
         low, first = max(queue.min_index, index - _REACH), None
         for end in range(index, low, -_BLOCK):
             begin = max(end - _BLOCK, low)
@@ -280,7 +283,7 @@ class Mender:
     def _scan(
         self, topic: str, queue_id: int, wanted: range, position: int, stop: int, found: dict[int, Entry]
     ) -> int:
-        """Search one slice of the log for entries of a queue; return the log offset of the next slice."""
+        """Search one slice of the log for a queue's messages; return the log offset of the next slice."""
         for base, following, data in self._log.contents(position):
             at = max(position - base, 0)
             while self._left > 0 and base + at < stop:

@@ -33,7 +33,13 @@ from routekeeper.broker.store.commit_log import CommitLog
 from routekeeper.broker.store.files import Disk, make_directories, write_atomic
 from routekeeper.broker.store.log_scan import Damage, Padding, Record, scan
 from routekeeper.broker.store.steps import no_work
-from routekeeper.remoting.message import NAME_END, PAIR_END, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
+from routekeeper.remoting.message import (
+    NAME_END,
+    PAIR_END,
+    PROPERTY_KEYS,
+    PROPERTY_UNIQ_KEY,
+    decode_properties,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +54,8 @@ _SLICE_MESSAGES: Final = 256
 _SLICE_BYTES: Final = 256 << 10
 #: Largest number of messages that wait in memory to be indexed. Further messages are read from the log later.
 NOTED_MAX: Final = 100_000
-#: Bound of the messages whose index entries are only in memory, as a multiple of the messages of one index
-#: file. If files cannot be written and this bound is reached, no further messages are indexed until a file
-#: is written.
+#: Largest number of messages whose index entries are only in memory, counted in full index files. If files
+#: cannot be written and this number is reached, no further messages are indexed until a file is written.
 _UNWRITTEN_FILES: Final = 4
 #: Number of files that one step of a search reads.
 _SEARCH_FILES: Final = 16
@@ -109,14 +114,9 @@ def keys_of(properties: str) -> list[str]:
         end = properties.find(PAIR_END, begin)
         key = properties[begin + len(_UNIQUE_MARK) : end if end >= 0 else None]
         return [key] if key else []
-    keys: dict[str, None] = {}
-    for pair in properties.split(PAIR_END):
-        if pair.startswith(_UNIQUE_MARK):
-            keys[pair[len(_UNIQUE_MARK) :]] = None
-        elif pair.startswith(_KEYS_MARK):
-            keys.update(dict.fromkeys(pair[len(_KEYS_MARK) :].split(" ")[: KEYS_MAX - 1]))
-    keys.pop("", None)
-    return list(keys)
+    decoded = decode_properties(properties)
+    keys = decoded.get(PROPERTY_KEYS, "").split(" ")[: KEYS_MAX - 1]
+    return list(dict.fromkeys(filter(None, [*keys, decoded.get(PROPERTY_UNIQ_KEY, "")])))
 
 
 def key_hash(topic: str, key: str) -> int:

@@ -176,7 +176,7 @@ class MessageStore:
 
     Attributes:
         deletions: Number of topics deleted since the start.
-        queue_counts: For each topic, the highest id of a queue with messages, plus 1.
+        queue_counts: For each topic, the highest id of a queue that had messages at the start, plus 1.
         index: Index of messages by key.
 
     Raises:

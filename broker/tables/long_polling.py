@@ -17,8 +17,8 @@ from typing import Final, Generic, TypeVar
 PULLS_MAX: Final = 100_000
 PULL_BYTES_MAX: Final = 256 * 1024 * 1024
 #: Percentage of :data:`PULLS_MAX` and of :data:`PULL_BYTES_MAX` that the pulls of one host may use; loopback
-#: may use 100 per cent. The broker answers a pull that would exceed this percentage at once, without a
-#: message. The client then sends the pull again at once.
+#: may use 100 per cent. If a pull would exceed this percentage, the broker answers the pull at once, without
+#: a message. The client then sends the pull again at once.
 HOST_PERCENT: Final = 50
 
 P = TypeVar("P", bound=Hashable)

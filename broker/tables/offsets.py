@@ -20,9 +20,9 @@ _OFFSET_BYTES = 23
 class ConsumerOffsets:
     """Next offset to consume, by topic, group and queue.
 
-    The table stores each pair of topic and group also in encoded form, because encoding 700,000 offsets at
-    once would take half a second. The table has indexes of the pairs by topic and by group, because a search
-    through all pairs takes some ms.
+    The table also stores the offsets of each pair of topic and group in encoded form, because encoding
+    700,000 offsets at once would take half a second. The table has indexes of the pairs by topic and by
+    group, because a search through all pairs takes some ms.
 
     Attributes:
         changed: Number of changes since the start. Code that stores the table compares this number with the

@@ -122,6 +122,7 @@ class Stats:
     put: Rate = field(default_factory=Rate)
     put_bytes: int = 0
     got: Rate = field(default_factory=Rate)
+    pulls: Rate = field(default_factory=Rate)
     get_found: Rate = field(default_factory=Rate)
     get_missed: Rate = field(default_factory=Rate)
     items: dict[tuple[str, str], Item] = field(default_factory=dict)
@@ -173,7 +174,7 @@ class Stats:
 
     def sample(self, now: float) -> None:
         self.now = now
-        for rate in (self.put, self.got, self.get_found, self.get_missed):
+        for rate in (self.put, self.got, self.pulls, self.get_found, self.get_missed):
             rate.sample(now)
 
     def sample_items(self, now: float) -> Iterator[None]:

@@ -132,7 +132,7 @@ class TopicConfigs:
 
     - If the message is older than the table, the topic was deleted.
     - If the message is newer than the table, the topic is restored from the log.
-    - If the table may be out of date, every topic that the table lacks is restored.
+    - If the table itself cannot be trusted (:meth:`expect_unknown`), every topic that it lacks is restored.
 
     Every change replaces the data version by (same state version, now, counter + 1). Two changes within one
     millisecond therefore have different versions, and one store never uses a version twice.

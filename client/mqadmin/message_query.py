@@ -319,7 +319,7 @@ def _print_msg(context: Context, args: Arguments) -> int:
 
     if as_json:
         context.json_list(
-            _document(message)
+            _document(message, charset) | ({} if with_body else {"body": None})
             for queue in queues
             for result in pulls(context, consumer, queue, expression, *bounds(queue))
             for message in result.messages
@@ -347,7 +347,7 @@ def pulls(
 ) -> Iterator[PullResult]:
     """Pull the messages from offset ``first`` to ``last`` - 1, and yield the results of the pulls.
 
-    Report unreadable messages.
+    The last result may also contain later messages. Report unreadable messages.
     """
     offset, ended = first, False
     while offset < last and not ended:

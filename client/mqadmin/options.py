@@ -120,7 +120,7 @@ SECURITY: Final = (
 
 
 class Arguments:
-    """Values of the options of one command line, by short name; blanks around the values are removed.
+    """Values of the options of one command line, by :attr:`Option.name`; blanks around values are removed.
 
     Attributes:
         words: Words of the command line that belong to no option.

@@ -100,7 +100,7 @@ class KvChanges:
             return view
 
     async def _view(self, request: web.Request, *, deadline: float) -> RouteView:
-        """Return the newest table: a condition must not be checked on a value that was replaced already."""
+        """Return the table; for a conditional change the newest one, so that no old value is checked."""
         conditional = "If-Match" in request.headers or "If-None-Match" in request.headers
         grouped = self._consistency.operations is not None
         freshness = Freshness.LINEARIZABLE if conditional and grouped else Freshness.DEFAULT

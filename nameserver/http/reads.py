@@ -68,10 +68,11 @@ class Reads:
 
     @property
     def life(self) -> int:
-        """Epoch of the table, or 0 while it is unknown. Revisions can be compared within one epoch only.
+        """Number of the process or raft group that has the table; 0 while it is unknown.
 
-        In independent mode, every start of the process has an epoch of its own. In raft mode, all members of
-        a group have the same epoch.
+        Revisions can be compared only if this number and the table's epoch are equal. In independent mode,
+        every start of the process has a number of its own. In raft mode, all members of a group have the same
+        number.
         """
         if not self._life:
             if (operations := self._consistency.operations) is None:

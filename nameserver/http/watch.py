@@ -143,7 +143,7 @@ class Watch:
     """Source of one watcher's events.
 
     Args:
-        life: Epoch of the table; see :attr:`.reads.Reads.life`.
+        life: Number of the process or raft group that has the table; see :attr:`.reads.Reads.life`.
         order: The sorted topics.
         place: Progress that the watcher had reached before; None for a new watcher.
     """

@@ -9,7 +9,7 @@ folder holds the code above the route table that both modes use. Code for the ra
     serving.py         the loop that all modes share
     repeats.py         unchanged registrations, answered without decoding them again
     line.py            long work on a table: one task after another, in slices
-    local.py           answers from this process's own table; request 318
+    local.py           answers from this process's own table, and changes of its settings (request 318)
     independent.py     RocketMQ's own mode: one process, one table
     changes.py         the last changes of a table, for requests that follow the table
     waiters.py         requests that wait for a topic or a list to change

@@ -78,7 +78,7 @@ class History:
         self._names = 0
 
     def topics_changed(self, topics: Sequence[str], event: Event) -> None:
-        """Store one event for all of these topics. Above the bound, store it for the last topics only."""
+        """Store one event for these topics, but at most for the last :data:`SUBJECTS_MAX` of them."""
         kept = topics[-SUBJECTS_MAX:]
         self._changes.append((kept, event))
         self._names += len(kept)

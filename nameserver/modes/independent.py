@@ -91,7 +91,7 @@ class Independent(Local):
         self.tick(self._clock())
 
     def tick(self, now: float) -> None:
-        """Advance the liveness clock to ``now`` (s of ``clock``). Scan for silent brokers at intervals."""
+        """Advance the liveness clock to ``now``, in seconds. Scan for silent brokers at intervals."""
         self._liveness.advance(now)
         clock = self._liveness.clock
         interval_s = self.settings.current.scan_interval_ms / 1000
@@ -183,8 +183,8 @@ class Independent(Local):
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         self._line.leave(origin)
         # The line does one task of a host, and then one task of the next host. Here each closed connection
-        # counts as its own host. If all closed connections counted as one host, then between two of them every
-        # other host would have a turn, so many closed connections would wait long.
+        # counts as its own host. If all of them counted as one host, every other host would have a turn
+        # between two of them, so many closed connections would wait long.
         self._line.run(self._closing(origin, by_us=by_us), _no_matter, sender=origin, host=origin)
 
     def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:

@@ -83,8 +83,8 @@ class ConsistencyStatus:
         term, commit_index, applied_index: Figures of the log. In independent mode, the term is 0 and both
             indexes are the table's revision.
         leader: Identity of the leader, if known.
-        last_contact_ms: Age of the contact with a majority in ms (rule 8); 0 in independent mode, None if
-            there was no contact yet.
+        last_contact_ms: Age of the contact with a majority in ms (rule 8 of ``docs/raft-rules.md``); 0 in
+            independent mode, None if there was no contact yet.
         members: Identities of the configured members; empty in independent mode.
         boot_id: Number of this process, so that counts before and after a restart are not compared.
         revision: Revision of the route table in this process.
@@ -205,7 +205,7 @@ class Consistency(Protocol):
         """Decide a registration (request 103), as :meth:`execute` decides other requests, but without a task.
 
         Args:
-            turn_of: Host in whose turn the work runs, because hosts take turns; empty means ``host``. In this
+            turn_of: Host in whose turn the work runs; empty means ``host``. Hosts take turns. In this
                 argument, each loopback address is a separate host. In ``host``, which is used for the table's
                 bounds, all loopback addresses are one host.
 

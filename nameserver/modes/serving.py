@@ -65,7 +65,7 @@ class Mode(Protocol):
         """Return the relation of a connection to a broker."""
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
-        """Renew a lease. Return the answer if this process may renew it, else the action to take instead."""
+        """Renew a lease. Return the answer if this process may renew it, else the command to propose."""
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
         """Propose a command; return its result once this process has applied it.

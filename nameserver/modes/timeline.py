@@ -38,7 +38,7 @@ class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         number: Number of this event's last change: an event that is counted again gets a new number.
-        at_ms, until_ms: Unix time in ms of the event's first, last occurrence.
+        at_ms, until_ms: Unix times in ms of the event's first and last occurrence.
         kind: One of :class:`EventKind`; a newer release may have more kinds.
         subject: The member, broker, topic or other object that the event is about.
         by: The peer that requested the change; empty if no peer requested it.

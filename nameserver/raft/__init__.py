@@ -3,6 +3,8 @@
 Code that replicates a log for any state machine belongs here. Code that knows routes belongs to the packages
 that use this one.
 
+Comments name defects of PySyncObj (D1 to D38, see docs/pysyncobj-defects.md) and rules (docs/raft-rules.md).
+
     types.py           settings, roles, the state machine that the engine drives
     library.py         PySyncObj's Raft; each private name of PySyncObj that is used here has a public name
     pysyncobj_seam.py  a private copy of the PySyncObj modules

@@ -1,10 +1,13 @@
 """PySyncObj's Raft behind public names. All private names of the library that are used are in this file.
 
-The library elects, votes and advances the commit index; :class:`Library` drives it. The library's code for
-terms, votes and the commit rule runs unchanged. Each library method that has a defect is overridden: the new
-method calls :class:`Rules` instead. Private methods can be replaced only by inheritance, so there is one
-subclass, and nothing inherits from this subclass. Private names can change in any release of the library. So
-the version is pinned exactly, and each name is checked at start.
+The library's own code elects, votes and advances the commit index; :class:`Library` drives it. Some overrides
+replace a library method, because it has a defect (D1 to D38, listed in docs/pysyncobj-defects.md) or because
+its work is done elsewhere. Other overrides call the library's method, and also tell :class:`Rules` about the
+event. The library's messages to peers reach our code through :class:`Rules`, too.
+
+Private methods can be replaced only by inheritance, so there is one subclass, and nothing inherits from this
+subclass. Private names can change in any release of the library. So the version is pinned exactly, and each
+name is checked at start.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ context: Final = CallContext()
 
 
 def restore_socket() -> None:
-    """Restore ``socket.inet_ntop``, which the library replaces (D38).
+    """Restore ``socket.inet_ntop``, which the library replaces (its defect D38).
 
     The library's replacement is for Windows, and fails on other systems.
     """

@@ -112,7 +112,7 @@ class StateMachine(Protocol):
         A command that is rejected counts as applied, too: its outcome is the rejection.
 
         After the last step, the state is the state at ``index``. Between two steps the caller calls only
-        :meth:`prepare`. A snapshot may replace the state before the last step.
+        :meth:`prepare` and :meth:`restored`. A snapshot may replace the state before the last step.
 
         Args:
             live: False for an entry that this member already had in its log when it started.

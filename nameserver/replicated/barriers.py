@@ -188,7 +188,7 @@ class Confirmations:
         Call this method only after an entry of this leader's own term is committed.
 
         Args:
-            voters: The voters of the configuration in force. This leader counts even if it is not a voter.
+            voters: The voters of the configuration in force, this leader included.
         """
         confirmed: list[tuple[str, ReadIndexReply]] = []
         enough = majority(len(voters)) - 1  # number of voters needed besides the leader

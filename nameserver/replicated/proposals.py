@@ -47,10 +47,9 @@ BOOK_BYTES_MAX: Final = 64 * 1024 * 1024
 RESEND_S: Final = 1.0
 """Seconds after which a proposal without an outcome is sent again, even over the same link."""
 
-#: Largest work of an entry, measured in bytes of uncompressed commands. While a member applies an entry, the
-#: member is behind the leader and serves no reads. The limit is about 20,000 registered topics, 40,000
-#: removed topics or 2,000 small commands, which take 20 ms on one processor core. A larger command has an
-#: entry to itself.
+#: Largest work of an entry, measured in bytes of uncompressed commands. While a member applies an entry,
+#: reads that the entry may affect wait. The limit is about 20,000 registered topics, 40,000 removed topics or
+#: 2,000 small commands, which take 20 ms on one processor core. A larger command has an entry to itself.
 _ENTRY_WORK_MAX: Final = 2 * 1024 * 1024
 _COMMAND_WORK: Final = 1000
 _PAIR_WORK: Final = 50
@@ -230,7 +229,6 @@ class ProposalBook:
         """Record that this process has applied an entry of this term.
 
         Call this method after the entry's proposals were removed from the book.
-
 
         A leader's first entry follows all entries of former terms that can ever be committed. So a copy that
         was handed to a former leader is now settled: either it was applied here, or it never will be applied.

@@ -129,7 +129,8 @@ class Reader(Component):
     async def await_contact(self, *, deadline: float, otherwise: Callable[[], bool] | None = None) -> None:
         """Return as soon as this member is in contact with a leader.
 
-        If only the entry that is being applied prevents contact, return also when ``otherwise`` returns True.
+        Evidence of contact can become valid only after the half applied entry is complete. If this member
+        will then be in contact, return also when ``otherwise`` returns True.
 
         Raises:
             NoQuorum: This member was not in contact by the deadline.

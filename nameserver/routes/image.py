@@ -42,6 +42,7 @@ class Image:
     """A copy of all replicated state at one revision. It shares its immutable values with the table.
 
     Attributes:
+        floor, limited: See :class:`.tombstones.Tombstones` and :class:`.store.RouteStore`.
         digest: Digest of the state that clients see.
     """
 

@@ -244,7 +244,7 @@ class RouteTable(RouteStore):
         if isinstance(command, Update):
             return finish(excess_of_update(self, command))
         if isinstance(command, RegisterTopic) and command.limits is not None:
-            names = [queues.broker_name for queues in command.queues]
+            names = dict.fromkeys(queues.broker_name for queues in command.queues)  # one may be listed twice
             added = [name for name in names if command.topic not in self.topics.of_name(name)]
             known = all(name in self.brokers.names for name in names)
             return self._excess_of_topic(command.topic, added, command.limits) if known and added else None
@@ -259,8 +259,10 @@ class RouteTable(RouteStore):
         more, moved = room_for(self, [topic]), Held()
         more.pairs = len(names)
         for name in names:
-            if self.brokers.names[name].host != limits.host:
-                moved.pairs += len(self.topics.of_name(name))
+            pool = self.topics.pools.get(name)
+            if pool is not None and pool.host != limits.host:
+                moved.pairs += len(pool.topics)
+                moved.size += pool.size
         return excess(self.ledger, limits, more, moved=moved)
 
     # -- KV configuration ----------------------------------------------------------------------------------

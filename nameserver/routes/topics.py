@@ -396,7 +396,8 @@ class Draft:
         # Topics of _new whose former removal the store remembers. Outer key: the revision of that removal.
         # Inner key: the topic. Value: the topic's hash (mark).
         self._back: dict[int, dict[str, int]] = {}
-        self._gone = store._tombstones.by_kind["topic"]  # to forget removals, the store makes a new mapping
+        # The commit sees whether removals were forgotten since now: then the store has a new mapping.
+        self._gone = store._tombstones.by_kind["topic"]
         self._sets: dict[int, QueueSet] = {} if over is None else over._sets
         # Key: old queue set and new share. Value: new queue set, and the difference of the two sets' marks.
         self._steps: dict[tuple[QueueSet, Share | None], tuple[QueueSet, int]] = {}

@@ -162,7 +162,7 @@ class RouteView:
         return sorted(set[str]().union(*map(self.topics_of_name, names)))
 
     def topics_by_flag(self, accept: Callable[[int], bool]) -> list[str]:
-        """Return, sorted, all topics that have a topicSysFlag at some broker which ``accept`` accepts."""
+        """Return all topics, sorted, whose topicSysFlag at any broker name is accepted by ``accept``."""
         found: set[str] = set()
         for pool in self._store.topics.pools.values():
             # Call ``accept`` only for the few shares of a broker name, not for each topic. Skip a name's

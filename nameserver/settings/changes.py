@@ -67,7 +67,7 @@ def check_changes(
 
 
 class LiveSettings:
-    """The settings in force. Request 318 changes only this object.
+    """The settings in force. Request 318, and a settings file that is read again, change them.
 
     Attributes:
         current: The settings in force now. Read this attribute anew for each request.

@@ -284,8 +284,8 @@ class NamesrvSettings:
     def http_told(self) -> str:
         """The HTTP address that operators can use from any machine; empty if it is unknown.
 
-        If HTTP is bound to all addresses, the result contains the host name that the members use. If the port
-        is 0 (any free port), the result is empty.
+        If HTTP is bound to all addresses, the result contains the host of ``--raft``. The result is empty if
+        the port is 0 (any free port), and in independent mode.
         """
         if self.http_listen is None or not self.http_listen[1] or not self.raft:
             return ""

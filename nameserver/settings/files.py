@@ -51,10 +51,10 @@ def load_kv_file(path: Path) -> dict[str, dict[str, str | None]]:
 
 
 def save_kv_file(path: Path, table: KvTable) -> None:
-    """Replace the KV configuration file; blocks until the file is on disk.
+    """Replace the KV configuration file; block until the file is on disk.
 
     Raises:
-        OSError: The file cannot be written; the old file stays.
+        OSError: As :func:`write_atomic`.
     """
     write_atomic(path, encode_kv(table))
 
@@ -74,10 +74,10 @@ def load_settings_file(path: Path) -> dict[str, str]:
 
 
 def save_settings_file(path: Path, settings: Mapping[str, str]) -> None:
-    """Replace the file of settings changed at run time; blocks until the file is on disk.
+    """Replace the file of settings changed at run time; block until the file is on disk.
 
     Raises:
-        OSError: The file cannot be written; the old file stays.
+        OSError: As :func:`write_atomic`.
     """
     write_atomic(path, escape_properties(settings))
 
@@ -113,7 +113,8 @@ def write_atomic(path: Path, content: bytes) -> None:
     """Replace a file so that a crash leaves the old or the new file; keep the old file as ``.bak``.
 
     Raises:
-        OSError: A step failed; the file is then unchanged.
+        OSError: A step failed. The file is then unchanged, unless it was renamed already; see
+            :func:`routekeeper.remoting.state_file.replace`.
     """
     make_directories(DISK, path.parent)
     state_file.replace(_STORAGE, path, content)

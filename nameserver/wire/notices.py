@@ -29,7 +29,7 @@ PER_CONNECTION_MAX: Final = 64
 
 
 class Notices:
-    """Notifies the brokers of a broker name which of them has the smallest id now.
+    """Sends the brokers with the same broker name the smallest broker id among them, when it changes.
 
     Any client of this port can register any address. So the nameserver connects to an address only if the
     address was registered over an open connection from the same host. A stranger can therefore cause
@@ -47,7 +47,7 @@ class Notices:
         self._dialable: Counter[str] = Counter()  # number of connections that registered each address
 
     def registered(self, origin: ConnectionId, host: str, addr: str) -> None:
-        """Record the address of a registration with any outcome.
+        """Record the broker's address in a registration, even if the registration is refused later.
 
         Args:
             host: Host of the connection over which the registration came.

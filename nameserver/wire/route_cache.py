@@ -196,7 +196,9 @@ class RouteReader:
         self._opaque_at = self._rest_at = 0
 
     def whole(self, data: bytes) -> bytes | int | None:
-        """Return the answers to ``data`` if it consists of known route queries of one kind.
+        """Return the answers to ``data`` if it consists of known route queries.
+
+        Each query must have its opaque at the remembered position, see the module docstring.
 
         Nearly every request is answered here. With 16 requests in flight, a request takes 0.6 us of CPU in
         this method, and 2.4 us in :meth:`leading`.
@@ -271,8 +273,8 @@ class RouteReader:
     def leading(self, data: bytes, position: int, answers: list[bytes]) -> tuple[int, bool]:
         """Append the answers of leading route queries in ``data``; return the position after them.
 
-        This method reads queries one by one. So it also handles different kinds of queries, new queries, and
-        queries whose topic has changed. It stops at the first frame that
+        This method reads queries one by one. So it also handles queries with the opaque at another position,
+        new queries, and queries whose topic has changed. It stops at the first frame that
 
         - is no route query, or
         - is not complete, or

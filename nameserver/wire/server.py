@@ -69,9 +69,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Largest size in bytes of all large registrations that a member of a group reads at the same time. Further
-#: registrations wait unread.
-#: Without this bound, the member would read registrations that it cannot answer within
-#: :data:`ANSWER_WITHIN_S`, and would have to refuse them. A few large registrations keep all members busy.
+#: registrations wait unread. A few large registrations already keep all members busy. Without this bound, the
+#: member would read registrations that it cannot answer within :data:`ANSWER_WITHIN_S`, and would have to
+#: refuse them.
 RAFT_LARGE_FRAMES_MAX: Final = 8 * 1024 * 1024
 #: Longest time in seconds from a request's arrival to its answer. Source: docs/raft-rules.md, rule 2.
 ANSWER_WITHIN_S: Final = 2.5

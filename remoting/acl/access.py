@@ -1,4 +1,4 @@
-"""The decision whether a request may be served: by networks, accounts, signatures and permissions."""
+"""The decision whether to serve a request: checks of networks, accounts, signatures and permissions."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _REQUEST_BYTES: Final = 1024
 #: Most bytes of memory for one character: four, and four more in the UTF-8 form that Python may cache.
 _CHARACTER_BYTES_MAX: Final = 8
 #: Step in bytes. A connection's requests whose answers come later are added to the total of all connections
-#: only in whole steps. A single registration is smaller than one step.
+#: only in whole steps. Most single registrations are smaller than one step, so they need no update.
 _STEP_BYTES: Final = 64 * 1024
 #: If more bytes than this begin to wait for a read barrier, they are counted at once. Fewer bytes are not
 #: counted at once, because most of them wait less than 1 ms.
@@ -95,9 +95,9 @@ class Server(Protocol):
         """Record that a connection is closed.
 
         Args:
-            by_us: True if this server closed it at shutdown, because of a limit over all connections, or
-                because a handler asked for it. False if the peer closed it, or after an error, bad bytes or
-                idle time.
+            by_us: True if this server closed it at shutdown, because of too many unread or unanswered bytes,
+                or because a handler asked for it. False if the peer closed it, or after an error, bad bytes
+                or idle time.
         """
 
     def park(self, connection: Connection, number: int) -> None: ...

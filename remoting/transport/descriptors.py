@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 #: File descriptors that are reserved for other uses than connections. These are listeners, files, the event
 #: loop, links to members, and at most 64 connections that have not yet proved that they are links.
 DESCRIPTORS_RESERVED: Final = 192
-#: Largest number of HTTP connections: those of the HTTP listener and its reserve. If descriptors are scarce,
-#: HTTP gets a quarter of the unreserved descriptors instead.
+#: Largest number of HTTP connections. The HTTP listener reserves a few of them for health and metrics. If
+#: descriptors are scarce, HTTP gets a quarter of the unreserved descriptors instead.
 HTTP_CONNECTIONS: Final = 2_112
 
 

@@ -34,8 +34,8 @@ class FastPath(Protocol):
     Some frames must wait for a read barrier. Read barriers are numbered in the order in which they complete.
 
     Attributes:
-        starts: First bytes of the headers of all frames that the fast path may recognize. It does not get
-            other frames.
+        starts: First bytes of the headers of all frames that the fast path may recognize. The fast path does
+            not get other frames.
     """
 
     @property
@@ -48,10 +48,12 @@ class FastPath(Protocol):
         """
 
     def leading(self, data: bytes, position: int, answers: list[bytes]) -> tuple[int, bool]:
-        """Append the answers to recognized frames from ``position`` on; return the position after them.
+        """Append the answers to recognized frames from ``position`` on.
 
-        It stops at an unknown frame. It also stops when the answers, or the work for them, are enough for one
-        write; only then the second value is True.
+        Stop at an unknown frame, or when the answers, or the work for them, are enough for one write.
+
+        Returns:
+            The position after the recognized frames, and True if there was enough for one write.
         """
 
     def waits_now(self) -> int:
@@ -124,8 +126,8 @@ class Inbox:
         self._fast_path = fast_path
         self._starts = () if fast_path is None else fast_path.starts
         # True while received bytes are passed to the fast path as a whole. The value becomes False at a frame
-        # that the fast path cannot serve: such a frame shows a peer that registers, and such a peer does not
-        # query routes. The value becomes True again at a frame that the fast path may serve.
+        # that the fast path cannot serve: its sender is probably a broker that registers and does not query
+        # routes. The value becomes True again at a frame that the fast path may serve.
         self._is_asked = fast_path is not None
         self._park = park
         # Pieces of an unfinished frame, as they arrived. Because the pieces are joined only at the end, a

@@ -14,8 +14,8 @@ class Intake(Generic[Holder]):
     """Permissions of connections to read a large frame; without permission, a connection is not read.
 
     A connection with this permission has a *place*. The frames of all connections with places are together
-    within the limit, or only one connection has a place. Even a frame above the limit can thus be completed.
-    The hosts get free places in turn. Within a host, the connection that has waited longest is next.
+    within the limit. Only if a single connection has a place, its frame may be above the limit. The hosts get
+    free places in turn. Within a host, the connection that has waited longest is next.
 
     While other connections wait, a connection that completes its frame slowly loses its place and waits
     again, behind the other connections of its host. A connection that sends nothing loses its place until it
@@ -85,10 +85,11 @@ class Intake(Generic[Holder]):
     def look(
         self, waits_for_peer: Callable[[Holder], bool], received: Callable[[Holder], int]
     ) -> tuple[list[Holder], list[Holder]]:
-        """If any connection waits, take the place from each connection that has had one since the last call.
+        """If any connection waits, take the place from connections that already had it at the last call.
 
         Args:
-            waits_for_peer: Returns True if a connection can continue only when its peer sends or reads.
+            waits_for_peer: Returns True if a connection can continue only when its peer sends or reads. Only
+                such a connection loses its place.
             received: Returns the number of bytes received of a connection's frame.
 
         Returns:

@@ -21,8 +21,8 @@ class ServerLimits:
         large_frames_max: Bytes of all large frames that are being read at the same time. A single frame may
             be larger; while it is being read, no other large frame is read.
         large_frame_s: Seconds after which a connection with an incomplete large frame must let waiting
-            connections read their frames. Because of the interval between checks, it may be up to twice this
-            time.
+            connections read their frames. The server checks only at this interval, so the real time may be
+            up to twice as long.
         received_max: Bytes received on all connections and not answered yet. These are unfinished frames,
             frames that wait for their turn, and requests whose answers come later. Above this limit the
             largest connections are cut off.

@@ -45,7 +45,8 @@ class PortContext:
     Attributes:
         context: Context for accepted connections; None if the port has no TLS.
         demanded: True if a connection without TLS is closed (mode ``enforcing``).
-        ends_at: Time at which the certificate expires, in Unix seconds.
+        ends_at: Time in Unix seconds at which the certificate expires, or the last authority if it expires
+            earlier.
     """
 
     context: ssl.SSLContext | None = None
@@ -395,7 +396,7 @@ class Entrance(Secured):
 
     @property
     def cost_s(self) -> float:
-        """Return the cost of the inner protocol. :class:`Turns` counts it from the connection's start."""
+        """Return the cost of the inner protocol: handshake and requests are counted together."""
         return self._inner.cost_s
 
     @cost_s.setter

@@ -12,8 +12,8 @@ from routekeeper.remoting.addresses import network_of
 #: last request.
 TURN_S: Final = 0.005
 #: If the requests in one iteration of the loop have taken this time in seconds, the next turn begins only in
-#: a later iteration. After less work, the next turn may begin at once: to wait for an iteration, each single
-#: request would need a callback, which is too expensive.
+#: a later iteration. After less work, the next turn may begin at once: a callback for each single request,
+#: only to detect the next iteration, would be too expensive.
 _UNCHECKED_S: Final = 0.000_5
 #: Connections with fewer waiting bytes than this are served before connections with more.
 SMALL_BYTES: Final = 4096

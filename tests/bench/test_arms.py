@@ -1,4 +1,7 @@
-"""Brokers in each arm (a design): how MetaQ nodes, routes and observed changes are converted."""
+"""Conversions in the arms (designs): brokers to MetaQ nodes, nodes to routes, and readings to views.
+
+Some tests check the command line that chooses arms and profiles.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_whoever_awaits_the_loads_end_never_reads_half_of_it(tmp_path: Path) -> 
     config = tmp_path / "generator.json"
     seen, held = end_path(config), tmp_path / "held"
     seen.write_text("as it was")
-    held.hardlink_to(seen)  # a hard link shows what a reader sees that opened the old file before the write
+    held.hardlink_to(seen)  # the hard link stands for a reader that opened the file before the write
     say_end(config, 1_234_567_890)
     assert seen.read_text() == "1234567890"
     assert held.read_text() == "as it was"

@@ -103,8 +103,8 @@ SHORT: Final[dict[tuple[str, str], tuple[float, float]]] = {
     ("new-topic", "update-topic"): (0.0, 4.0),
     ("new-topic", "first-send"): (0.0, 5.0),
 }
-#: Times for ZooKeeper that replace times of SHORT. ZooKeeper may end a session up to one tick after its
-#: timeout, later than a lease ends. And a JVM restarts more slowly than our processes.
+#: Times for ZooKeeper that replace times of SHORT. They are long enough for a session, which ZooKeeper may
+#: end up to one tick after its timeout, and for the restart of a JVM.
 SLOWER: Final[dict[tuple[str, str], tuple[float, float]]] = {
     ("broker-dies", "stop"): (2.0, 3.0),
     ("broker-dies", "cable"): (5.5, 4.2),
@@ -734,9 +734,10 @@ def usual_phase(instants_s: list[float], period_s: float) -> float:
 
 @of(*ARMS)
 def test_brokers_are_spread_over_the_period_in_which_they_report(life: Life) -> None:
-    """Check that brokers register at different instants, although the run starts them together.
+    """Check that the run starts the brokers at different instants of the period.
 
-    Real brokers do not register at the same instants.
+    Each broker registers at fixed intervals from its start on. Real brokers do not register at the same
+    instants.
     """
     # With the run's seed 5, the phases of the three brokers span more than 0.15 s of the period.
     assert arc(life.launched_s, 0.75) > 0.15

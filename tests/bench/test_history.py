@@ -1,4 +1,7 @@
-"""Preparation of recorded calls for a check: order by key, allowed age of data in reads, impossible times."""
+"""Recorded calls before a check: they are split by key, and reads that may lag begin earlier.
+
+Calls with impossible times are refused.
+"""
 
 from __future__ import annotations
 

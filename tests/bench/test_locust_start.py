@@ -40,7 +40,7 @@ def locust(host: str, *options: str, **environment: str) -> subprocess.Popen[str
         *options,
     ]
     return subprocess.Popen(
-        [*command, *options],
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,4 +1,4 @@
-"""``--links kernel``: the kernel drops packets, measurements last longer, impossible options are refused."""
+"""``--links kernel``: rules by which the kernel drops packets, longer windows after cuts, refused options."""
 
 from __future__ import annotations
 

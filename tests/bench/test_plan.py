@@ -124,7 +124,7 @@ def test_full_profile_holds_every_case_and_ten_rounds_of_those_that_carry_verdic
 
 @pytest.mark.parametrize("name", plans())
 def test_rates_at_rest_are_judged_with_rocketmqs_own_timers_for_one_period_of_every_broker(name: str) -> None:
-    """The costs of idle servers are compared with RocketMQ's own timers.
+    """The costs of idle servers are measured while RocketMQ's timers have their own values, undivided.
 
     If brokers reported 60 times as often, the difference between two designs would be 60 times as large. The
     margins, which are the largest differences that count as equal, would stay the same.
@@ -363,7 +363,7 @@ def test_a_dead_broker_is_watched_until_the_last_client_must_have_dropped_it(nam
 
 @pytest.mark.parametrize("name", [name for name in plans() if name != "smoke"])
 def test_a_returned_broker_is_watched_until_its_clients_must_have_it_again(name: str) -> None:
-    """After a fault, the observation lasts longer than one registration period and one poll period.
+    """After a fault, the observation lasts longer than the sum of a registration period and a poll period.
 
     A broker that was cut off or frozen registers again at its next registration. After that, each client
     finds the broker at the client's next poll.

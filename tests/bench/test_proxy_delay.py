@@ -105,7 +105,8 @@ def test_bytes_keep_their_order_when_the_delay_ends_before_they_have_arrived(del
     delayed.proxy.delay([("broker-0", "nameserver-0")], 300)
     began = time.monotonic()
     connection.sendall(b"early ")
-    for _ in range(3):  # makes sure that the proxy has read b"early ": each iteration reads all waiting bytes
+    # Make sure that the proxy has read b"early ": between two answers, its loop reads all waiting bytes.
+    for _ in range(3):
         delayed.proxy.counts()
     delayed.proxy.delay([("broker-0", "nameserver-0")], 0)
     connection.sendall(b"late")

@@ -65,7 +65,7 @@ def storms(design: Arm, by_topics: dict[int, Sequence[float]]) -> list[Row]:
 
 def test_point_of_a_curve_is_the_median_of_its_rounds_with_their_range() -> None:
     rows = storms("raft", {100: (1.0, 9.0, 2.0), 1_000: (3.0,)})
-    # This row belongs to no curve, because both its number of topics and its number of brokers differ.
+    # This row belongs to no curve: a point of a curve has 10 brokers or 1,000 topics per broker.
     rows.append(row(storm(100, brokers=100), "raft", restart_right_s=50.0))
     (curve,) = curves_of(STORM, rows)
     assert [(dot.x, dot.median, dot.low, dot.high, dot.rounds) for dot in curve.dots] == [

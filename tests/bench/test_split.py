@@ -1,4 +1,7 @@
-"""Events of one cluster are split into scenarios: their folders, and facts from before each scenario."""
+"""The split of one cluster's events by scenario.
+
+The tests check the folder of each event, and the facts that each scenario gets from earlier scenarios.
+"""
 
 from __future__ import annotations
 

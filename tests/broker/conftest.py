@@ -1,4 +1,4 @@
-"""Fixtures: a raw connection, a nameserver that only listens and records, a broker process."""
+"""Fixtures: a raw connection, a nameserver that records requests, a broker process."""
 
 from __future__ import annotations
 
@@ -130,10 +130,11 @@ class Wire:
 
 
 class RecordingNameserver:
-    """A fake nameserver that records requests and answers each with success.
+    """A fake nameserver that records requests and answers them.
 
     Attributes:
         answering: While this event is not set, no request is answered.
+        answers: Answer to each request code; the answer to all other codes is success.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Times beyond the year 2262, for which Python raises OverflowError, from the wall clock or strangers."""
+"""Times that Python cannot represent: a wall clock beyond the year 2262, and birth times from clients."""
 
 from __future__ import annotations
 

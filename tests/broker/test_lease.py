@@ -1,4 +1,4 @@
-"""A broker asks for a lease of its own only if all its timers are shortened."""
+"""A broker requests a shorter lease only if ``timerDivisor`` shortens its timers."""
 
 from __future__ import annotations
 

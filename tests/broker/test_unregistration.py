@@ -1,4 +1,4 @@
-"""A broker that ends logs the nameservers from which it unregistered."""
+"""When a broker ends, it logs the nameservers from which it unregistered."""
 
 from __future__ import annotations
 

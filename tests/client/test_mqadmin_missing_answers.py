@@ -150,7 +150,7 @@ def test_answer_of_none_is_no_answer_that_there_is_nothing(command: str, brokers
     code, _, err = brokers.run(command, *words)
     assert code == 1
     assert f"broker {brokers.peers['broker-b'].addr}: CODE: 16 DESC: not today" in err
-    # For an id, queryMsgById prints a second line on stderr: the result of the search.
+    # queryMsgById prints a second line on stderr: it found no message.
     if command != "queryMsgById":
         assert len(err.splitlines()) == 1
 

@@ -144,6 +144,9 @@ def test_messages_are_found_in_every_way(tool: Tool, broker: Any) -> None:
     assert " BODY: two" in printed
     assert "NOT PRINT BODY" in tool.ok("printMsg", "-t", tool.topic, "-d", "false", "-s", "TagA")
     assert tool.json("printMsg", "-t", tool.topic, "-s", "TagB") == []
+    in_utf_16 = [row["body"] for row in tool.json("printMsg", "-t", tool.topic, "-c", "UTF-16BE")]
+    assert in_utf_16 == [text.encode().decode("utf-16-be", "replace") for text in ("one", "two")]
+    assert [row["body"] for row in tool.json("printMsg", "-t", tool.topic, "-d", "false")] == [None, None]
     entries = tool.json("queryCq", "-t", tool.topic, "-q", "0", "-i", "0", "-c", "5")
     assert [entry["tagsCode"] for entry in entries["queueData"]] == [2598919, 2598919]
     assert "max: 2, min: 0\n" in tool.ok("queryCq", "-t", tool.topic, "-q", "0", "-i", "0", "-b", broker.addr)

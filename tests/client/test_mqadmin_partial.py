@@ -31,7 +31,8 @@ class Brokers:
     The first broker is the nameserver, too.
 
     Attributes:
-        failing: The broker that refuses topic statistics, lists of members, and the offset of its queue 0.
+        failing: The broker that refuses to return topic statistics or lists of members, and to store an
+            offset of its queue 0.
         resetting: Brokers that reset the group's offsets on request, to offset 7. The other brokers refuse
             this request, as brokers of 4.9 do.
         stored: Queues whose offset was stored.

@@ -31,7 +31,7 @@ AUTHORITY = str(CERTS / "authority.pem")
 
 
 class Front:
-    """A TLS proxy in front of a server without TLS; its certificate belongs to the tests."""
+    """A TLS proxy, with a certificate of the tests, in front of a server without TLS."""
 
     def __init__(self, target: str, certificate: str, *, asks: bool = False) -> None:
         self._target = target

@@ -1,4 +1,4 @@
-"""Nameservers whose code a test changes before the start, to cause faults that no disk can cause."""
+"""Nameservers whose code a test changes before the start, so that a chosen fault occurs."""
 
 from __future__ import annotations
 

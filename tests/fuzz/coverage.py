@@ -2,7 +2,8 @@
 
 The share concerns the code that strangers can reach through the network ports. Each line is traced, and this
 makes the run some 10 times slower. So coverage is a separate run, over the initial inputs and some mutations.
-Lines of modules and classes that run at import do not count. Lines that start members behind the ports count.
+Lines of modules and classes that run at import do not count. Lines that run while the members behind the
+ports start do count.
 """
 
 from __future__ import annotations

@@ -23,11 +23,11 @@ from tests.fuzz.targets import MESSAGE_MAX, PREPARE, REFUSALS, TARGETS, family
 CPU_BASE_S: Final = 0.02
 CPU_PER_BYTE_S: Final = 3e-6
 #: Bytes of memory that an input may take: a fixed part, and a part for each byte. One compressed byte may
-#: become 128 bytes of text plus half a topic; a topic takes 300 bytes.
+#: become 128 bytes of text. Two compressed bytes may also become one topic, which takes 300 bytes.
 HEAP_BASE: Final = 256 * 1024
 HEAP_PER_BYTE: Final = 600
 #: Fixed part of the memory for some targets, instead of HEAP_BASE. A small compressed message body may become
-#: as large as any allowed body: only clients that asked for messages decompress it.
+#: as large as any allowed body. This is harmless: only clients that asked for messages decompress bodies.
 HEAP_OF: Final = {"message-zlib": 3 * BODY_SIZE_MAX}
 #: Characters of log lines that one input may cause.
 LOG_MAX: Final = 4096

@@ -157,7 +157,7 @@ class Stack:
         )
         await self._http.start("127.0.0.1", 0)
         async with asyncio.timeout(_LEADS_S):
-            while not mode.member.leads:  # noqa: ASYNC110 - the member tells nobody
+            while not mode.member.leads:  # noqa: ASYNC110 - the member sets no event when it leads
                 await asyncio.sleep(0.01)
 
     async def _start_peer(self) -> None:
@@ -191,7 +191,7 @@ class Stack:
             entrance.connection_made(wire)
             client.shake(b"")
             _give(entrance, client.pending())
-            while not wire.answered:  # noqa: ASYNC110 - the handshake has its turn when the loop comes round
+            while not wire.answered:  # noqa: ASYNC110 - the handshake goes on in later iterations of the loop
                 await asyncio.sleep(0)
             assert client.shake(bytes(wire.answered))
             return await self._feed(entrance, client.pending() + client.seal(data), wire)

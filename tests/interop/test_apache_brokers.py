@@ -43,7 +43,8 @@ def test_a_killed_broker_is_gone_everywhere(
 ) -> None:
     name, topic = f"victim-{release[0]}", f"Victim{release[0]}"
     settings = fleet.broker_settings() | {"autoCreateTopicEnable": "false"}
-    # Apache's own nameserver cannot read compressed registrations of 5.3.3, whose header denies compression.
+    # A compressed registration of 5.3.3 has a header that says it is not compressed. Apache's own nameserver
+    # cannot read such a registration, but ours must.
     settings |= {"compressedRegister": "true"}
     victim = apaches[release].broker(
         deployment.addrs, name=name, settings=settings, properties=BINARY, hasten=True

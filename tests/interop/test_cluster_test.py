@@ -1,6 +1,6 @@
 """Nameservers of a test environment that ask production nameservers for routes (``clusterTest``).
 
-The nameservers are ours and Apache's.
+In each test one side is ours, and the other side is Apache's.
 """
 
 from __future__ import annotations

@@ -364,10 +364,7 @@ def test_both_tools_export_the_same_of_one_cluster(release: str, servers: str, c
     assert {name: len(share) for name, share in ours["result"].items()} == {
         name: len(share) for name, share in theirs["result"].items()
     }
-    queues = [
-        sorted(str(queue) for share in one["result"].values() for queue in share) for one in (ours, theirs)
-    ]
-    assert queues[0] == queues[1]
+    assert queues_of(ours) == queues_of(theirs)
 
 
 def queues_of(shares: Mapping[str, Any]) -> list[str]:

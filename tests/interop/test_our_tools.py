@@ -115,8 +115,8 @@ def test_our_mqadmin_changes_settings_keys_and_permissions(tool: Tool) -> None:
         return perms() == {4}
 
     assert perms() == {6}
-    # Apache's broker registers changed topics again, which restores the permission; an earlier test's change
-    # may be on its way. Its own registrations without a change leave the permission away.
+    # If a topic changes, Apache's broker registers again, and this restores the permission. Such a
+    # registration from an earlier test may still arrive. Registrations without a change restore nothing.
     wait_until(stays_wiped, "the topic has lost its write permission", timeout_s=30.0)
     added = tool("addWritePerm", "-b", broker.name)
     assert added.startswith(f"add write perm of broker[{broker.name}] in name server[{namesrv}] OK, ")

@@ -32,7 +32,7 @@ ORIGIN: Final = ConnectionId(1)
 
 
 def ids_of_rows() -> list[str]:
-    """Return the ids of the documented differences: column 4 of the table in the nameserver's page."""
+    """Return the ids of the documented differences: column 4 of the table in SECTION of PAGE."""
     section = PAGE.read_text().partition(SECTION)[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     cells = [row[3].strip() for row in rows[2:] if len(row) > 3]
@@ -48,14 +48,14 @@ class Ours:
     """A nameserver with one table.
 
     Args:
-        whole: If True, apply each registration as a whole, as raft members of the first format do. If False,
-            apply only the difference from the table.
+        whole: If True, apply each registration as a whole, as a group does whose members know only the first
+            format of commands. If False, apply only the difference from the table.
     """
 
     def __init__(self, *, whole: bool) -> None:
         self.whole = whole
         self.table = RouteTable()
-        self.liveness = Liveness()  # its clock does not move, so it takes no broker for a restored one
+        self.liveness = Liveness()  # its clock does not move, so is_late() accepts no older version
 
     def take(self, step: Step) -> Seen:
         answer = self._answer(request_of(step))

@@ -1,7 +1,4 @@
-"""RouteTable against a simple model that holds the documented tables as sets of tuples.
-
-Each command replaces the model's tables.
-"""
+"""RouteTable against a simple model that holds the documented tables as sets of tuples."""
 
 from __future__ import annotations
 

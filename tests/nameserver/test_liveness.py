@@ -418,8 +418,7 @@ LivenessMachine.TestCase.settings = settings(max_examples=60, stateful_step_coun
 TestLivenessMachine = pytest.mark.slow(LivenessMachine.TestCase)
 
 
-# Late copies. Each case has a list of registrations: (seconds since the previous registration, connection,
-# version). It also has True if the last registration of the list is a late copy.
+# Late copies of registrations: their data version is older than the version in the broker's record.
 
 
 @pytest.mark.parametrize(
@@ -445,6 +444,8 @@ def test_a_registration_is_a_late_copy_if_its_version_is_contained_in_the_listed
     assert liveness.is_late(A, ONE, version=version, listed=LISTED) is late
 
 
+# Each case: registrations as (seconds since the previous one, connection, version), and True if the last one
+# is a late copy.
 @pytest.mark.parametrize(
     ("steps", "late"),
     [

@@ -83,7 +83,7 @@ def test_names_of_many_connections_are_bounded_together(monkeypatch: pytest.Monk
 def test_older_connections_of_brokers_with_a_record_are_bounded_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A stranger registers a broker of the table over each of many connections."""
+    """A stranger registers the same listed broker over each of many connections."""
     monkeypatch.setattr(liveness_module, "SPARE_MAX", 3)
     liveness = Liveness()
     for number in range(1, 10):

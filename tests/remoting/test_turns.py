@@ -113,7 +113,7 @@ def test_one_who_asks_little_waits_for_one_turn_however_many_ask_much() -> None:
 def test_a_short_first_request_does_not_wait_for_the_first_requests_of_those_who_come_with_much() -> None:
     """All requests arrive at once, so no connection has used time of the loop yet.
 
-    The order of the first requests must therefore not depend on used time.
+    Even so, only one large request may be handled before the small one.
     """
     loop, turns, seen, _ = made()
     hostile = [Asker(loop, turns, "much", seen, takes_s=4 * TURN_S, request_bytes=65_000) for _ in range(16)]

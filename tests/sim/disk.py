@@ -281,7 +281,6 @@ class User:
     """The access of one process to its machine's disk.
 
     Attributes:
-        patient: Above 0 while the present caller may wait for the disk. Threads may wait, and processes that
         patient: Above 0 while the present caller may wait for the disk. Only threads and starting processes
             may wait.
     """

@@ -47,7 +47,7 @@ class Oracle(StrEnum):
     No member that the leader reaches may have received such a message during the lease.
     """
     GHOSTS = "ghosts"
-    """A dead broker is evicted within its lease, or within 1 s if members saw its connections close."""
+    """A dead broker is evicted soon after its lease, or within 1 s if members saw its connections close."""
     ANSWERS = "answers"
     """Every request gets exactly one answer, in time, and with an expected code."""
     STARTS = "starts"

@@ -21,8 +21,7 @@ GC_THRESHOLD = (50_000, 20, 100)
 
 def play_one(options: argparse.Namespace, seed: int) -> Result:
     """Play one seed; an exception of the simulator itself counts as a failure, too."""
-    # Less frequent garbage collections save a twentieth of the time. Each seed makes about the same amount
-    # of garbage.
+    # Less frequent garbage collections save a twentieth of the time.
     gc.set_threshold(*GC_THRESHOLD)
     begun = time.process_time()
     try:

@@ -17,8 +17,8 @@ HEARTBEAT_S = (5.5, 6.0)
 LEASE_S = 30.0
 """Lease in seconds.
 
-The lease is longer than two heartbeats: the restored broker's record must stay listed until a member sees
-that the broker's connections ended.
+The lease is longer than two heartbeats, so that the record of the former process stays listed until the
+restored broker has registered twice.
 """
 TURN_S = 0.5
 

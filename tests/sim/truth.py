@@ -118,7 +118,11 @@ class Truth:
         self.violations.append(f"{self.world.clock.now:.6f} {oracle}: {text}")
 
     def whole_history(self) -> list[Call]:
-        """Return all clients' calls, and a write for each topic that was removed with a broker name."""
+        """Return all clients' calls, and the removals of topics that lost a broker name.
+
+        If a broker name is removed, its topics are removed from it, too. Each such removal of a checked topic
+        is a call that writes None. Its outcome is unknown until its index or a later index is acknowledged.
+        """
         calls = [replace_call(call, outcome=Outcome.UNKNOWN) for _, call in self._drops]
         for call in self.history:
             what = call.key, call.value
@@ -453,7 +457,7 @@ class Truth:
                 )
 
     def look_for_ghosts(self) -> None:
-        """Check that dead brokers are evicted within a lease.
+        """Check that dead brokers are evicted soon after their lease.
 
         Time without a leader that can evict does not count. The simulator calls this every
         :data:`GHOST_LOOK_S` seconds.

@@ -1,4 +1,4 @@
-"""Writes the answer's article in both languages: its text from templates, its figures from the published run.
+"""Writes docs/why-not-zookeeper.md in both languages: text from templates, figures from the published run.
 
     python -m tests.tidy.article
 
@@ -39,7 +39,7 @@ def published() -> tuple[dict[Place, list[tuple[float, float]]], dict[Place, tup
     """Return the published figures.
 
     Returns:
-        Each place's rounds as (value, shortest time that would have been noticed), and, with the series
+        Each place's rounds as (value, largest true value that is recorded as 0), and, with the series
         "own", each recovery with RocketMQ's own timers as (least, most).
     """
     rounds: dict[Place, list[tuple[float, float]]] = defaultdict(list)
@@ -84,7 +84,7 @@ def figure_of(rounds: Sequence[tuple[float, float]], measure: str, *, chinese: b
     """Return the median of the values with its unit.
 
     Args:
-        rounds: Each round's (value, shortest time that would have been noticed).
+        rounds: Each round's (value, largest true value that is recorded as 0).
     """
     unit = next((unit for end, unit in _UNITS.items() if measure.endswith(end)), "")
     value, floor = median(value for value, _ in rounds), max(floor for _, floor in rounds)

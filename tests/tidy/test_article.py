@@ -1,4 +1,4 @@
-"""The answer's article and the READMEs have the figures of the published run, alike in both languages."""
+"""docs/why-not-zookeeper.md and the READMEs have the published run's figures, alike in both languages."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ PARTS: Final = (
     *("ack", "writes", "visible", "watch", "watch-many", "poll", "ack-large", "writes-large", "reads"),
     *("failover", "failover-stop", "idle"),
 )
-#: Signal that ends the leader, by the name of the part of a run in which the leader is ended.
+#: Parts of a run that kill or stop the leader, each with the signal that is sent to the leader.
 ENDS: Final = {"failover": signal.SIGKILL, "failover-stop": signal.SIGSTOP}
 #: Parts of a run that can compare this checkout with another checkout.
 AGAINST: Final = ("ack", "writes", "visible", "ack-large", "writes-large")

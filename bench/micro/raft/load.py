@@ -130,7 +130,8 @@ class Run(Job):
     async def visible(self) -> dict[str, Any]:
         """Write at each member in turn, and measure the time until all members show the write.
 
-        The queries of all members begin when the write is sent, and go on until every member shows the write.
+        The queries to all members begin when the write is sent. Each member is queried until it shows the
+        write.
         """
         plan = self.plan
         acks: list[float] = []

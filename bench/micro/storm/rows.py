@@ -30,7 +30,7 @@ ROWS: Final[tuple[Row, ...]] = (
     "misses",
     "stranger",
 )
-#: Measured values by measurement and design; each repetition has one mapping with all its values.
+#: Maps a measurement and a design to its results: for each repetition, one mapping of names to values.
 Figures = Mapping[tuple[Row, str], Sequence[Mapping[str, Any]]]
 _OF_ROCKETMQ: Final = "rocketmq"
 #: RocketMQ's registerNameServerPeriod in s.

@@ -578,8 +578,9 @@ class Engine(EnginePart):
         self._tell_changes()
 
     def _tell_changes(self) -> None:
-        # Compare the applied index only for entries that the state machine does not receive. For all other
-        # entries, the state machine's ``apply`` itself wakes the requests that wait.
+        # Compare the applied index only for two kinds of entries: those that the state machine does not
+        # receive, and those that were in the log at the start. For all other entries, the state machine's
+        # ``apply`` itself wakes the requests that wait.
         library, log = self._library, self._log
         seen: tuple[object, ...] = (
             self.in_contact(),

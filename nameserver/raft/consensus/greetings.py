@@ -138,9 +138,9 @@ class Greetings(EnginePart):
     def _check_cluster(self, peer: str, greeting: Greeting) -> None:
         """Refuse a member of another cluster (D10). An empty member belongs to no cluster yet.
 
-        The configuration here may not name the peer for two reasons: the peer was added while this member was
-        away, or the peer was removed while the peer was away. In both cases this member accepts the peer, but
-        the peer does not count in a majority.
+        There are two reasons why this member's configuration can lack the peer: the peer was added while this
+        member was away, or the peer was removed while the peer was away. In both cases this member accepts
+        the peer, but the peer does not count in a majority.
 
         Raises:
             MessageError: The peer must be refused.
@@ -229,7 +229,7 @@ class Greetings(EnginePart):
         ]
 
     def came_at(self, term: int, last: int) -> int:
-        """Return the last index that the leader's log had at this learner's first message of ``term``.
+        """Return the last index that the leader's log had when its first message of ``term`` arrived here.
 
         Args:
             last: The last index that the leader's log has now.

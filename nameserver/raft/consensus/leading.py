@@ -267,8 +267,8 @@ class Leading(EnginePart):
     def _send_image(self, peer: str, p: Progress, now: float) -> None:
         """Send the snapshot in pieces, a few at a time, because the peer lacks entries that were deleted.
 
-        While the snapshot is sent, this member may make a newer snapshot; the transfer continues with the
-        old snapshot (D20).
+        While the snapshot is sent, this member may make a newer snapshot. The transfer continues with the old
+        snapshot as long as it can be read (D20).
         """
         if p.transfer is not None and now - p.transfer.moved_at > TRANSFER_TIMEOUT_S:
             p.transfer = None

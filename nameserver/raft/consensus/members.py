@@ -1,8 +1,8 @@
 """Membership: a member's state in its cluster, and the founding of a cluster; without I/O.
 
 A member is empty if its data directory never took part in a cluster. Empty members found a cluster only
-together: each member must see every other member linked and empty at the same time. Instead, a peer may have
-founded the cluster a moment earlier, and may name this member's instance among the founders.
+together: each member must see every other member linked and empty at the same time. There is one exception: a
+linked peer founded the cluster a moment earlier, and names this member's instance among the founders.
 
 A member that comes back empty later is a learner (D25). It has lost its votes and acknowledged entries, so it
 does not vote, and does not count in a majority, until it has caught up.

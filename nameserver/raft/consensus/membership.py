@@ -187,8 +187,8 @@ class Membership(EnginePart):
           committed the addition of this member. Such a member waits to be added again.
 
         A member belongs to the cluster if the newest committed configuration in its log names it. If its log
-        has no committed configuration, a voter belongs to the cluster: it took part since the founding. This
-        is true even if the voter's disk was emptied and no founder knows its new instance.
+        has no committed configuration, it knows only the first members, and each voter is one of them. This
+        includes a voter whose disk was emptied and that has caught up since.
         """
         index, committed = self._log.committed_configuration(self._library.commit_index)
         was_member = self._me in committed.members if index > FIRST_INDEX else self.shared.standing.voter

@@ -17,12 +17,12 @@ import math
 from typing import Final
 
 #: Three durations; the unit is one heartbeat period. LOOK: longest planned interval between two readings of
-#: the clock. GAP: a longer interval than this counts as a pause. LISTEN: duration for which the member listens
-#: after a pause.
+#: the clock. GAP: a longer interval than this counts as a pause. LISTEN: duration for which the member
+#: listens after a pause.
 LOOK: Final = 2
 GAP: Final = 3
 LISTEN: Final = 2
-#: Largest number of successive pauses after each of which the member listens; after more, it does not listen.
+#: In a series of pauses without a message in between, the member listens only after this many first pauses.
 LISTEN_MAX: Final = 3
 #: Length in seconds of the time window for :attr:`Watch.longest`: log lines name the longest gap in this
 #: window and the window before.

@@ -514,7 +514,7 @@ class Link(asyncio.Protocol):
             self.ended.set_result(None)
 
     def _why_it_left(self) -> str:
-        """Return the likely reason why the peer closed the connection; this member logs the reason, too."""
+        """Return the likely reason why the peer closed the connection; empty if nothing is to be logged."""
         pipe = self._pipe
         if self.peer is not None:
             return ""
@@ -608,8 +608,8 @@ class Link(asyncio.Protocol):
     def _check(self) -> None:
         """Send a ping over an idle link, so that this member detects a dead link before it sends a message.
 
-        Without pings, the library would drop the connection, and lose the message, when it sends the first
-        message after a silence (D24).
+        PySyncObj's own transport sends no pings. After a silence, it drops the connection together with the
+        next message (D24).
         """
         if self._silent_checks >= SILENT_CHECKS_MAX:
             self.close(f"silent for {SILENT_CHECKS_MAX * CHECK_S:.0f} s")

@@ -15,7 +15,8 @@ from .images import ImageFiles
 
 logger = logging.getLogger(__name__)
 
-#: Longest time in seconds that a closing leader waits until another member leads.
+#: Longest time in seconds for which a leader tries to hand over leadership, when it closes or on request.
+#: HANDOVER_STEP_S: seconds between two attempts.
 HANDOVER_S: Final = 1.5
 HANDOVER_STEP_S: Final = 0.01
 #: Longest time in seconds for which a change waits, until another change has ended or a new leader is ready.

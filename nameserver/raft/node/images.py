@@ -85,7 +85,8 @@ class ImageFiles:
         self._read_ahead((index, number))
         block = self._blocks[index, number]
         if block is None:
-            # Read the block again at the next request: a later snapshot may have this index.
+            # Do not keep the None: a snapshot with this index may be stored later. So the next request reads
+            # the block again.
             del self._blocks[index, number]
             return None
         if block:

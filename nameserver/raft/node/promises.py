@@ -66,7 +66,7 @@ class Promises:
         self.save_standing()
 
     def save_standing(self) -> None:
-        """Store a member state with unchanged promises; messages need not wait until it is stored."""
+        """Store the member state; messages wait for it only if :meth:`store_standing` changed a promise."""
         self._standing_due = self.directory.standing_to_save()
         self._save_soon()
 

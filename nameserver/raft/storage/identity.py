@@ -64,7 +64,7 @@ class State(MemberState):
 
     Attributes:
         members: The founders of the cluster, or the members of the cluster that this member was started to
-            join.
+            join. Under durability ``memory``: the newest members that this member knows.
         forced: True if the last start completed ``--force-new-cluster``. If the operator leaves this option
             in the command line, the next start must not force a new cluster again.
         forcing: True if ``--force-new-cluster`` has begun and is not complete.

@@ -10,15 +10,14 @@ A frame has the operations of one group commit, so a frame is durable as a whole
 The first frame of a segment is its header, with salt 0: format, segment number and salt, u32 each. The salt
 is random, so that nobody can put a valid frame into the payload of another frame.
 
-A frame with a bad checksum is a torn tail only if three things hold:
+A frame with a bad checksum is a torn tail if it is in the last segment and no valid frame follows it. The
+member cuts a torn tail off. It never acknowledged the entries of a torn tail, except in two cases:
 
-- it is in the last segment,
-- no valid frame follows it,
-- it begins at the known end of the journal (``end.py``).
+- The journal now ends before its known end (``end.py``), so it was shortened.
+- A power cut may have lost pages that were not synced. In this case valid frames may follow the bad frame.
 
-The member never acknowledged the entries of a torn tail, so it cuts the torn tail off. If the journal ends
-before its known end, it was shortened, and the member may lack acknowledged entries. Any other bad frame is
-corruption, and the member refuses to start (rule 9 of docs/raft-rules.md).
+In both cases the member may lack acknowledged entries. Any other bad frame is corruption, and the member
+refuses to start (rule 9 of docs/raft-rules.md).
 
 The log has segments so that it can be shortened without being rewritten. When a snapshot begins, the journal
 begins a new segment. Once the snapshot is durable, the older segments are deleted.

@@ -63,7 +63,7 @@ def test_missed_and_reached_targets_are_told_apart() -> None:
         "reached",  # latency until a change is visible
         "reached",  # median time of a failover
         "MISSED",  # longest time of a failover
-        "MISSED",  # latency of linearizable reads
+        "MISSED",  # rate of linearizable reads
         "MISSED",  # CPU time
         "MISSED",  # network bytes of the second follower
         "reached",

@@ -11,9 +11,12 @@ from routekeeper.bench.group import live_bytes
 from routekeeper.bench.micro.load import PLACE, Load, Plan, Run
 from routekeeper.bench.micro.storm.rows import Sizes, table
 from routekeeper.bench.storm import brokers
-from routekeeper.bench.storm.brokers import AGAIN_S, Brokers
+from routekeeper.bench.storm.brokers import AGAIN_S, Brokers, JuteLane
 from routekeeper.bench.storm.bystander import Sample
 from routekeeper.bench.storm.life import sampled, until_right, waits
+from routekeeper.bench.storm.sessions import NODES_PER_MULTI
+from routekeeper.bench.wires.client import Client
+from routekeeper.bench.wires.wire import Answer
 from routekeeper.remoting.command import decode_command
 from routekeeper.remoting.frame import FrameDecoder
 
@@ -78,6 +81,31 @@ class Written:
 
     def write(self, data: bytes) -> None:
         self.data += data
+
+
+def test_refused_registration_ends_with_its_last_answer() -> None:
+    """An answer that comes after the refusal must not count for the broker's next try."""
+    plan = brokers.Plan(
+        kind="jute", servers=["127.0.0.1:1"], brokers=1, topics=5 * NODES_PER_MULTI, resident=False
+    )
+    ended: list[str | None] = []
+
+    class Watched(JuteLane):
+        def finish(self, error: str | None) -> None:
+            ended.append(error)
+
+    async def body() -> None:
+        lane = Watched(Brokers(plan), 0, 0)
+        client = Client(lane.wire(), lane.answered, lambda *_: None)
+        client.connection_made(cast(asyncio.Transport, Written()))
+        lane.send(client)
+        for tag, error in ((1, None), (2, "-110"), (3, None), (4, None)):
+            lane.answered(client, Answer(tag, error, b""))
+            assert not ended
+        lane.answered(client, Answer(5, None, b""))
+        assert ended == ["-110"]
+
+    asyncio.run(body())
 
 
 @pytest.mark.parametrize("fresh", [True, False])

@@ -31,8 +31,8 @@ BROKERS, TOPICS = 4, 20
 PAUSE_S = 0.5
 #: Number of attempts at each test of a pause, because a busy machine may delay the test's processes.
 TRIES = 20
-#: The querying process ("bystander") subtracts its own pauses from waiting times. The first milliseconds of
-#: each cycle of its loop, up to this number, do not count as a pause.
+#: Longest time in ms of a bystander's own pause that may remain in a waiting time. The querying process
+#: ("bystander") subtracts its own pauses, except for the first millisecond of each cycle of its loop.
 ROUND_MS = 1.5
 Rows = list[dict[str, Any]]
 

@@ -54,8 +54,8 @@ class Session:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            # TMPDIR of all processes is in the test's folder, so their command lines contain this path. A
-            # test can find processes that still run by this path.
+            # TMPDIR of all processes is the test's folder, so their command lines contain its path. By this
+            # path, a test finds the processes that still run.
             env={**os.environ, "TMPDIR": str(out), **(environment or {})},
         )
         assert self.process.stdout is not None

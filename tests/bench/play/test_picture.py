@@ -1,4 +1,4 @@
-"""The playground's state and log of changes: each earlier state can be computed; both have a size limit."""
+"""The playground's state and log of changes: the log's base and its kept changes give the present state."""
 
 from __future__ import annotations
 

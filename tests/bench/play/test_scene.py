@@ -1,4 +1,4 @@
-"""The state of one design, computed from observed processes, servers and links, and from answers only."""
+"""The state of one design, computed only from observed processes, servers and links, and clients' answers."""
 
 from __future__ import annotations
 

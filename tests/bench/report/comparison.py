@@ -1,4 +1,4 @@
-"""Invented results of a comparison: three arms (designs), scenarios 1 to 4 and a scenario without faults."""
+"""Invented results of a comparison: three arms (designs), four scenarios with faults, and two without."""
 
 from __future__ import annotations
 

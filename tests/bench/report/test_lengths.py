@@ -1,4 +1,4 @@
-"""Test how the page shows a time that grows with the length of the partition, because the plan sets it."""
+"""Times that grow with the length of a partition: the plan sets this length, so it sets these times."""
 
 from __future__ import annotations
 

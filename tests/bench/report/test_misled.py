@@ -118,7 +118,7 @@ def gold_of(root: Path, served: dict[Arm, int]) -> Gold:
 
 
 def test_changes_count_as_visible_only_while_the_harness_reads_the_servers(tmp_path: Path) -> None:
-    """In the scenario quiet nothing reads the servers, so a change seems to become visible after its end."""
+    """Nothing reads the servers in the scenario quiet, so a change seems to become visible much too late."""
     before_faults = a_source(tmp_path, "raft", 1)
     quiet = dataclasses.replace(before_faults, run="b/equal/quiet/1/raft", scenario="quiet")
     gold = Gold(sources=[before_faults, quiet])

@@ -449,8 +449,8 @@ def broker_died_under_a_slow_reading(root: Path) -> None:
 def cable_was_mended_within_a_reading(root: Path) -> None:
     """Plant a broker that is cut off from 5 to 8 s.
 
-    The observer sent the first query whose answer lists the broker again 15 ms before the end of the cut. The
-    answer came 5 ms after the end.
+    15 ms before the end of the cut, the observer sent a query. The answer came 5 ms after the end. It is the
+    first answer that lists the broker again.
     """
     with PlantedRun(root, scenario="mended") as run:
         run.fault(5.0, 10.0, case="cable", targets=["broker-1"], healed=8.0)
@@ -525,9 +525,9 @@ def test_answer_that_lists_a_dead_broker_is_wrong_and_one_that_overlaps_its_deat
 
 
 def test_topic_that_is_made_after_a_fault_lacks_no_broker_during_it(gold: Gold) -> None:
-    """Check that an answer without a route for a topic that does not exist yet drops no broker.
+    """Observers query the topics of later scenarios before these topics exist.
 
-    Observers query the topics of later scenarios before these topics exist.
+    The answers have no route, but the report must not count this as a dropped broker.
     """
     assert [row for row in gold.given_up if "/died/" in row.run] == []
 
@@ -1055,7 +1055,10 @@ def test_time_without_an_answer_of_some_server_is_no_disagreement_and_is_told(go
 
 
 def test_time_between_two_readings_is_measured(gold: Gold) -> None:
-    """Check the time between two queries of an observer: four changes with 30 ms, four with 0 ms."""
+    """Check the median time between the two queries around a change.
+
+    It is 30 ms at four changes. It is 0 ms at the other four, and these do not count.
+    """
     (found,) = (row for row in gold.observed if "/no-answer/" in row.run)
     assert found.apart_ns == 30_000_000
 

@@ -155,10 +155,10 @@ def test_a_value_of_zookeeper_with_undivided_timers_names_its_session(tmp_path: 
 
 
 def test_a_recovery_that_ends_while_a_server_is_down_is_not_its_down_time() -> None:
-    """The new leader came after 0.46 s, while a server was still down for 2 s.
+    """The new leader came after 0.46 s, but the harness kept the killed server down for 2 s.
 
-    So the 0.46 s may depend on timers, and the page must not give 0.46 s as the exact time with undivided
-    timers.
+    So the 0.46 s are no part of this down time and may depend on timers. The page must not give 0.46 s as the
+    exact time with undivided timers.
     """
     values = values_of(AGAIN_S, zookeeper=[0.46] * 6, raft=[2.3] * 6)
     taken = {each.arm: each.split for each in answers.taken_apart(values, {"equal": 60.0}, {AGAIN_S: 2.0})}
@@ -536,7 +536,10 @@ def test_a_killed_broker_is_told_with_the_session_that_the_plan_chose(
 
 
 def test_a_headline_measure_is_read_from_its_own_series_and_says_its_timers(tmp_path: Path) -> None:
-    """A divisor would multiply the traffic of idle brokers, so their series of runs has undivided timers."""
+    """The measure of idle brokers comes from a series with undivided timers, and the page says so.
+
+    If the timers were divided, idle brokers would send more often, which would multiply their traffic.
+    """
     line = a_line("idle-300", None, "network_kib_per_s", 5, "zookeeper", "independent")
     line = msgspec.structs.replace(line, series="rest")
     places = [Place(series, "idle-300", None, "network_kib_per_s") for series in ("rest", "equal-described")]

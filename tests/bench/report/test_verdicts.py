@@ -1,7 +1,8 @@
 """Conclusions on the first screen: how often they are false, and which measures may decide them.
 
-One rule for the headline measures decides all conclusions of the page. These tests draw whole reports in
-which the arms do not differ at all (A/A), from distributions as bad as those of real benchmarks.
+One rule for the headline measures decides all conclusions of the page. Some tests make whole reports from
+random values. The arms do not differ at all in these reports (A/A), and the distributions of the values are
+as bad as those of real benchmarks.
 """
 
 from __future__ import annotations

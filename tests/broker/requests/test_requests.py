@@ -361,7 +361,8 @@ def test_pulls_whose_time_is_over_when_they_are_parked_are_answered(
 ) -> None:
     """The waiting time of a pull may already have run out when the broker parks the pull.
 
-    uvloop's handle for a timer of less than 0.5 ms does not know when the timer is due.
+    The broker then sets a timer that is due at once. For a timer of less than 0.5 ms, uvloop returns a handle
+    without the method ``when()``. So the broker must not ask the handle for the timer's due time.
     """
 
     def slow(state: BrokerState, call: Call) -> Outcome:

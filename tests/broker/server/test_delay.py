@@ -1,4 +1,4 @@
-"""Delayed messages: time and topic of their delivery, and messages that are repeated after a restart."""
+"""Delayed messages: time and topic of their delivery, and messages that cannot be delivered."""
 
 from __future__ import annotations
 

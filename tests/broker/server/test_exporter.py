@@ -17,6 +17,7 @@ import pytest
 from routekeeper.remoting.bodies import KVTable
 from tests.broker.requests.test_requests import WireLike
 from tests.golden.starts import RELEASES
+from tests.waiting import wait_until
 
 GOLDEN: Final = Path(__file__).resolve().parents[2] / "golden" / "mqadmin"
 
@@ -104,6 +105,22 @@ def test_our_answer_can_be_exported(wire: WireLike) -> None:
     assert found["putMessageAverageSize"] == found["putMessageSizeTotal"] / found["putMessageTimesTotal"]
     assert found["capacity"] > found["free"] > 0
     assert found["schedules"]
+
+
+@pytest.mark.slow
+def test_pulls_that_found_nothing_are_part_of_all_pulls(wire: WireLike) -> None:
+    assert wire.send_message("Pulled", b"x").code == 0
+    for offset in (0, 1, 1):
+        wire.answer(wire.pull("Pulled", offset))
+
+    def rates() -> dict[str, float]:
+        found = exported(KVTable.decode(wire.call(28).body).table)
+        return {name: found[f"get{name}Tps"][2] for name in ("Found", "Miss", "Total")}
+
+    wait_until(lambda: rates()["Total"] > 0, "the rates are never sampled", within_s=30)
+    found = rates()
+    assert found["Miss"] == pytest.approx(2 * found["Found"])
+    assert found["Total"] == pytest.approx(found["Found"] + found["Miss"])
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -538,7 +538,7 @@ class Simulation:
                 self.truth.lives[topic] = self._life_born_at(topic, born, lives)
                 self.truth.births[topic, born] = self.truth.lives[topic]
             now = None if born is None else self.truth.lives[topic]
-            # If a power cut lost the record that a topic's new life began, messages of the new life may be
+            # If the topic table lost the beginning of a topic's new life, messages of the new life may be
             # found in the life before it.
             dead = self.truth.dead - self.truth.joined
             if any((topic, life) in dead for life in {now, *lives}):

@@ -1,4 +1,4 @@
-"""Planted faults: each removes one sync or another precaution of the broker. A seed must find each fault."""
+"""Planted faults: each removes one sync or another precaution of the broker."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ class _Nothing(dict[str, int]):
         pass
 
 
-#: Functions that each remove one precaution from a simulation, by its name. They run at each broker start.
+#: Functions that each remove one precaution from a simulated broker, by the name of the fault. The simulation
+#: calls one of them after each start of the broker.
 SPOILS: dict[str, Callable[[Simulation], None]] = {
     "delays are saved before what was delivered": _delays_before_the_log,
     "files of a deleted topic go before the table says so": _deletions_before_the_table,

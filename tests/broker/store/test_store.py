@@ -531,8 +531,8 @@ def test_holes_that_a_power_cut_left_behind_the_entries_hide_none(
     put(store, 1)
     put(store, 1, queue_id=1)
     checkpoint(store)
-    # A checkpoint was begun: its entries were written, but not all sectors reached the disk. The last
-    # finished checkpoint may also count a file of a topic that was deleted since then, so remove a file.
+    # A checkpoint was begun: its entries were written, but not all sectors reached the disk. The broker may
+    # also have removed a queue file since the last finished checkpoint, which counts that file's entries.
     (tmp_path / "consumequeue" / "T" / "1" / f"{0:020d}").unlink()
     with (tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}").open("ab") as file:
         file.write(bytes(20))

@@ -1,4 +1,4 @@
-"""``/readyz`` of a nameserver that refuses route queries until brokers have registered."""
+"""``/readyz`` of a nameserver that refuses route queries after its start, so that brokers register first."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ READS: Final = (
 
 
 async def ask_reads(of: Session) -> None:
-    """Fill the table, read all resources, and cause the errors of every mode."""
+    """Fill the table, read all resources, and cause errors. The requests are the same in both modes."""
     await of.register("b", "T", "deleted", "static")
     await of.register("b", "T", "static", broker_id=1)
     await of.register("c", "wiped", cluster="D")

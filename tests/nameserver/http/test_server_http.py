@@ -550,7 +550,7 @@ def test_file_that_the_disk_refuses_is_counted_until_it_is_written(
         async with running(tmp_path) as ns:
             _, text = await ns.get("/metrics")
             assert "mqnamesrv_unwritten_files 0.0\n" in text
-            in_the_way.mkdir()  # a folder at the file's path: the write fails, as on a full disk
+            in_the_way.mkdir()  # a folder in place of the temporary file: writes fail, as on a full disk
             assert (await ns.ask(code, body, **ext)).code == 1
             _, text = await ns.get("/metrics")
             assert "mqnamesrv_unwritten_files 1.0\n" in text

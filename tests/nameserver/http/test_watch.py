@@ -128,7 +128,7 @@ def test_watch_of_a_raft_member_goes_on_at_another_member(tmp_path: Path) -> Non
                 return bool(answer.status == 200)
 
         async with asyncio.timeout(60):
-            while not await done():  # noqa: ASYNC110  # a group that has no leader yet says so
+            while not await done():  # noqa: ASYNC110  # a group without a leader refuses the change
                 await asyncio.sleep(0.05)
 
     async def main() -> None:

@@ -471,7 +471,7 @@ def test_kv_configuration_that_a_full_disk_refused_is_written_once_there_is_room
     async def main() -> None:
         bench = Bench(tmp_path)
         assert (await put(bench, "before")).code == 0
-        in_the_way.mkdir()  # a folder at the file's path: the write fails, as on a full disk
+        in_the_way.mkdir()  # a folder in place of the temporary file: writes fail, as on a full disk
         for _ in range(2):  # the second, equal request must fail as well
             answer = await put(bench, "refused")
             assert answer.code == 1

@@ -258,9 +258,9 @@ def test_scan_tells_the_good_bytes() -> None:
 def test_d30_segments_that_an_image_covers_are_deleted_and_others_stay(tmp_path: Path) -> None:
     journal, _ = _open(tmp_path)
     journal.append([_entry(i) for i in range(2, 10)])
-    journal.rotate()  # the later snapshot covers entries up to 7
+    journal.rotate()
     journal.append([_entry(i) for i in range(10, 13)])
-    journal.trim(7)
+    journal.trim(7)  # a snapshot covers the entries up to 7
     assert len(_segments(tmp_path)) == 2  # entries 8 and 9 are still needed
     journal.rotate()
     journal.append([_entry(13)])

@@ -625,7 +625,7 @@ def test_two_transports_find_each_other_and_again_after_a_reset() -> None:
 def test_member_that_was_away_is_linked_before_the_other_member_dials_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Start the member that others dial only after a dial to it has failed; nobody dials it again here."""
+    """A member starts after a dial to it has failed. It is not dialled again, so it must dial the other."""
     for name, value in (("RETRY_S", (600.0, 600.0)), ("LESSER_DIALS_AFTER_S", 600.0)):
         monkeypatch.setattr(f"routekeeper.nameserver.raft.links.transport.{name}", value)
     caplog.set_level(logging.DEBUG)

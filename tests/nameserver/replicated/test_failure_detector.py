@@ -650,7 +650,7 @@ class GroupMachine(RuleBasedStateMachine):
     - A broker with a connection to a member in contact is not evicted as gone.
     - A broker is not evicted as silent if a member in contact received its message within its lease and has
       not restarted since.
-    - A dead broker is evicted within its lease, however often leaders change or members restart.
+    - A dead broker is evicted within two leases and 2 s, however often leaders change or members restart.
     """
 
     def __init__(self) -> None:

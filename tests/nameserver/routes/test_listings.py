@@ -118,7 +118,7 @@ def test_table_of_another_image_has_lists_of_its_own_at_the_same_revision() -> N
 
 
 def test_topics_without_a_flag_are_not_looked_at_for_it() -> None:
-    """Check a flag once for equal queue data of a broker name, not for each topic.
+    """Check a flag once for all topics with equal queue data of a broker name, not for each topic.
 
     A check of each of 100,000 topics took 54 ms, even if no topic had the flag.
     """

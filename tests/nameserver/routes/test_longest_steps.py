@@ -130,10 +130,7 @@ def test_return_of_all_removed_topics_is_made_in_steps() -> None:
 def test_one_removal_more_than_are_remembered_hashes_none_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The table remembers a bounded number of removals; forgetting the oldest must not hash the others again.
-
-    Each removal of a broker has its own revision.
-    """
+    """The table remembers a limited number of removals. Forgetting the oldest must not hash the others."""
     hashed = 0
 
     def mark_of(*parts: object) -> int:

@@ -55,7 +55,7 @@ def limits(host: str = MINE, *, topics: int = 10, pairs: int = 20, brokers: int 
 def registered(
     table: RouteTable, name: str, topics: tuple[str, ...], *, limits: TableLimits | None, **changes: Any
 ) -> Verdict:
-    """Register a broker with a command from the log; the command is a difference if the table allows this."""
+    """Apply a broker's registration as the log holds it: as a difference (Update) if possible."""
     broker = BrokerKey(C, BrokerAddr(f"{name}:1"))
     values: dict[str, Any] = {
         "broker_id": 0,
@@ -173,6 +173,32 @@ def test_host_that_adds_to_a_broker_name_is_charged_for_all_of_it() -> None:
         check_table(table)
     assert table.ledger.by_host[THEIRS].pairs == 4
     assert table.ledger.by_host[MINE].pairs == 0
+
+
+def _new_topic(table: RouteTable, *names: str, limits: TableLimits) -> RegisterTopic:
+    queues = tuple(BrokerQueues(BrokerName(name), 8, 8, 6) for name in names)
+    return RegisterTopic(topic="new", queues=queues, topic_revision=table.revision, limits=limits)
+
+
+def test_host_that_adds_a_topic_to_a_broker_name_is_charged_for_the_bytes_of_all_its_topics() -> None:
+    table = RouteTable()
+    assert isinstance(registered(table, "a", ("t" * 200,), limits=limits()), Applied)
+    assert isinstance(registered(table, "b", ("u" * 300,), limits=limits(THEIRS)), Applied)
+    added = _new_topic(table, "a", limits=limits(THEIRS))
+    before = table.excess(added)
+    assert isinstance(before, Rejected)
+    assert f"host {THEIRS} would hold 5" in before.remark, "of 500 bytes"
+    refused(table.apply(added), f"host {THEIRS} would hold 5", "tableBytesMax=1000")
+    check_table(table)
+
+
+def test_broker_name_that_a_topic_lists_twice_counts_once() -> None:
+    table = RouteTable()
+    assert isinstance(registered(table, "a", ("t1", "t2", "t3"), limits=limits()), Applied)
+    added = _new_topic(table, "a", "a", limits=limits(pairs=8))
+    assert table.excess(added) is None
+    assert isinstance(table.apply(added), Applied)
+    check_table(table)
 
 
 @given(st.data())

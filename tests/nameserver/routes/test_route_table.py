@@ -603,7 +603,6 @@ def test_check_sees_a_table_that_was_bent() -> None:
         check_table(table)
 
 
-@pytest.mark.slow
 def noting(steps: Steps[Verdict], made: list[Verdict]) -> Steps[None]:
     made.append((yield from steps))
 
