@@ -22,6 +22,7 @@ from routekeeper.remoting.errors import FieldError, RemoteProtocolError
 from routekeeper.remoting.fields import RegisterBrokerFields
 from routekeeper.remoting.lenient import canonical
 from routekeeper.remoting.registration import (
+    MAPPING_INFO_BYTES_MAX,
     TopicNumbers,
     body_crc32,
     read_plain_json,
@@ -33,6 +34,8 @@ from routekeeper.remoting.steps import Steps, finish, in_chunks
 
 SHORT_BYTES: Final = 16 * 1024
 """Largest size in bytes of a body that is decoded in one step. Such a step takes less than 0.1 ms."""
+
+_MAPPING_STEP_BYTES: Final = 64 * 1024
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,8 +110,7 @@ def decoding_registration(request: Request) -> Steps[Registration | Answer]:
             body = yield from reading_registration(
                 data, compressed=fields.compressed, version=request.version
             )
-        infos = body.mapping_infos
-        mappings = tuple([_mapping(topic, info) for topic, info in infos.items()]) if infos else ()
+        mappings = (yield from _mappings(body.mapping_infos)) if body.mapping_infos else ()
     except RemoteProtocolError as error:
         return refusal(f"Failed to decode RegisterBrokerBody: {error}")
     return Registration(
@@ -126,11 +128,30 @@ def decoding_registration(request: Request) -> Steps[Registration | Answer]:
     )
 
 
+def _mappings(infos: Mapping[str, Any]) -> Steps[tuple[QueueMapping, ...]]:
+    """Return mapping infos in the form in which a command carries them."""
+    made: list[QueueMapping] = []
+    size = 0  # bytes that this step has made
+    for topic, info in infos.items():
+        if size > _MAPPING_STEP_BYTES:
+            size = 0
+            yield
+        made.append(_mapping(topic, info))
+        size += len(made[-1].info)
+    return tuple(made)
+
+
 def _mapping(topic: str, info: Any) -> QueueMapping:
     epoch = info.get("epoch", 0) if isinstance(info, dict) else 0
     if type(epoch) is not int or not -(2**63) <= epoch < 2**63:
         raise RemoteProtocolError(f"mapping info of {topic} has epoch {epoch!r}, not a 64-bit integer")
-    return QueueMapping(topic=topic, epoch=epoch, info=canonical(info))
+    text = canonical(info)
+    size = len(text.encode())
+    if size > MAPPING_INFO_BYTES_MAX:
+        raise RemoteProtocolError(
+            f"mapping info of {topic} has {size} bytes, allowed: at most {MAPPING_INFO_BYTES_MAX}"
+        )
+    return QueueMapping(topic=topic, epoch=epoch, info=text)
 
 
 def broker_key(cluster_name: str, broker_addr: str) -> BrokerKey:

@@ -51,6 +51,11 @@ REGISTER_LIMITS: Final = Limits(
 )
 #: Largest number of static topics in one registration.
 MAPPING_INFOS_MAX: Final = 4096
+#: Largest size in bytes of one static topic's mapping info. Some 10 bytes belong to each queue.
+MAPPING_INFO_BYTES_MAX: Final = 64 * 1024
+#: Largest size in bytes of the text after a topic's name in a compressed registration. The text has four
+#: short words and the topic's attributes.
+TOPIC_WORDS_BYTES_MAX: Final = 16 * 1024
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _LENGTH: Final = struct.Struct(">i")
@@ -429,6 +434,7 @@ def _reading_words(data: bytes, topics_max: int) -> Steps[PlainRegistration]:
     known: dict[bytes, TopicNumbers] = {}
     # Sizes are read as unsigned numbers: a negative size then looks larger than the data, and is refused.
     position, end, size_at = reader.position, len(data), _SIZE.unpack_from
+    parsed = 0  # bytes of long texts that this step has parsed
     try:
         for done in range(0, count, STEP):
             for _ in range(min(STEP, count - done)):
@@ -437,7 +443,14 @@ def _reading_words(data: bytes, topics_max: int) -> Steps[PlainRegistration]:
                 name, _, rest = data[start:position].partition(b" ")
                 numbers = known.get(rest)
                 if numbers is None:
-                    numbers = _usual_words(rest) if len(rest) <= _USUAL_MAX else _words(rest)
+                    if len(rest) <= _USUAL_MAX:
+                        numbers = _usual_words(rest)
+                    else:
+                        numbers = _words(rest)
+                        parsed += len(rest)
+                        if parsed > _PIECE_MAX:
+                            parsed = 0
+                            yield
                     if len(known) < _KNOWN_MAX:
                         known[rest] = numbers
                 topics[name.decode()] = numbers
@@ -448,7 +461,8 @@ def _reading_words(data: bytes, topics_max: int) -> Steps[PlainRegistration]:
     if topics:
         _topic_name("" if "" in topics else max(topics, key=len))
     reader.position = position
-    filters, mappings = reader.filter_servers(), reader.mapping_infos()
+    filters = reader.filter_servers()
+    mappings = yield from reader.mapping_infos()
     return PlainRegistration(version, topics, filters, mappings)
 
 
@@ -520,6 +534,10 @@ def _version(data: bytes) -> DataVersion:
 
 def _words(rest: bytes) -> TopicNumbers:
     """Read the text that follows a topic's name in a compressed registration."""
+    if len(rest) > TOPIC_WORDS_BYTES_MAX:
+        raise RemoteProtocolError(
+            f"compressed topic has {len(rest)} bytes after its name, allowed: at most {TOPIC_WORDS_BYTES_MAX}"
+        )
     try:
         read_queues, write_queues, perm, _, *more = rest.decode().split(" ", 4)
     except ValueError:
@@ -602,14 +620,23 @@ class _Reader:
         servers = self.sized() if self.rest else b""
         return () if servers in (b"", b"[]") else _filter_servers(loads(servers))
 
-    def mapping_infos(self) -> dict[str, Any]:
+    def mapping_infos(self) -> Steps[dict[str, Any]]:
         infos: dict[str, Any] = {}
         if self.rest:
             count = self.count()
             _check_mappings(count)
+            begin = step_begin = self.position
             for _ in range(count):
-                info = _mapping_info(loads(self.sized()))
+                data = self.sized()
+                if self.position - begin > REGISTER_LIMITS.size:
+                    raise RemoteProtocolError(
+                        f"mapping infos have more than the {REGISTER_LIMITS.size} bytes allowed"
+                    )
+                info = _mapping_info(loads(data))
                 infos[_topic_name(get_text(info, "topic") or "")] = info
+                if self.position - step_begin > _PIECE_MAX:
+                    step_begin = self.position
+                    yield
         return infos
 
 

@@ -193,6 +193,7 @@ class Independent(Local):
         revision_of = partial(self._table.present, "record")
         for broker in self._liveness.closed(origin, by_us=by_us, revision_of=revision_of):
             yield from self._evicting(broker, LeaveReason.CONNECTION_CLOSED)
+            yield  # evicting a broker of few topics yields nothing, and one connection may have many brokers
         return True
 
     def status(self) -> ConsistencyStatus:

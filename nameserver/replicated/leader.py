@@ -228,6 +228,8 @@ class Leader(Component):
         mark = (proposal.boot_id, proposal.sequence)
         if _is_large(proposal) and isinstance(command, RegisterBroker | Update):
             command = replace(command, topics=())
+            if isinstance(command, RegisterBroker):
+                command = replace(command, mappings=())
         self._decoded[mark] = command
 
     def pop_decoded(self, proposal: Proposal) -> Command | None:

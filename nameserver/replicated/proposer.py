@@ -264,6 +264,8 @@ class Proposer(Component):
             kept = command
             if isinstance(command, RegisterBroker | Update) and len(command.topics) > STEP:
                 kept = replace(command, topics=())  # the answer does not need the topics
+            if isinstance(kept, RegisterBroker) and kept.mappings:
+                kept = replace(kept, mappings=())
             on_outcome, registrant = partial(self._conclude, on, kept), (decoded.broker, on.origin)
             yield from self._entering(
                 command, deadline=on.deadline, on_outcome=on_outcome, registrant=registrant

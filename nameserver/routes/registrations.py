@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -33,10 +33,15 @@ from routekeeper.remoting.steps import STEP, Steps, in_steps
 
 from .entries import NameEntry, Record, Share
 from .leaving import Leaving, forget_record, note_min_change
-from .room import Held, excess, size_of
+from .room import Held, excess, refusal, size_of
 from .store import RouteStore
 from .topics import Draft
 
+#: Largest number of clusters of one broker name. A name keeps its clusters until its last broker leaves, and
+#: the answer to request 106 lists each of them.
+CLUSTERS_MAX: Final = 16
+#: Largest size in bytes of all mapping infos of one static topic. The answer to a route query contains them.
+TOPIC_MAPPINGS_BYTES_MAX: Final = 512 * 1024
 #: A broker's registration, as a command or as a decoded request.
 Sender: TypeAlias = RegisterBroker | Registration
 
@@ -327,8 +332,27 @@ def _excess(store: RouteStore, command: RegisterBroker, topics: list[str]) -> St
         texts.append(command.broker_name)
     if command.cluster_name not in name.clusters:
         texts.append(command.cluster_name)
-    mappings = [each for each in command.mappings if _new_mapping(store, command.broker_name, each)]
-    texts += [mapping.info for mapping in mappings]
+    if (
+        command.limits is not None
+        and command.cluster_name not in name.clusters
+        and len(name.clusters) >= CLUSTERS_MAX
+    ):
+        return refusal(
+            f"broker name {command.broker_name!r} would be in {len(name.clusters) + 1} clusters, "
+            f"allowed: {CLUSTERS_MAX}"
+        )
+    if command.mappings:
+        adding = frozenset(topics)
+        for mapping in command.mappings:
+            if mapping.topic not in adding and not _new_mapping(store, command.broker_name, mapping):
+                continue
+            texts.append(mapping.info)
+            size = _mappings_size(store, command.broker_name, mapping)
+            if size > TOPIC_MAPPINGS_BYTES_MAX and command.limits is not None:
+                return refusal(
+                    f"topic {mapping.topic!r} would have {size} bytes of mapping infos, "
+                    f"allowed: {TOPIC_MAPPINGS_BYTES_MAX}"
+                )
     displaced = len(_displaced(name, command))
     more = room_for(store, topics, size=size_of(texts) - size_of(gone if command.filter_servers else ()))
     if len(topics) > STEP:
@@ -422,6 +446,13 @@ class _Topics:
                 store.topics.put_mapping(name, mapping, store.revision)
                 facts.topics[mapping.topic] = None
         return bool(self._drafts)
+
+
+def _mappings_size(store: RouteStore, name: BrokerName, mapping: QueueMapping) -> int:
+    """Return the bytes of all mapping infos of a topic after a broker name has got a new one."""
+    entry = store.topics.entries.get(mapping.topic)
+    others = () if entry is None else [of.info for other, of in entry.mappings.items() if other != name]
+    return size_of([mapping.info, *others])
 
 
 def _new_mapping(store: RouteStore, name: BrokerName, mapping: QueueMapping) -> bool:

@@ -93,13 +93,13 @@ def excess(ledger: Ledger, limits: TableLimits | None, more: Held, *, moved: Hel
             continue
         count = getattr(ledger.whole, measure) + added
         if count > most:
-            return _rejected(f"the table would hold {count} {words}, allowed: {setting}={most}")
+            return refusal(f"the table would hold {count} {words}, allowed: {setting}={most}")
         if host is None:
             continue
         count = getattr(host, measure) + getattr(moved, measure) + added
         share = most * limits.host_percent // 100
         if count > share:
-            return _rejected(
+            return refusal(
                 f"host {limits.host} would hold {count} {words}, allowed: {share}, that is "
                 f"tableHostPercent={limits.host_percent} of {setting}={most}"
             )
@@ -109,7 +109,8 @@ def excess(ledger: Ledger, limits: TableLimits | None, more: Held, *, moved: Hel
 _NOTHING: Final = Held()
 
 
-def _rejected(why: str) -> Rejected:
+def refusal(why: str) -> Rejected:
+    """Return the verdict on a command that would exceed a bound."""
     return Rejected(code=ResponseCode.SYSTEM_ERROR, remark=f"not applied: {why}")
 
 

@@ -26,6 +26,7 @@ from routekeeper.nameserver.commands import (
 from routekeeper.nameserver.handlers import table_limits
 from routekeeper.nameserver.modes.independent import Independent
 from routekeeper.nameserver.routes.image import encode_image
+from routekeeper.nameserver.routes.registrations import CLUSTERS_MAX
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
@@ -56,7 +57,7 @@ def registered(
     table: RouteTable, name: str, topics: tuple[str, ...], *, limits: TableLimits | None, **changes: Any
 ) -> Verdict:
     """Apply a broker's registration as the log holds it: as a difference (Update) if possible."""
-    broker = BrokerKey(C, BrokerAddr(f"{name}:1"))
+    broker = BrokerKey(changes.pop("cluster_name", C), BrokerAddr(f"{name}:1"))
     values: dict[str, Any] = {
         "broker_id": 0,
         "ha_server_addr": "",
@@ -70,7 +71,7 @@ def registered(
     }
     values |= changes
     whole = RegisterBroker(
-        cluster_name=C,
+        cluster_name=broker.cluster_name,
         broker_name=BrokerName(name),
         broker_addr=broker.broker_addr,
         topics=tuple(TopicQueues(topic, 4, 4, 6) for topic in topics),
@@ -123,6 +124,25 @@ def test_brokers_and_bytes_are_bounded_as_topics_are() -> None:
     info = QueueMapping(topic="t", epoch=1, info="[" + "1," * 300 + "1]")
     assert isinstance(registered(table, "a", ("t", "u"), limits=limits()), Applied)
     refused(registered(table, "a", ("t", "u"), limits=limits(), mappings=(info,)), "tableBytesMax=1000")
+
+
+def test_mapping_of_a_topic_that_the_same_registration_adds_is_counted() -> None:
+    table = RouteTable()
+    info = QueueMapping(topic="t", epoch=1, info="[" + "1," * 300 + "1]")
+    refused(registered(table, "a", ("t", "u"), limits=limits(), mappings=(info,)), "tableBytesMax=1000")
+    assert isinstance(registered(table, "b", ("t",), limits=limits()), Applied)
+    assert isinstance(registered(table, "a", ("u",), limits=limits()), Applied)
+    refused(registered(table, "a", ("t", "u"), limits=limits(), mappings=(info,)), "tableBytesMax=1000")
+
+
+def test_broker_name_has_a_bounded_number_of_clusters() -> None:
+    table = RouteTable()
+    for number in range(CLUSTERS_MAX):
+        cluster = ClusterName(f"c{number:02}")
+        assert isinstance(registered(table, "a", (), limits=limits(), cluster_name=cluster), Applied)
+    last = f"broker name 'a' would be in {CLUSTERS_MAX + 1} clusters, allowed: {CLUSTERS_MAX}"
+    refused(registered(table, "a", (), limits=limits(), cluster_name=ClusterName("c99")), last)
+    assert isinstance(registered(table, "a", (), limits=limits(), cluster_name=ClusterName("c00")), Applied)
 
 
 def test_broker_that_is_listed_goes_on_when_the_table_is_full() -> None:
