@@ -17,8 +17,8 @@ This module does no I/O and reads no clock: callers pass the time of the event l
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
 import msgspec
@@ -43,6 +43,9 @@ WRITE_DEADLINE_S: Final = 2.5
 
 BOOK_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest total size in bytes of the commands of one process that have no outcome yet."""
+
+BOOK_MAX: Final = 4096
+"""Largest number of proposals of one process that have no outcome yet."""
 
 RESEND_S: Final = 1.0
 """Seconds after which a proposal without an outcome is sent again, even over the same link."""
@@ -130,8 +133,8 @@ class ProposalBook:
         return iter(self._waiting.values())
 
     def has_room(self, command: bytes) -> bool:
-        """Return True if one more command of this size fits within :data:`BOOK_BYTES_MAX`."""
-        return self._bytes + len(command) <= BOOK_BYTES_MAX
+        """Return True if one more command fits within :data:`BOOK_MAX` and :data:`BOOK_BYTES_MAX`."""
+        return len(self._waiting) < BOOK_MAX and self._bytes + len(command) <= BOOK_BYTES_MAX
 
     def next_sequence(self) -> int:
         """Return the next sequence number.
@@ -308,7 +311,8 @@ class Sequencer:
 
     def __init__(self, *, term: int) -> None:
         self.term = term
-        self._queue: deque[_Queued] = deque()
+        self._queue: dict[tuple[int, int], _Queued] = {}
+        self._queued_of: Counter[BrokerKey] = Counter()  # number of queued commands of each broker
         self._known: set[tuple[int, int]] = set()  # proposals that are queued or in flight
         # Key: a broker whose record will be changed by a queued command, or by a command of the entry in
         # flight. Value: None if a command is queued; else the index of the entry in flight.
@@ -357,10 +361,24 @@ class Sequencer:
             self._held.append(queued)
             return None
         self._known.add(queued.mark)
+        self._enqueue([queued])
         if broker is not None:
             self._touching[broker] = None
-        self._queue.append(queued)
         return None
+
+    def _enqueue(self, proposals: Iterable[_Queued]) -> None:
+        for queued in proposals:
+            self._queue[queued.mark] = queued
+            if queued.broker is not None:
+                self._queued_of[queued.broker] += 1
+
+    def _dequeue(self, mark: tuple[int, int]) -> _Queued | None:
+        queued = self._queue.pop(mark, None)
+        if queued is not None and queued.broker is not None:
+            self._queued_of[queued.broker] -= 1
+            if not self._queued_of[queued.broker]:
+                del self._queued_of[queued.broker]
+        return queued
 
     def knows(self, proposal: Proposal) -> bool:
         """Return True if a copy of a proposal is queued or in flight; :meth:`offer` ignores another copy."""
@@ -373,33 +391,32 @@ class Sequencer:
         """
         if not self._queue or self._in_flight > self._applied or self._batch:
             return None
-        taken = next(in_parts(self._queue, _work_of, _ENTRY_WORK_MAX))
+        taken = next(in_parts(self._queue.values(), _work_of, _ENTRY_WORK_MAX))
         self._batch = tuple(taken)
-        for _ in taken:
-            self._queue.popleft()
+        for queued in taken:
+            self._dequeue(queued.mark)
         return Batch(proposals=tuple(queued.proposal for queued in taken))
 
     def not_appended(self) -> None:
         """Put the entry's proposals back at the head of the queue, because the log accepts no entry now."""
-        self._queue.extendleft(reversed(self._batch))
+        behind = list(self._queue.values())
+        self._queue.clear()
+        self._queued_of.clear()
+        self._enqueue((*self._batch, *behind))
         self._batch = ()
 
     def withdraw(self, boot_id: int, sequence: int) -> None:
         """Remove a proposal from the queue, because the client will be answered "not applied"."""
         self._known.discard((boot_id, sequence))
-        for queued in self._queue:
-            if queued.mark == (boot_id, sequence):
-                self._queue.remove(queued)
-                if queued.broker is not None and all(other.broker != queued.broker for other in self._queue):
-                    del self._touching[queued.broker]
-                return
+        queued = self._dequeue((boot_id, sequence))
+        if queued is not None and queued.broker is not None and queued.broker not in self._queued_of:
+            del self._touching[queued.broker]
 
     def appended(self, index: int) -> tuple[tuple[str, Deferral], ...]:
         """Record the index of the appended entry; return (proposer, deferral) pairs to send now."""
         self._in_flight = index
-        still_queued = {queued.broker for queued in self._queue}
         for queued in self._batch:
-            if queued.broker is not None and queued.broker not in still_queued:
+            if queued.broker is not None and queued.broker not in self._queued_of:
                 self._touching[queued.broker] = index
         self._batch = ()
         released, held = [], []
@@ -416,5 +433,5 @@ class Sequencer:
         """Record that entries up to ``index`` are applied, and forget their proposals."""
         self._applied = max(self._applied, index)
         if self._in_flight <= self._applied:  # nothing is in flight, so only queued proposals stay known
-            self._known = {queued.mark for queued in (*self._batch, *self._queue)}
+            self._known = {queued.mark for queued in (*self._batch, *self._queue.values())}
             self._touching = {broker: None for broker, at in self._touching.items() if at is None}

@@ -70,6 +70,9 @@ NOT_BEGUN: Final = refusal(
 )
 """Answer to a registration that was neither decided nor proposed."""
 
+_GIVEN_UP_MAX: Final = 256
+"""Largest number of late proposals that end in one turn of the loop."""
+
 PROPOSE_BYTES: Final = 1024 * 1024
 """Largest size in bytes of the commands in one message to the leader.
 
@@ -524,9 +527,12 @@ class Proposer(Component):
             return
         self._timer, self._timer_at = None, math.inf
         now = self._loop.time() + ANSWER_MARGIN_S
-        for pending in [pending for pending in self.book if pending.deadline <= now]:
+        late = [pending for pending in self.book if pending.deadline <= now]
+        for pending in late[:_GIVEN_UP_MAX]:
             self._give_up(pending)
-        if self.book:
+        if len(late) > _GIVEN_UP_MAX:
+            self._give_up_at(self._loop.time())  # the others in the next turn of the loop
+        elif self.book:
             self._give_up_at(min(pending.deadline for pending in self.book) - ANSWER_MARGIN_S)
 
     def _give_up(self, pending: PendingProposal) -> None:

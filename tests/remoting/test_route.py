@@ -30,6 +30,7 @@ from routekeeper.remoting.registration import (
     encode_register_body,
     read_any_json,
     read_plain_json,
+    reading_registration,
 )
 from routekeeper.remoting.route import (
     BrokerData,
@@ -540,6 +541,42 @@ def test_static_topics_of_a_large_broker_are_read() -> None:
     found = read(body)
     assert (len(found.topics), len(found.mapping_infos)) == (8000, 2000)
     assert found.mapping_infos["T7"]["currIdMap"] == {"0": 0, "1": 1, "2": 2, "3": 3}
+
+
+def incompressible(size: int, seed: int) -> str:
+    """Return text that zlib compresses to half of its size, because the ratio of a registration is bounded."""
+    return random.Random(seed).randbytes(size // 2).hex()
+
+
+def with_mappings(count: int, size: int) -> bytes:
+    """Return a compressed registration with mapping infos of about ``size`` bytes each."""
+    infos = {
+        f"T{number}": {"topic": f"T{number}", "epoch": 1, "scope": incompressible(size, number)}
+        for number in range(count)
+    }
+    body = RegisterBody(topic_configs=(), filter_servers=(), mapping_infos=infos)
+    return encode_register_body(body, compressed=True, version=479)
+
+
+def test_mapping_infos_of_a_compressed_registration_are_read_in_steps_and_bounded() -> None:
+    steps = reading_registration(with_mappings(60, 32_000), compressed=True, version=479)
+    assert sum(1 for _ in steps) >= 10
+    with pytest.raises(RemoteProtocolError, match="mapping infos have more than the 2097152 bytes allowed"):
+        read(with_mappings(70, 32_000), compressed=True)
+
+
+def test_long_attributes_of_a_compressed_topic_are_read_in_steps_and_bounded() -> None:
+    def body(count: int, size: int) -> bytes:
+        topics = tuple(
+            TopicConfig(topic_name=f"T{number}", attributes={"+a": incompressible(size, number)})
+            for number in range(count)
+        )
+        return encode_register_body(RegisterBody(topic_configs=topics), compressed=True, version=479)
+
+    steps = reading_registration(body(100, 16_000), compressed=True, version=479)
+    assert sum(1 for _ in steps) >= 10
+    with pytest.raises(RemoteProtocolError, match="bytes after its name, allowed: at most 16384"):
+        read(body(1, 17_000), compressed=True)
 
 
 def test_too_many_topics_are_refused_in_both_forms() -> None:

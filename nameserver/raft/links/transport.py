@@ -355,12 +355,12 @@ class Transport:
             link = self._links.get(member)  # the other member may have dialled
             try:
                 if link is None:
-                    async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                        link = await self._connect(member, await self._resolve(host), port)
+                    link = await self._connect(member, await self._resolve(host), port)
             except (OSError, UnicodeError) as error:
                 logger.debug("raft dial failed peer=%s error=%s", member, error)
             else:
-                await link.ended
+                # Not `await link.ended`: if this task is cancelled, the link's future must not be cancelled.
+                await asyncio.wait([link.ended])
                 if link.peer is not None:
                     wait = RETRY_S[0]
             await asyncio.sleep(wait)
@@ -382,7 +382,9 @@ class Transport:
         loop, last = asyncio.get_running_loop(), OSError(f"{member} has no address")
         for host in addresses:
             try:
-                _, link = await loop.create_connection(lambda: Link(self, member), host, port)
+                # Each address has its own time, so that one that answers nothing does not hide the others.
+                async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                    _, link = await loop.create_connection(lambda: Link(self, member), host, port)
                 return link
             except OSError as error:
                 last = error

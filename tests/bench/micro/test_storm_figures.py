@@ -82,6 +82,9 @@ class Written:
     def write(self, data: bytes) -> None:
         self.data += data
 
+    def is_closing(self) -> bool:
+        return False
+
 
 def test_refused_registration_ends_with_its_last_answer() -> None:
     """An answer that comes after the refusal must not count for the broker's next try."""

@@ -11,7 +11,7 @@ import pickle
 import socket
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -646,6 +646,86 @@ def test_member_that_was_away_is_linked_before_the_other_member_dials_again(
         await greater.close()
 
     _run(scenario)
+
+
+def test_member_that_is_named_again_is_dialled_again_after_its_link_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A removal that is never committed names a member again while the link to it is up."""
+    for name in ("FIRST_DIAL_AFTER_S", "LESSER_DIALS_AFTER_S"):
+        monkeypatch.setattr(f"routekeeper.nameserver.raft.links.transport.{name}", 600.0)
+
+    async def scenario() -> None:
+        names = sorted(f"127.0.0.1:{port}" for port in free_ports(2))
+        owners = [_Owner(), _Owner()]
+        credentials = Credentials(me=names[1], members=frozenset(names), cluster="c", secret=SECRET)
+        greater = Transport(credentials, owner=owners[1], frame_size_max=FRAME_MAX)
+        lesser = Transport(replace(credentials, me=names[0]), owner=owners[0], frame_size_max=FRAME_MAX)
+        for transport, name in ((lesser, names[0]), (greater, names[1])):
+            await transport.listen(name)
+            await transport.go()
+        await until(lambda: owners[0].linked == {names[1]: 1} and owners[1].linked == {names[0]: 1})
+        for members in (frozenset({names[1]}), frozenset(names)):
+            greater.use_credentials(replace(credentials, members=members))
+            await asyncio.sleep(0.01)  # the tasks that dial begin, or end
+        for _ in range(2):
+            lesser.drop(names[1])
+            await until(lambda: owners[1].linked[names[0]] == 0)
+            await until(lambda: owners[1].linked[names[0]] == 1)
+        await lesser.close()
+        await greater.close()
+
+    _run(scenario)
+
+
+def test_address_that_answers_nothing_does_not_hide_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "routekeeper.nameserver.raft.links.transport"
+    monkeypatch.setattr(f"{module}.HANDSHAKE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(f"{module}.LESSER_DIALS_AFTER_S", 600.0)
+    monkeypatch.setattr(f"{module}.FIRST_DIAL_AFTER_S", 600.0)
+
+    async def both(host: str, *, timeout_s: float) -> list[str]:
+        return ["127.0.0.2", "127.0.0.1"]
+
+    async def scenario(stack: contextlib.ExitStack) -> None:
+        names = sorted(f"127.0.0.1:{port}" for port in free_ports(2))
+        silent = stack.enter_context(_silent_listener("127.0.0.2", int(names[0].rpartition(":")[2])))
+        owners = [_Owner(), _Owner()]
+        credentials = Credentials(me=names[1], members=frozenset(names), cluster="c", secret=SECRET)
+        greater = Transport(credentials, owner=owners[1], frame_size_max=FRAME_MAX)
+        lesser = Transport(replace(credentials, me=names[0]), owner=owners[0], frame_size_max=FRAME_MAX)
+        await lesser.listen(names[0])
+        await lesser.go()
+        await greater.listen(names[1])
+        monkeypatch.setattr(f"{module}.addresses_of", both)
+        await greater.go()
+        await until(lambda: owners[1].linked == {names[0]: 1})
+        assert silent.fileno() >= 0
+        await greater.close()
+        await lesser.close()
+
+    with contextlib.ExitStack() as stack:
+        _run(lambda: scenario(stack))
+
+
+@contextlib.contextmanager
+def _silent_listener(host: str, port: int) -> Iterator[socket.socket]:
+    """Listen with a queue that is full, so that the kernel answers no further connection."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(0)
+        for _ in range(8):
+            waiting = stack.enter_context(socket.socket())
+            waiting.settimeout(0.1)
+            try:
+                waiting.connect((host, port))
+            except TimeoutError:
+                break
+        else:
+            pytest.skip("the kernel accepts connections beyond the queue of a listener")
+        yield listener
 
 
 @pytest.mark.slow

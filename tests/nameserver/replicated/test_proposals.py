@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from routekeeper.nameserver.commands import (
@@ -30,6 +32,7 @@ from routekeeper.nameserver.replicated.peer_messages import (
 from routekeeper.nameserver.replicated.proposals import RESEND_S, PendingProposal, ProposalBook, Sequencer
 from routekeeper.nameserver.types import BrokerAddr, BrokerName, ClusterName, LeaveReason
 from routekeeper.remoting.route import DataVersion
+from tests.cost import least_cpu_s
 
 ONE, TWO = b"\x01one", b"\x01two"  # commands of format 1
 TO_LEADER = (3, 1)
@@ -329,6 +332,15 @@ def test_book_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert book.has_room(b"x" * 10)
 
 
+def test_book_is_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proposals, "BOOK_MAX", 2)
+    book = ProposalBook(boot_id=1)
+    sequence, _ = book.add(ONE, deadline=1.0), book.add(ONE, deadline=1.0)
+    assert not book.has_room(ONE)
+    book.remove(sequence)
+    assert book.has_room(ONE)
+
+
 # -- the leader's queue -------------------------------------------------------------------------------------
 
 
@@ -407,6 +419,26 @@ def test_a_proposal_withdrawn_while_another_of_its_broker_waits_still_defers_a_t
     take(queue, 3, register())  # waits for registration 1
     assert sequences(queue) == [1]
     assert [deferral.sequence for _, deferral in queue.appended(10)] == [3]
+
+
+def test_cost_to_withdraw_does_not_grow_with_the_queue() -> None:
+    def full() -> Callable[[], object]:
+        queue = Sequencer(term=3)
+        for sequence in range(10_000):
+            take(queue, sequence, register(f"10.0.0.1:{sequence}"))
+        return lambda: [queue.withdraw(1, sequence) for sequence in range(10_000)]
+
+    assert least_cpu_s(full, below=0.3) < 0.3
+
+
+def test_proposals_that_were_not_appended_go_first_again() -> None:
+    queue = Sequencer(term=3)
+    for sequence in (1, 2):
+        take(queue, sequence, PUT)
+    assert queue.next_batch() is not None
+    take(queue, 3, PUT)
+    queue.not_appended()
+    assert sequences(queue) == [1, 2, 3]
 
 
 def test_entry_is_bounded_and_order_is_kept() -> None:

@@ -26,7 +26,7 @@ from routekeeper.nameserver.commands import (
 from routekeeper.nameserver.handlers import table_limits
 from routekeeper.nameserver.modes.independent import Independent
 from routekeeper.nameserver.routes.image import encode_image
-from routekeeper.nameserver.routes.registrations import CLUSTERS_MAX
+from routekeeper.nameserver.routes.registrations import CLUSTERS_MAX, TOPIC_MAPPINGS_BYTES_MAX
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
@@ -135,6 +135,19 @@ def test_mapping_of_a_topic_that_the_same_registration_adds_is_counted() -> None
     refused(registered(table, "a", ("t", "u"), limits=limits(), mappings=(info,)), "tableBytesMax=1000")
 
 
+def test_mapping_infos_of_one_topic_are_bounded_over_all_broker_names() -> None:
+    table, ample = RouteTable(), limits(topics=1000, pairs=1000, brokers=1000, size=1 << 30)
+    info = QueueMapping(topic="t", epoch=1, info='"' + "x" * 60_000 + '"')
+    names = [f"b{number}" for number in range(TOPIC_MAPPINGS_BYTES_MAX // 60_002)]
+    for name in names:
+        assert isinstance(registered(table, name, ("t", "u"), limits=ample, mappings=(info,)), Applied)
+    size = 60_002 * (len(names) + 1)
+    last = f"topic 't' would have {size} bytes of mapping infos, allowed: {TOPIC_MAPPINGS_BYTES_MAX}"
+    refused(registered(table, "last", ("t", "u"), limits=ample, mappings=(info,)), last)
+    newer = QueueMapping(topic="t", epoch=2, info=info.info)
+    assert isinstance(registered(table, names[0], ("t", "u"), limits=ample, mappings=(newer,)), Applied)
+
+
 def test_broker_name_has_a_bounded_number_of_clusters() -> None:
     table = RouteTable()
     for number in range(CLUSTERS_MAX):
@@ -200,10 +213,11 @@ def _new_topic(table: RouteTable, *names: str, limits: TableLimits) -> RegisterT
     return RegisterTopic(topic="new", queues=queues, topic_revision=table.revision, limits=limits)
 
 
-def test_host_that_adds_a_topic_to_a_broker_name_is_charged_for_the_bytes_of_all_its_topics() -> None:
+def test_host_that_adds_a_topic_to_a_broker_name_is_charged_for_its_mapping_infos() -> None:
     table = RouteTable()
-    assert isinstance(registered(table, "a", ("t" * 200,), limits=limits()), Applied)
-    assert isinstance(registered(table, "b", ("u" * 300,), limits=limits(THEIRS)), Applied)
+    for name, host in (("a", MINE), ("b", THEIRS)):
+        info = QueueMapping(topic="t", epoch=1, info='"' + "x" * 250 + '"')
+        assert isinstance(registered(table, name, ("t", "u"), limits=limits(host), mappings=(info,)), Applied)
     added = _new_topic(table, "a", limits=limits(THEIRS))
     before = table.excess(added)
     assert isinstance(before, Rejected)
