@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 import orjson
 
-from routekeeper.remoting.bounds import CLIENT_ID_MAX, GROUPS_MAX, NAME_MAX, TOPIC_NAME_MAX
+from routekeeper.remoting.bounds import CHOICE_MAX, CLIENT_ID_MAX, GROUPS_MAX, NAME_MAX, TOPIC_NAME_MAX
 from routekeeper.remoting.codes import LanguageCode
 from routekeeper.remoting.errors import RemoteProtocolError
 from routekeeper.remoting.lenient import (
@@ -45,6 +45,22 @@ def _required(members: Mapping[str, Any], name: str, *, length_max: int) -> str:
         raise RemoteProtocolError(f"{name} is missing or empty")
     if len(value) > length_max:
         raise RemoteProtocolError(f"{name} has {len(value)} characters, allowed are {length_max}")
+    return value
+
+
+def _choice(members: Mapping[str, Any], name: str, default: str) -> str:
+    """Return the name of a choice, or the default if it is absent or empty.
+
+    Servers keep these names, so a name must not be long. Names that RocketMQ does not know are allowed.
+
+    Raises:
+        RemoteProtocolError: If the name is too long.
+    """
+    value = get_text(members, name) or default
+    if len(value) > CHOICE_MAX:
+        raise RemoteProtocolError(
+            f"{name} {value[:40]!r} and so on has {len(value)} characters, allowed are {CHOICE_MAX}"
+        )
     return value
 
 
@@ -256,7 +272,7 @@ class SubscriptionData:
             tags=as_texts(members.get("tagsSet") or [], "tagsSet"),
             codes=tuple(as_int(code, "codeSet") for code in get_list(members, "codeSet")),
             sub_version=_long(members, "subVersion"),
-            expression_type=get_text(members, "expressionType") or "TAG",
+            expression_type=_choice(members, "expressionType", "TAG"),
             class_filter_mode=get_bool(members, "classFilterMode"),
         )
 
@@ -288,9 +304,9 @@ class ConsumerData:
         subscriptions = get_list(members, "subscriptionDataSet")
         return cls(
             group_name=_required(members, "groupName", length_max=NAME_MAX),
-            consume_type=get_text(members, "consumeType") or "CONSUME_PASSIVELY",
-            message_model=get_text(members, "messageModel") or "CLUSTERING",
-            consume_from_where=get_text(members, "consumeFromWhere") or "CONSUME_FROM_LAST_OFFSET",
+            consume_type=_choice(members, "consumeType", "CONSUME_PASSIVELY"),
+            message_model=_choice(members, "messageModel", "CLUSTERING"),
+            consume_from_where=_choice(members, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET"),
             subscriptions=tuple(map(SubscriptionData.from_json, subscriptions)),
             unit_mode=get_bool(members, "unitMode"),
         )
@@ -298,7 +314,14 @@ class ConsumerData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatData:
-    """Body of HEART_BEAT 34."""
+    """Body of HEART_BEAT 34.
+
+    Attributes:
+        consumers: The client's consumer groups. :meth:`decode` returns each group once: if a body names a
+            group several times, the last entry counts, because RocketMQ's broker registers one entry after
+            the other.
+        producer_groups: The client's producer groups; :meth:`decode` returns each group once.
+    """
 
     client_id: str
     consumers: tuple[ConsumerData, ...] = ()
@@ -319,11 +342,12 @@ class HeartbeatData:
         consumers = _at_most(get_list(members, "consumerDataSet"), GROUPS_MAX, "consumerDataSet")
         names = _at_most(get_list(members, "producerDataSet"), GROUPS_MAX, "producerDataSet")
         producers = (as_object(value, "producer data") for value in names)
+        by_group = {consumer.group_name: consumer for consumer in map(ConsumerData.from_json, consumers)}
         return cls(
             client_id=_required(members, "clientID", length_max=CLIENT_ID_MAX),
-            consumers=tuple(map(ConsumerData.from_json, consumers)),
+            consumers=tuple(by_group.values()),
             producer_groups=tuple(
-                _required(producer, "groupName", length_max=NAME_MAX) for producer in producers
+                dict.fromkeys(_required(producer, "groupName", length_max=NAME_MAX) for producer in producers)
             ),
         )
 

@@ -31,9 +31,13 @@ LEASE_MS: Final = 120_000
 LEASE_MS_MAX: Final = 24 * 60 * 60 * 1000
 #: Largest number of filter servers of one broker.
 FILTER_SERVERS_MAX: Final = 256
-#: Largest number of consumer groups, and of producer groups, of one client. A broker creates groups that it
-#: does not know, so a client must not name too many.
+#: Largest number of consumer groups, and of producer groups, in one heartbeat of a client. A broker creates
+#: groups that it does not know, so a client must not name too many. At a broker, the bound also holds for all
+#: heartbeats of one connection together.
 GROUPS_MAX: Final = 1024
+#: Longest name of a choice in a heartbeat, such as the consume type. The longest name in RocketMQ has 53
+#: characters: CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST.
+CHOICE_MAX: Final = 64
 #: Largest header of a request in bytes. The longest arguments in use are properties of messages (32 KiB) and
 #: KV values.
 REQUEST_HEADER_MAX: Final = 1024 * 1024

@@ -76,6 +76,13 @@ _TIMESTAMP: Final = struct.Struct(">q")
 _INT16: Final = struct.Struct(">h")
 _ITEM: Final = struct.Struct(">iiiii")  # size, magic, crc, flag, body length
 
+#: Longest tag in bytes of UTF-16 that is hashed unit by unit, and the part of a longer tag that is hashed at
+#: once. The two masks select the lowest 16 or 32 bits in each lane of 64 bits of such a part.
+_SHORT_TAG_BYTES: Final = 64
+_HASHED_BYTES: Final = 8192
+_LOW_16: Final = int.from_bytes(b"\0\0\0\0\0\0\xff\xff" * (_HASHED_BYTES // 8), "big")
+_LOW_32: Final = int.from_bytes(b"\0\0\0\0\xff\xff\xff\xff" * (_HASHED_BYTES // 8), "big")
+
 
 class Host(NamedTuple):
     """Address of a producer or broker inside a message.
@@ -542,9 +549,40 @@ def tag_hash(tag: str) -> int:
     """Return Java's ``String.hashCode`` of a tag, a signed 32-bit number."""
     value = 0
     data = tag.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(data[::2], data[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    if len(data) <= _SHORT_TAG_BYTES:
+        for high, low in zip(data[::2], data[1::2], strict=True):
+            value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    else:
+        for begin in range(0, len(data), _HASHED_BYTES):
+            part = data[begin : begin + _HASHED_BYTES]
+            value = (value * pow(31, len(part) // 2, 1 << 32) + _hash_at_once(part)) & 0xFFFFFFFF
     return value - 2**32 if value & 0x80000000 else value
+
+
+def _hash_at_once(units: bytes) -> int:
+    """Return the hash of at most ``_HASHED_BYTES`` of UTF-16, as an unsigned 32-bit number.
+
+    The hash is a polynomial in 31, and each unit is a coefficient. One large integer holds all coefficients
+    in lanes of equal width, so that each arithmetic operation changes all lanes, in compiled code. A loop in
+    Python would take ten times longer, and strangers choose the length of a tag.
+    """
+    narrow = int.from_bytes(units, "big")  # lanes of 16 bits, the last unit in the lowest lane
+    # Combine four lanes of 16 bits to one of 64 bits. The sum is below 2**31.
+    lanes = (
+        (narrow & _LOW_16)
+        + ((narrow >> 16) & _LOW_16) * 31
+        + ((narrow >> 32) & _LOW_16) * 31**2
+        + ((narrow >> 48) & _LOW_16) * 31**3
+    )
+    count = (len(units) + 7) // 8
+    while count > 1:
+        # Combine the upper half of the lanes with the lower half. Each lane has less than 2**32 before and
+        # after, so that the product and the sum fit in its 64 bits.
+        count = (count + 1) // 2
+        upper = lanes >> (64 * count)
+        lower = lanes ^ (upper << (64 * count))
+        lanes = (upper * pow(31, 4 * count, 1 << 32) + lower) & _LOW_32
+    return lanes & 0xFFFFFFFF
 
 
 def parse_subscription(expression: str | None) -> tuple[str, ...]:

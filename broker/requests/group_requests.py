@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 import orjson
@@ -53,6 +54,8 @@ NOTICES_MAX: Final = 256
 NOTICES_BYTES: Final = 1 << 20
 #: Number of offsets that one step of request 308 compares.
 _COMPARED: Final = 2000
+#: Number of offsets that one step of request 314 copies; a topic with more queues has a step of its own.
+CLONED: Final = 2000
 #: Largest number of queues in one answer, over all groups; a larger answer would not fit in a frame.
 QUEUES_MAX: Final = 50_000
 _INT64_MAX: Final = 2**63 - 1
@@ -103,6 +106,7 @@ def _reset(
 ) -> Work:
     chosen = range(queue_nums) if fields.queue_id < 0 else range(fields.queue_id, fields.queue_id + 1)
     offsets: dict[MessageQueue, int] = {}
+    by_queue: dict[int, int] = {}
     by_time = fields.offset < 0 <= fields.timestamp  # a search by time reads files, about 20 times per queue
     for queue_id in chosen:
         if by_time or queue_id % TURN == TURN - 1:
@@ -122,17 +126,17 @@ def _reset(
         consumed = state.offsets.get(fields.topic, fields.group, queue_id)
         if not fields.is_force and consumed is not None:
             wanted = min(wanted, consumed)
-        offsets[state.queue(fields.topic, queue_id)] = wanted
+        offsets[state.queue(fields.topic, queue_id)] = by_queue[queue_id] = wanted
     body: bytes = yield QueueOffsets(offsets=offsets).encode
     reply = call.request.reply(body=body)
     online = state.clients.consumer_group(fields.group)
-    by_queue = {queue.queue_id: offset for queue, offset in offsets.items()}
     before = state.offsets.queues(fields.topic, fields.group)
     about["members"] = str(0 if online is None else len(online.members))
-    _note_offsets(
-        about, {queue_id: before[queue_id] for queue_id in by_queue if queue_id in before}, by_queue
-    )
+    old = ((queue_id, before[queue_id]) for queue_id in by_queue if queue_id in before)
+    _note_offsets(about, dict(islice(old, NAMED_MAX)), by_queue)
     if online is None:
+        # Store all offsets in one step, which takes some ms. Between two steps a member could join, and
+        # commit offsets that this request would then overwrite.
         if state.groups.get(fields.group) is not None and fields.topic in state.topics:
             try:
                 state.commit_offsets(fields.topic, fields.group, by_queue)
@@ -309,18 +313,31 @@ def _corrected(state: BrokerState, call: Call, fields: CorrectionOffsetFields) -
             yield no_work
         for queue_id, offset in queues.items():
             least[queue_id] = min(offset, least.get(queue_id, offset))
-    compared = state.offsets.queues(fields.topic, fields.compare_group)
-    corrected = least | {
+    compared = dict(state.offsets.queues(fields.topic, fields.compare_group))
+    body: bytes = yield partial(_corrections, least, compared)
+    return call.request.reply(body=body)
+
+
+def _corrections(least: Mapping[int, int], compared: Mapping[int, int]) -> bytes:
+    """Return the body of the answer to request 308.
+
+    Args:
+        least: The least offset of all groups, by queue.
+        compared: Offsets of the group that is compared with them, by queue.
+    """
+    corrected = dict(least) | {
         queue_id: _INT64_MAX if least[queue_id] > offset else offset
         for queue_id, offset in compared.items()
         if queue_id in least
     }
     table = b",".join(b"%d:%d" % item for item in sorted(corrected.items()))
-    return call.request.reply(body=b'{"correctionOffsets":{' + table + b"}}")
+    return b'{"correctionOffsets":{' + table + b"}}"
 
 
-def clone_offset(state: BrokerState, call: Call) -> Later:
+def clone_offset(state: BrokerState, call: Call) -> RemotingCommand | Stepwise:
     """Serve request 314: copy a group's offsets to another group. The answer waits until the copy is on disk.
+
+    A copy from a group to itself changes nothing, and is answered at once.
 
     Raises:
         Refusal: If the new group has an illegal name, or if the topic does not exist.
@@ -335,6 +352,9 @@ def clone_offset(state: BrokerState, call: Call) -> Later:
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"group {fields.dest_group!r}: {fault}")
     if fields.topic:
         state.require_topic(fields.topic)
+    if fields.dest_group == fields.src_group:
+        return call.request.reply()
+    if fields.topic:
         _note_offsets(
             about,
             state.offsets.queues(fields.topic, fields.dest_group),
@@ -343,15 +363,31 @@ def clone_offset(state: BrokerState, call: Call) -> Later:
     topics = (fields.topic,) if fields.topic else state.offsets.topics_of(fields.src_group)
     if not fields.topic:
         about |= {"count": str(len(topics)), "topics": " ".join(topics[:NAMED_MAX])}
-    online = state.clients.consumer_group(fields.src_group)
+    return Stepwise(_clone(state, call, fields, topics), asked=call.request)
+
+
+def _clone(state: BrokerState, call: Call, fields: CloneGroupFields, topics: tuple[str, ...]) -> Work:
     # Offsets are copied topic by topic. If the broker reaches its bound of stored offsets, the copies made so
     # far stay. When the same request is repeated later, it copies the remaining topics.
+    # Each topic's offsets are read and copied in one step. So the copy has every commit that the source group
+    # made before that step, and it overwrites no commit that the new group makes after that step.
+    cost = 0
     for topic in topics:
+        offsets = state.offsets.queues(topic, fields.src_group)
+        if cost and cost + len(offsets) > CLONED:
+            yield no_work
+            cost = 0
+            offsets = state.offsets.queues(topic, fields.src_group)
+        cost += 1 + len(offsets)
         if topic not in state.topics:
             continue
+        online = state.clients.consumer_group(fields.src_group)
         if not fields.offline and online is not None and topic not in online.subscriptions:
             continue  # the group has old offsets of this topic, but no longer subscribes to the topic
-        state.commit_offsets(topic, fields.dest_group, dict(state.offsets.queues(topic, fields.src_group)))
+        try:
+            state.commit_offsets(topic, fields.dest_group, offsets)
+        except Refusal as refusal:
+            return call.request.reply(refusal.code, remark=refusal.remark)
     return Later(reply=call.request.reply(), offsets_saved=True)
 
 

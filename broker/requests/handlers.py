@@ -109,6 +109,7 @@ MAY_WAIT: Final = frozenset(
         RequestCode.QUERY_MESSAGE,
         RequestCode.GET_BROKER_RUNTIME_INFO,
         RequestCode.GET_ALL_PRODUCER_INFO,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_TOPIC_STATS_INFO,
         RequestCode.GET_CONSUME_STATS,
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,

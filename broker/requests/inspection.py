@@ -92,13 +92,12 @@ def all_producers(state: BrokerState, call: Call) -> Stepwise:
     Raises:
         Refusal: If there are too many producers for one answer.
     """
-    groups = state.clients.producer_groups()
-    count = sum(map(len, groups.values()))
+    count = state.clients.producer_count()
     if count > PRODUCERS_MAX:
         raise Refusal(
             ResponseCode.SYSTEM_ERROR, f"{count} producers are above {PRODUCERS_MAX}: ask group by group"
         )
-    return Stepwise(_producers(call, groups), asked=call.request)
+    return Stepwise(_producers(call, state.clients.producer_groups()), asked=call.request)
 
 
 def _producers(call: Call, groups: Mapping[str, Sequence[tuple[Client, float]]]) -> Work:

@@ -14,7 +14,7 @@ from routekeeper.broker.errors import Refusal
 from routekeeper.broker.requests.tags import subscription_codes
 from routekeeper.broker.store.mending import Mending
 from routekeeper.broker.store.messages import Batch, GetStatus
-from routekeeper.broker.tables.state import FAQ, BrokerState, Call
+from routekeeper.broker.tables.state import FAQ, BrokerState, Call, Stepwise, Work
 from routekeeper.remoting.addresses import charged_host
 from routekeeper.remoting.bodies import DelayOffsetTable, SubscriptionData
 from routekeeper.remoting.codes import PERM_READ, ResponseCode
@@ -173,11 +173,8 @@ def _check(state: BrokerState, call: Call, fields: PullMessageFields) -> Pull:
         )
     suspend_ms = 0
     if fields.sys_flag & _SUSPEND:
-        suspend_ms = (
-            min(max(fields.suspend_timeout_ms, 0), SUSPEND_MAX_MS)
-            if config.long_polling_enable
-            else config.short_polling_ms
-        )
+        wanted_ms = fields.suspend_timeout_ms if config.long_polling_enable else config.short_polling_ms
+        suspend_ms = min(max(wanted_ms, 0), SUSPEND_MAX_MS)
     bytes_max = config.transfer_bytes_max
     if fields.max_msg_bytes is not None and fields.max_msg_bytes > 0:
         bytes_max = min(bytes_max, fields.max_msg_bytes)
@@ -366,9 +363,14 @@ def earliest_store_time(state: BrokerState, call: Call) -> RemotingCommand:
     return call.request.reply(ext_fields=TimestampResponseFields(timestamp=timestamp).to_ext())
 
 
-def all_consumer_offsets(state: BrokerState, call: Call) -> RemotingCommand:
+def all_consumer_offsets(state: BrokerState, call: Call) -> Stepwise:
     """Serve request 43, GET_ALL_CONSUMER_OFFSET."""
-    return call.request.reply(body=state.offsets.to_json())
+    return Stepwise(_all_offsets(state, call), asked=call.request)
+
+
+def _all_offsets(state: BrokerState, call: Call) -> Work:
+    body: bytes = yield state.offsets.snapshot()
+    return call.request.reply(body=body)
 
 
 def all_delay_offsets(state: BrokerState, call: Call) -> RemotingCommand:

@@ -11,9 +11,11 @@ Source: RMQMetricsCollector and MetricsCollectTask, rocketmq-exporter.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
+from itertools import islice
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -21,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from routekeeper.broker.errors import DiskState, Refused
 from routekeeper.broker.requests.admin import VERSION_TEXT
-from routekeeper.broker.server.lag import Behind, behind_in, most_behind
+from routekeeper.broker.server.lag import PAIRS_MAX, QUEUES_MAX, Behind, behind_in, most_behind
 from routekeeper.broker.tables.state import BrokerState
 from routekeeper.broker.tables.stats import (
     BROKER_GET_NUMS,
@@ -36,6 +38,7 @@ from routekeeper.broker.tables.stats import (
 from routekeeper.remoting.codes import DLQ_PREFIX, RETRY_PREFIX, VERSION, ResponseCode
 from routekeeper.remoting.http.exposition import histograms
 from routekeeper.remoting.output import lines_dropped, lines_left_out
+from routekeeper.remoting.route import TopicConfig
 from routekeeper.remoting.transport.limits import ServerStats
 from routekeeper.remoting.transport.server_hooks import ServerHooks, hook_figures
 
@@ -95,19 +98,20 @@ class Samples(Collector):
         self.behind: list[Behind] = []
         self.histograms: list[Metric] = []
         self._families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-        self._many: dict[str, list[tuple[float, int, Mapping[str, str]]]] = {}
+        self._many: dict[str, list[tuple[float, int, Mapping[str, str]]]] = {}  # heaps
+        self._counts: Counter[str] = Counter()
 
     def add_one_of_many(self, name: str, value: float, labels: Mapping[str, str]) -> None:
-        """Add a sample whose labels clients choose. :meth:`choose` later keeps the sample or drops it."""
-        samples = self._many.setdefault(name, [])
-        samples.append((value, -len(samples), labels))
+        """Add a sample whose labels clients choose. Keep it only while it is one of the greatest."""
+        self._counts[name] += 1
+        _keep_greatest(self._many.setdefault(name, []), (value, -self._counts[name], labels), SERIES_MAX)
 
     def choose(self) -> Iterable[None]:
-        """Keep only the greatest samples of each large family. Other tasks can run after each family."""
+        """Add the greatest samples of each large family. Other tasks can run after each family."""
         for name, samples in self._many.items():
-            for value, _, labels in heapq.nlargest(SERIES_MAX, samples):
+            for value, _, labels in sorted(samples, reverse=True):
                 self.add(name, value, labels)
-            left_out = float(max(0, len(samples) - SERIES_MAX))
+            left_out = float(self._counts[name] - len(samples))
             help_ = f"Series that a family omits: of more than {SERIES_MAX}, the greatest are shown."
             self.add("mqbroker_series_left_out", left_out, {"family": name}, help_=help_)
             yield
@@ -125,6 +129,17 @@ class Samples(Collector):
         return (*self._families.values(), *self.histograms)
 
 
+_Item = TypeVar("_Item", bound=tuple[Any, ...])
+
+
+def _keep_greatest(heap: list[_Item], item: _Item, count_max: int) -> None:
+    """Add an item to a heap; if the heap is full, remove its smallest item."""
+    if len(heap) < count_max:
+        heapq.heappush(heap, item)
+    else:
+        heapq.heappushpop(heap, item)
+
+
 def gather(state: BrokerState) -> Generator[None, None, Samples]:
     """Return all samples. The generator yields between steps, so that other tasks can run."""
     broker = {"cluster": state.config.cluster_name, "broker": state.config.broker_name}
@@ -138,8 +153,7 @@ def gather(state: BrokerState) -> Generator[None, None, Samples]:
             "broker_version": str(VERSION),
         }
     )
-    _add_broker(samples, state, broker)
-    looked_at = 0
+    members = yield from _add_broker(samples, state, broker)
     for index, ((name, key), item) in enumerate(list(state.stats.items.items())):
         rate = item.growth(0).per_second
         topic, _, group = key.partition("@")
@@ -149,9 +163,16 @@ def gather(state: BrokerState) -> Generator[None, None, Samples]:
             samples.add_one_of_many(_GROUP_RATES[name], rate, {**broker, "topic": topic, "group": group})
         if index % _TURN == 0:
             yield
-    for config in list(state.topics):
-        topic, count = config.topic_name, max(config.read_queue_nums, config.write_queue_nums)
-        end = float(sum(state.store.bounds(topic, queue_id)[1] for queue_id in range(count)))
+    ends: Counter[str] = Counter()
+    # Read only queues that have messages: clients may create topics with any number of other queues.
+    for index, (topic, queue_id) in enumerate(state.store.queue_keys()):
+        if queue_id < _queue_nums(state.topics.get(topic)):
+            ends[topic] += state.store.bounds(topic, queue_id)[1]
+        if index % _TURN == 0:
+            yield
+    for index, config in enumerate(list(state.topics)):
+        topic = config.topic_name
+        end = float(ends[topic])
         if topic.startswith(DLQ_PREFIX):
             dead = {**broker, "group": topic[len(DLQ_PREFIX) :]}
             samples.add_one_of_many("rocketmq_topic_dlq_offset", end, dead)
@@ -159,19 +180,19 @@ def gather(state: BrokerState) -> Generator[None, None, Samples]:
             samples.add_one_of_many("rocketmq_topic_retry_offset", end, {**broker, "topic": topic})
         else:
             samples.add_one_of_many("rocketmq_producer_offset", end, {**broker, "topic": topic})
-        looked_at += count
-        if looked_at >= _TURN:
-            looked_at = 0
+        if index % _TURN == 0:
             yield
-    behind: list[Behind] = []
+    behind: list[Behind] = []  # a heap
+    behind_all = looked_at = 0
     for topic, group in state.offsets.pairs():
         queues = dict(state.offsets.queues(topic, group))
         labels = {**broker, "topic": topic, "group": group}
         samples.add_one_of_many("rocketmq_consumer_offset", float(sum(queues.values())), labels)
-        lag = _add_lag(samples, state, topic, group, queues)
+        lag = yield from _add_lag(samples, state, topic, group, queues, members.get(group, 0))
         if lag is not None and lag.messages:
-            behind.append(lag)
-        looked_at += len(queues)
+            behind_all += lag.messages
+            _keep_greatest(behind, lag, PAIRS_MAX)
+        looked_at += 1 + len(queues)
         if looked_at >= _TURN:
             looked_at = 0
             yield
@@ -179,7 +200,7 @@ def gather(state: BrokerState) -> Generator[None, None, Samples]:
     samples.behind = most_behind(behind)
     samples.add(
         "mqbroker_consumer_lag_all_messages",
-        float(sum(lag.messages for lag in behind)),
+        float(behind_all),
         {},
         help_="Messages that groups have not consumed yet, of all groups and topics.",
     )
@@ -189,7 +210,15 @@ def gather(state: BrokerState) -> Generator[None, None, Samples]:
     return samples
 
 
-def _add_broker(samples: Samples, state: BrokerState, broker: Mapping[str, str]) -> None:
+def _queue_nums(config: TopicConfig | None) -> int:
+    """Return the number of a topic's queues; 0 if the topic does not exist."""
+    return 0 if config is None else max(config.read_queue_nums, config.write_queue_nums)
+
+
+def _add_broker(
+    samples: Samples, state: BrokerState, broker: Mapping[str, str]
+) -> Generator[None, None, dict[str, int]]:
+    """Add the samples of the broker itself and of groups; return the number of members of each group."""
     stats, store = state.stats, state.store
     for reason in Refused:
         refused = float(stats.refused[reason])
@@ -204,16 +233,30 @@ def _add_broker(samples: Samples, state: BrokerState, broker: Mapping[str, str])
     for name, rate_name in _BROKER_RATES.items():
         item = stats.items.get((name, state.config.cluster_name))
         samples.add(rate_name, 0.0 if item is None else item.growth(0).per_second, address)
+    members: dict[str, int] = {}
+    looked_at = 0
     for group in state.clients.consumer_groups():
-        named = tuple(group.members.values())[:_NAMED_MAX]
-        labels = {
-            "caddr": ",".join(client.client_addr for client in named),
-            "localaddr": ",".join(client.client_id for client in named),
-            "group": group.name,
-        }
-        samples.add_one_of_many("rocketmq_group_count", float(len(group.client_ids())), labels)
-    for name, members in state.clients.producer_groups().items():
-        samples.add_one_of_many("rocketmq_producer_count", float(len(members)), {**broker, "group": name})
+        named = tuple(islice(group.members.values(), _NAMED_MAX))
+        if named:  # else all members have left since this loop began
+            labels = {
+                "caddr": ",".join(client.client_addr for client in named),
+                "localaddr": ",".join(client.client_id for client in named),
+                "group": group.name,
+            }
+            members[group.name] = len(group.client_ids())
+            samples.add_one_of_many("rocketmq_group_count", float(members[group.name]), labels)
+        looked_at += 1 + len(group.members)
+        if looked_at >= _TURN:
+            looked_at = 0
+            yield
+    for name in state.clients.producer_group_names():
+        count = len(state.clients.producers(name))
+        if count:
+            samples.add_one_of_many("rocketmq_producer_count", float(count), {**broker, "group": name})
+        looked_at += 1 + count
+        if looked_at >= _TURN:
+            looked_at = 0
+            yield
     for window in map(int, WINDOWS_S):
         for name, rate, help_ in (
             ("put", stats.put, "Messages stored"),
@@ -246,6 +289,7 @@ def _add_broker(samples: Samples, state: BrokerState, broker: Mapping[str, str])
         ),
     ):
         samples.add(f"{_RUNTIME}{name}", float(value), samples.runtime, help_=help_)
+    return members
 
 
 _LAG_MESSAGES: Final = "Messages that a group has not consumed yet; for the 100 pairs with most."
@@ -253,11 +297,14 @@ _LAG_SECONDS: Final = "Age of the oldest message that a group has not consumed; 
 
 
 def _add_lag(
-    samples: Samples, state: BrokerState, topic: str, group: str, queues: Mapping[int, int]
-) -> Behind | None:
+    samples: Samples, state: BrokerState, topic: str, group: str, queues: Mapping[int, int], members: int
+) -> Generator[None, None, Behind | None]:
     """Add the lag of a group in a topic, and return this lag.
 
     Return None for a broadcasting group: the broker does not know the lag, because members keep the offsets.
+
+    Args:
+        members: Number of the group's members.
     """
     online = state.clients.consumer_group(group)
     if online is not None and online.is_broadcasting:
@@ -267,14 +314,30 @@ def _add_lag(
         name = "rocketmq_group_retrydiff"
     elif topic.startswith(DLQ_PREFIX):
         name = "rocketmq_group_dlqdiff"
-    lag = behind_in(state.store, topic, group, queues)
+    if len(queues) <= _TURN:
+        lag = behind_in(state.store, topic, group, queues)
+    else:
+        lag = yield from _behind_in_steps(state, topic, group, queues)
     labels = {
         "group": group,
         "topic": topic,
-        "countOfOnlineConsumers": str(0 if online is None else len(online.client_ids())),
+        "countOfOnlineConsumers": str(members),
         "msgModel": "1",  # clustering: 1 is the ordinal number of this value in Java's enum
     }
     samples.add_one_of_many(name, float(lag.messages), labels)
+    return lag
+
+
+def _behind_in_steps(
+    state: BrokerState, topic: str, group: str, queues: Mapping[int, int]
+) -> Generator[None, None, Behind]:
+    """Return the lag of a group in a topic, like :func:`behind_in`. Each step reads ``_TURN`` queues."""
+    offsets = iter(queues.items())
+    lag = Behind(0, topic, group, ())
+    while some := dict(islice(offsets, _TURN)):
+        more = behind_in(state.store, topic, group, some, queues_max=QUEUES_MAX - len(lag.queues))
+        lag = Behind(lag.messages + more.messages, topic, group, lag.queues + more.queues)
+        yield
     return lag
 
 

@@ -82,12 +82,16 @@ CLIENT_WAIT_S: Final = 10.0
 STEPWISE_MAX: Final = 32
 #: Largest number of clients that the broker asks at the same time, for all operators' requests together. A
 #: message that the broker sends to a client stays in memory until the client answers. Therefore a message
-#: counts as one client more for each 64 KiB.
+#: counts as one client more for each 64 KiB. A request to more clients than this asks them in rounds.
 ASKED_MAX: Final = 1024
 _ASKED_BYTES: Final = 64 * 1024
+#: Largest number of clients that one request asks in one iteration of the event loop.
+ASKED_AT_ONCE: Final = 256
 #: Largest sum of bytes of all clients' answers to one request. If one client answers alone, its answer may be
 #: larger, up to a whole frame of 16 MiB.
 GATHERED_BYTES: Final = 8 << 20
+#: The same for all such requests together. Answers stay in memory while one client is silent.
+GATHERED_ALL_BYTES: Final = 64 << 20
 #: Largest number of queues in all requests that are answered in steps at the same time. A single request may
 #: exceed this number if no other one runs. Each queue takes half a kilobyte until the answer is sent.
 LISTED_QUEUES_MAX: Final = 200_000
@@ -229,6 +233,7 @@ class BrokerServer:
         self._working = 0
         self._listed = 0
         self._asked = 0
+        self._gathered = 0
         self._readers = DiskThreads("reader", count=_READERS)
         #: Functions that return the seconds until a certificate expires, by use (wire, http, nameservers).
         self.expirations: dict[str, Callable[[], float]] = {}
@@ -544,7 +549,8 @@ class BrokerServer:
             count = 1 + len(outcome.request.body) // _ASKED_BYTES
             return self._asking(outcome.asked, count, self._ask_client(outcome))
         if isinstance(outcome, AskAll):
-            return self._asking(outcome.asked, len(outcome.clients), self._ask_all(outcome))
+            count = min(len(outcome.clients), ASKED_MAX)
+            return self._asking(outcome.asked, count, self._ask_all(outcome))
         if isinstance(outcome, Stepwise):
             return self._work_out(outcome)
         if outcome.log_offset and outcome.only_synced:
@@ -633,7 +639,8 @@ class BrokerServer:
         """Run work that asks clients, unless the broker is already asking too many clients.
 
         Args:
-            count: Number of clients that the work asks. One client with a large message counts as several.
+            count: Largest number of clients that the work asks at the same time. One client with a large
+                message counts as several.
         """
         if self._asked and self._asked + count > ASKED_MAX:
             work.close()
@@ -672,28 +679,52 @@ class BrokerServer:
         """Send a request to several clients at the same time, and combine the clients' answers.
 
         Leave out clients that do not answer in time, and answers that would exceed GATHERED_BYTES together.
+        Ask more than ASKED_MAX clients in rounds. Each round has its part of CLIENT_WAIT_S: otherwise silent
+        clients of the first round could use up the time of all others.
         """
-        room = GATHERED_BYTES
+        size, is_crowded = 0, False
+        clients = tuple(ask.clients.items())
+        wait_s = CLIENT_WAIT_S / max(math.ceil(len(clients) / ASKED_MAX), 1)
+        answers: dict[str, RemotingCommand] = {}
 
-        async def answer(connection_id: int) -> RemotingCommand | None:
-            nonlocal room
+        async def ask_one(client_id: str, connection_id: int) -> None:
+            nonlocal size, is_crowded
             connection = self._server.connections.get(connection_id)
             try:
                 if connection is None:
-                    return None
-                found = await connection.invoke(ask.request, timeout_s=CLIENT_WAIT_S)
+                    return
+                found = await connection.invoke(ask.request, timeout_s=wait_s)
             except RemotingError:
-                return None
-            if len(found.body) > room and room < GATHERED_BYTES:
-                return None  # too large; the first answer always stays, as an empty result would look valid
-            room -= len(found.body)
-            return found
+                return
+            if size and size + len(found.body) > GATHERED_BYTES:
+                return  # too large; the first answer always stays, as an empty result would look valid
+            if self._gathered and self._gathered + len(found.body) > GATHERED_ALL_BYTES:
+                is_crowded = True
+                return
+            size += len(found.body)
+            self._gathered += len(found.body)
+            # Do not keep the header while others answer: a remark alone may have 1 MiB.
+            answers[client_id] = RemotingCommand(code=found.code, ext_fields={}, body=found.body)
 
-        answers = await asyncio.gather(*map(answer, ask.clients.values()))
-        given = {name: found for name, found in zip(ask.clients, answers, strict=True) if found is not None}
-        # Combine in a thread, because decoding several MiB of JSON takes long.
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._readers, ask.combine, ask.asked, given)
+        try:
+            for begin in range(0, len(clients), ASKED_MAX):
+                async with asyncio.TaskGroup() as group:
+                    for number, client in enumerate(clients[begin : begin + ASKED_MAX], 1):
+                        group.create_task(ask_one(*client))
+                        if number % ASKED_AT_ONCE == 0:
+                            await asyncio.sleep(0)
+            if is_crowded and not size:
+                return ask.asked.reply(
+                    ResponseCode.SYSTEM_BUSY,
+                    remark=f"[OVERLOAD]system busy, clients' answers to other requests have {self._gathered}"
+                    f" bytes, allowed are {GATHERED_ALL_BYTES}",
+                )
+            given = {name: answers[name] for name in ask.clients if name in answers}
+            # Combine in a thread, because decoding several MiB of JSON takes long.
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._readers, ask.combine, ask.asked, given)
+        finally:
+            self._gathered -= size
 
     async def _work_out(self, stepwise: Stepwise) -> RemotingCommand | None:
         queues = stepwise.queues

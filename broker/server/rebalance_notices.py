@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -12,7 +12,8 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.fields import ConsumerGroupFields
 
 #: Largest number of members that are notified in one iteration of the event loop. Thousands of clients may
-#: leave thousands of groups at the same time, and the notices to all members would block the loop.
+#: leave thousands of groups at the same time, and the notices to all members would block the loop. A group
+#: without members counts as one member: the last client of many groups leaves many groups without members.
 NOTICES_MAX: Final = 256
 
 
@@ -32,31 +33,35 @@ class RebalanceNotices:
     ) -> None:
         self._members = members
         self._send = send
-        self._groups: dict[str, None] = {}  # changed groups, in the order of their changes
+        # Changed groups, in the order of their changes. A dict would be slow: to find its first key, it looks
+        # again at every key that was removed before.
+        self._groups: OrderedDict[str, None] = OrderedDict()
         self._untold: deque[int] = deque()  # connections of the current group's members still to be notified
         self._request: RemotingCommand | None = None
         self._is_due = False
 
     def tell(self, groups: Iterable[str]) -> None:
         """Notify members of groups: NOTICES_MAX members now, the others in later iterations of the loop."""
-        self._groups |= dict.fromkeys(groups)
+        self._groups.update(dict.fromkeys(groups))
         if not self._is_due:
             self._go_on()
 
     def _go_on(self) -> None:
         self._is_due = False
         for _ in range(NOTICES_MAX):
-            while not self._untold:
+            if not self._untold:
                 if not self._groups:
                     return
-                self._begin(next(iter(self._groups)))
-            assert self._request is not None
-            self._send(self._untold.popleft(), self._request)
+                self._begin(self._groups.popitem(last=False)[0])
+            if self._untold:
+                assert self._request is not None
+                self._send(self._untold.popleft(), self._request)
         self._is_due = True
         asyncio.get_running_loop().call_soon(self._go_on)
 
     def _begin(self, group: str) -> None:
-        del self._groups[group]
         self._untold.extend(self._members(group))
+        if not self._untold:
+            return
         fields = ConsumerGroupFields(consumer_group=group).to_ext()
         self._request = RemotingCommand.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields, oneway=True)

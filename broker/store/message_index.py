@@ -20,11 +20,12 @@ import logging
 import struct
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from itertools import starmap
+from heapq import merge
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -47,16 +48,25 @@ logger = logging.getLogger(__name__)
 KEYS_MAX: Final = 64
 #: Default of the largest number of messages whose entries are in one file.
 FILE_MESSAGES: Final = 20_000
+#: Number of keys for which a message counts as one message of a file; a message with more keys counts as
+#: several messages. Otherwise messages with 64 keys would fill memory and files with 64 times the entries.
+_KEYS_PER_MESSAGE: Final = 4
 #: Largest number of log bytes that one file covers. After a start, at most this many bytes are read again.
 _FILE_LOG_BYTES: Final = 64 << 20
-#: Bounds of one step: number of messages, and bytes of the log.
+#: Bounds of one step: number of messages, entries of these messages, and bytes of the log. For messages that
+#: wait in memory, characters of their properties take the place of bytes of the log.
 _SLICE_MESSAGES: Final = 256
+_SLICE_ENTRIES: Final = 1024
 _SLICE_BYTES: Final = 256 << 10
-#: Largest number of messages that wait in memory to be indexed. Further messages are read from the log later.
+#: Largest number of messages that wait in memory to be indexed, and of characters of their properties.
+#: Further messages are read from the log later.
 NOTED_MAX: Final = 100_000
+NOTED_CHARACTERS_MAX: Final = 32 << 20
 #: Largest number of messages whose index entries are only in memory, counted in full index files. If files
 #: cannot be written and this number is reached, no further messages are indexed until a file is written.
 _UNWRITTEN_FILES: Final = 4
+#: Largest number of hashes that one call sorts. Other threads cannot run during such a call.
+_SORTED_AT_ONCE: Final = 4096
 #: Number of files that one step of a search reads.
 _SEARCH_FILES: Final = 16
 #: Largest number of entries of one key that a search takes from one file; it takes the youngest entries. The
@@ -131,7 +141,8 @@ class MessageIndex:
     Args:
         directory: Folder of the index files.
         log: The commit log whose messages are indexed, after the log's recovery.
-        file_messages: Largest number of messages whose entries are in one file.
+        file_messages: Number of messages after which the next step writes their entries to a file. A message
+            with many keys counts as several messages, see :data:`_KEYS_PER_MESSAGE`.
 
     Attributes:
         damaged: Number of damaged files that were found since the start and written again.
@@ -147,10 +158,12 @@ class MessageIndex:
         self._file_messages = file_messages
         self._unwritten_max = _UNWRITTEN_FILES * file_messages
         self._noted: deque[Noted] = deque()
+        self._noted_characters = 0
         self._recent: dict[int, list[IndexEntry]] = {}
-        self._recent_count = 0
+        self._recent_count = 0  # messages; a message with many keys counts as several
         self._recent_ms = (0, 0)
         self._sealing: dict[int, list[IndexEntry]] = {}
+        self._sealing_count = 0
         self._checked: set[Path] = set()  # files whose checksum is correct
         self._unsound: set[Path] = set()  # damaged files that must be written again
         make_directories(disk, directory)
@@ -167,12 +180,19 @@ class MessageIndex:
         """Number of messages that wait in memory to be indexed."""
         return len(self._noted)
 
-    def note(self, topic: str, properties: str, offset: int, end: int, store_ms: int) -> None:
-        """Take a message that was just appended to the log; index it now, unless earlier messages wait."""
-        if offset == self._position and not self._noted and self._recent_count < self._unwritten_max:
-            self._add(topic, properties, offset, end, store_ms)
-        elif len(self._noted) < NOTED_MAX:
+    def note(
+        self, topic: str, properties: str, offset: int, end: int, store_ms: int, *, later: bool = False
+    ) -> None:
+        """Take a message that was just appended to the log; index it now, unless earlier messages wait.
+
+        Args:
+            later: True if a later step must index the message, because the caller has many messages.
+        """
+        if not later and offset == self._position and not self._noted and self._has_room:
+            self._add(topic, keys_of(properties), offset, end, store_ms)
+        elif len(self._noted) < NOTED_MAX and self._noted_characters < NOTED_CHARACTERS_MAX:
             self._noted.append(Noted(topic, properties, offset, end, store_ms))
+            self._noted_characters += len(properties)
 
     # Indexing of new messages ----------------------------------------------------------------------
 
@@ -191,8 +211,7 @@ class MessageIndex:
 
     def catch_up(self, slices: int) -> Generator[Callable[[], Any], Any, None]:
         """Index the messages after :attr:`position`, at most ``slices`` slices of the log; write no files."""
-        most = self._unwritten_max
-        while slices and self._position < self._log.max_offset and self._recent_count < most:
+        while slices and self._position < self._log.max_offset and self._has_room:
             slices -= 1
             self._slice()
             yield no_work
@@ -201,13 +220,23 @@ class MessageIndex:
     def _is_due(self) -> bool:
         return self._recent_count >= self._file_messages or self._position - self._begin >= _FILE_LOG_BYTES
 
+    @property
+    def _has_room(self) -> bool:
+        return self._recent_count + self._sealing_count < self._unwritten_max
+
     def _slice(self) -> None:
-        taken = 0
-        while self._noted and self._noted[0].offset <= self._position and taken < _SLICE_MESSAGES:
-            noted = self._noted.popleft()
-            if noted.offset == self._position:
-                self._add(*noted)
+        taken = entries = characters = 0
+        while self._noted and self._noted[0].offset <= self._position:
+            if taken >= _SLICE_MESSAGES or entries >= _SLICE_ENTRIES or characters >= _SLICE_BYTES:
+                break
+            topic, properties, offset, end, store_ms = self._noted.popleft()
+            self._noted_characters -= len(properties)
+            if offset == self._position:
+                keys = keys_of(properties)
+                self._add(topic, keys, offset, end, store_ms)
                 taken += 1
+                entries += len(keys)
+                characters += len(properties)
         if not taken:
             self._read_log()
 
@@ -222,6 +251,7 @@ class MessageIndex:
         begin, end, entries, times = self._begin, self._position, self._recent, self._recent_ms
         count = self._recent_count
         self._sealing, self._recent, self._recent_count, self._recent_ms = entries, {}, 0, (0, 0)
+        self._sealing_count = count
         try:
             written: IndexFile = yield lambda: self._write(begin, end, entries, times)
         except OSError:
@@ -231,7 +261,7 @@ class MessageIndex:
             self._recent_ms = _span(times, self._recent_ms)
             raise
         finally:
-            self._sealing = {}
+            self._sealing, self._sealing_count = {}, 0
         self._files.append(written)
         self._begin = end
 
@@ -252,44 +282,51 @@ class MessageIndex:
     def _read_log(self) -> None:
         """Read the next slice of the log from the log's files, and index its messages."""
         records, position = self._next_records(self._position)
-        for record, start, end in records:
-            self._add(record.topic, record.properties, start, end, record.store_timestamp)
+        for record, keys, start, end in records:
+            self._add(record.topic, keys, start, end, record.store_timestamp)
         self._position = position
 
-    def _next_records(self, position: int) -> tuple[list[tuple[Record, int, int]], int]:
-        """Return the next slice's records, each with begin and end, and the log offset after the slice."""
-        records: list[tuple[Record, int, int]] = []
+    def _next_records(self, position: int) -> tuple[list[tuple[Record, list[str], int, int]], int]:
+        """Return the next slice's records, and the log offset after the slice.
+
+        Each record has its message's keys, and the log offsets of its begin and its end.
+        """
+        records: list[tuple[Record, list[str], int, int]] = []
+        entries = 0
         for base, following, data in self._log.contents(position):
             at = first = max(position - base, 0)
             for found in scan(data, at, base=base):
                 if isinstance(found, Padding | Damage):
                     break  # end of file, or damage that an operator has accepted: go on with the next file
                 record, size = found
-                records.append((record, base + at, base + at + size))
+                keys = keys_of(record.properties)
+                records.append((record, keys, base + at, base + at + size))
+                entries += len(keys)
                 at += size
-                if at - first >= _SLICE_BYTES:
+                if at - first >= _SLICE_BYTES or entries >= _SLICE_ENTRIES:
                     return records, base + at
             return records, self._log.max_offset if following is None else following
         return records, self._log.max_offset
 
-    def _add(self, topic: str, properties: str, offset: int, end: int, store_ms: int) -> None:
+    def _add(self, topic: str, keys: list[str], offset: int, end: int, store_ms: int) -> None:
         self._position = end
-        for key in keys_of(properties):
+        for key in keys:
             self._recent.setdefault(key_hash(topic, key), []).append(IndexEntry(store_ms, offset))
-        self._recent_count += 1
+        self._recent_count += max(1, -(-len(keys) // _KEYS_PER_MESSAGE))
         if not self._recent_ms[0] <= store_ms <= self._recent_ms[1]:
             self._recent_ms = _span(self._recent_ms, (store_ms, store_ms))
 
     def _write(
         self, begin: int, end: int, entries: dict[int, list[IndexEntry]], times: tuple[int, int]
     ) -> IndexFile:
-        places = sorted([(value, *found) for value, several in entries.items() for found in several])
-        path = self._directory / f"{begin:020d}"
-        encoded = b"".join(starmap(_ENTRY.pack, places))
-        checksum = crc32(encoded)
-        head = _HEAD.pack(_MAGIC, begin, end, *times, len(places), checksum)
+        encoded = bytearray()
+        for value in _sorted_in_parts(entries):
+            for found in sorted(entries[value]):  # nearly sorted already: messages come in the order of time
+                encoded += _ENTRY.pack(value, *found)
+        path, count, checksum = self._directory / f"{begin:020d}", len(encoded) // _ENTRY.size, crc32(encoded)
+        head = _HEAD.pack(_MAGIC, begin, end, *times, count, checksum)
         write_atomic(self._disk, path, head + encoded)
-        return IndexFile(path, begin, end, *times, len(places), checksum)
+        return IndexFile(path, begin, end, *times, count, checksum)
 
     # Searching -------------------------------------------------------------------------------------
 
@@ -348,11 +385,11 @@ class MessageIndex:
         times, position = (0, 0), file.begin
         while position < file.end and position < self._log.max_offset:
             records, position = self._next_records(position)
-            for record, start, _ in records:
+            for record, keys, start, _ in records:
                 if start < file.end:
                     store_ms = record.store_timestamp
                     times = _span(times, (store_ms, store_ms))
-                    for key in keys_of(record.properties):
+                    for key in keys:
                         entries.setdefault(key_hash(record.topic, key), []).append(
                             IndexEntry(store_ms, start)
                         )
@@ -430,6 +467,15 @@ def _entries(disk: Disk, fd: int, count: int, low: _Place, high: _Place) -> list
     first = max(first, end - FOUND_MAX)
     data = disk.read(fd, (end - first) * _ENTRY.size, _HEAD.size + first * _ENTRY.size)
     return [IndexEntry(store_ms, offset) for _, store_ms, offset in _ENTRY.iter_unpack(data)][::-1]
+
+
+def _sorted_in_parts(values: Iterable[int]) -> Iterator[int]:
+    """Yield numbers in ascending order; sort parts of them, and merge the sorted parts.
+
+    One sort of a million hashes would stop all other threads for seconds, also the event loop.
+    """
+    rest = iter(values)
+    return merge(*iter(lambda: sorted(islice(rest, _SORTED_AT_ONCE)), []))
 
 
 def _span(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:

@@ -59,6 +59,9 @@ _LOST_SAID_MAX: Final = 1000
 _QUEUES_AT_ONCE: Final = 64
 #: Least number of bytes of queue entries that one pull reads. Source: DefaultMessageStore.getMessage.
 _SCAN_BYTES_MIN: Final = 16_000
+#: Largest number of messages in a batch whose keys are indexed when they are stored. The messages of a larger
+#: batch are indexed within the next second, in steps: each message may have 64 keys.
+INDEXED_AT_ONCE: Final = 16
 
 
 class GetStatus(Enum):
@@ -316,12 +319,12 @@ class MessageStore:
             records = self._encode(drafts, queue.max_index, reserved, now_ms)
         self.log.append(records[0] if len(records) == 1 else b"".join(records))
         placed = []
-        topic, note = drafts[0].topic, self.index.note
+        topic, note, later = drafts[0].topic, self.index.note, len(drafts) > INDEXED_AT_ONCE
         for draft, record in zip(drafts, records, strict=True):
             placed.append(Placed(queue.max_index, reserved))
             queue.append(reserved, len(record), draft.tags_code)
             end = reserved + len(record)
-            note(topic, draft.properties, reserved, end, now_ms)
+            note(topic, draft.properties, reserved, end, now_ms, later=later)
             reserved = end
         return placed
 
@@ -893,6 +896,10 @@ class MessageStore:
     def queue_count(self) -> int:
         """Number of queues that the store has opened: queues with messages, and reserved empty queues."""
         return len(self._queues)
+
+    def queue_keys(self) -> tuple[QueueKey, ...]:
+        """Return topic and queue id of each queue that the store has opened."""
+        return tuple(self._queues)
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
         """Return True if the store has opened this queue: it has messages, or it was reserved."""

@@ -57,29 +57,43 @@ class Client:
         )
 
 
+def _bytes_of(text: str) -> int:
+    """Return an upper bound of a text's memory in bytes, without the object's fixed size.
+
+    A single character outside of ASCII can make Python use four bytes for each character of the text.
+    """
+    return len(text) if text.isascii() else 4 * len(text)
+
+
 def _size_of(subscriptions: Iterable[SubscriptionData]) -> int:
     """Return the approximate memory of subscriptions in bytes."""
     return sum(
         _SUBSCRIPTION_BYTES
-        + len(each.topic)
-        + len(each.sub_string)
+        + _bytes_of(each.topic)
+        + _bytes_of(each.sub_string)
+        + _bytes_of(each.expression_type)
         + _TAG_BYTES * max(len(each.tags), len(each.codes))
-        + sum(map(len, each.tags))
+        + sum(map(_bytes_of, each.tags))
         for each in subscriptions
     )
 
 
+def _size_of_choices(data: ConsumerData) -> int:
+    """Return the memory in bytes of the names that a group stores besides its subscriptions."""
+    return sum(map(_bytes_of, (data.consume_type, data.message_model, data.consume_from_where)))
+
+
 def _size_in(group: str, client: Client | None) -> int:
     """Return the approximate memory in bytes of a client's membership in a group; 0 if there is no client."""
-    return 0 if client is None else _MEMBER_BYTES + len(group) + len(client.client_id)
+    return 0 if client is None else _MEMBER_BYTES + _bytes_of(group) + _bytes_of(client.client_id)
 
 
 class ConsumerGroup:
     """Members and subscriptions of one consumer group.
 
     Attributes:
-        size: Approximate memory of the subscriptions in bytes.
-        host: Host whose memory quota counts the subscriptions: the host of the client that sent the group's
+        size: Approximate memory in bytes of the subscriptions, and of the names of the group's choices.
+        host: Host whose memory quota counts these bytes: the host of the client that sent the group's
             last heartbeat.
     """
 
@@ -133,16 +147,16 @@ class ConsumerGroup:
         for topic in [topic for topic in self.subscriptions if topic not in named]:
             del self.subscriptions[topic]
             changed = True
-        self.size = _size_of(self.subscriptions.values())
+        self.size = _size_of(self.subscriptions.values()) + _size_of_choices(data)
         return changed
 
     def growth(self, data: ConsumerData) -> int:
-        """Return the number of bytes by which a heartbeat's data would enlarge the group's subscriptions."""
+        """Return the number of bytes by which a heartbeat's data would enlarge the group's ``size``."""
         named = {subscription.topic: subscription for subscription in data.subscriptions}
         for topic, known in self.subscriptions.items():
             if topic in named and named[topic].sub_version <= known.sub_version:
                 named[topic] = known
-        return max(_size_of(named.values()) - self.size, 0)
+        return max(_size_of(named.values()) + _size_of_choices(data) - self.size, 0)
 
     def remove(self, connection: int) -> bool:
         self.last_seen.pop(connection, None)
@@ -176,6 +190,13 @@ class ClientTable:
     def producers(self, group: str) -> tuple[Client, ...]:
         return tuple(client for client, _ in self._producers.get(group, {}).values())
 
+    def producer_group_names(self) -> tuple[str, ...]:
+        return tuple(self._producers)
+
+    def producer_count(self) -> int:
+        """Return the number of producers of all groups. A producer in two groups counts twice."""
+        return sum(map(len, self._produces_in.values()))
+
     def producer_groups(self) -> Mapping[str, tuple[tuple[Client, float], ...]]:
         """Return the producers of each group, each producer with the instant of its last heartbeat."""
         return {group: tuple(members.values()) for group, members in self._producers.items()}
@@ -194,8 +215,19 @@ class ClientTable:
             return "consumer"
         return "producer" if connection in self._produces_in else ""
 
+    def groups_after(self, connection: int, data: HeartbeatData) -> tuple[int, int]:
+        """Return how many consumer groups and producer groups a connection would be in after a heartbeat."""
+        consumers = {consumer.group_name for consumer in data.consumers}
+        return (
+            len(consumers.union(self._groups_of.get(connection, ()))),
+            len(self._produces_in.get(connection, set()).union(data.producer_groups)),
+        )
+
     def growth(self, client: Client, data: HeartbeatData) -> int:
-        """Return an upper bound of the bytes by which a heartbeat would enlarge the table."""
+        """Return an upper bound of the bytes by which a heartbeat would enlarge the table.
+
+        The heartbeat must name each group once, as :meth:`HeartbeatData.decode` guarantees.
+        """
         growth = 0
         for consumer in data.consumers:
             name = consumer.group_name

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -15,14 +17,55 @@ _SEPARATOR = "@"
 #: offset, without its queue id.
 _PAIR_BYTES = 7
 _OFFSET_BYTES = 23
+#: If a pair has more offsets than this, :meth:`ConsumerOffsets.snapshot` does not encode them itself: that
+#: method runs in the thread of the event loop. The function that it returns encodes them.
+LARGE: Final = 1000
+#: Number of groups of deleted topics that one commit removes from the index of topics by group.
+SWEPT: Final = 16
+
+
+class _LargePair:
+    """The offsets of one pair. They are encoded when they are first read; any thread may read them."""
+
+    __slots__ = ("_name", "_queues", "_text")
+
+    def __init__(self, name: bytes, queues: dict[int, int]) -> None:
+        self._name = name
+        self._queues: dict[int, int] | None = queues
+        self._text = b""
+
+    def encoded(self) -> bytes:
+        queues = self._queues
+        if queues is not None:
+            self._text = _encode(self._name, queues)
+            # Forget the offsets only now: another thread that finds none returns the text.
+            self._queues = None
+        return self._text
+
+
+def _encode(name: bytes, queues: Mapping[int, int]) -> bytes:
+    return name + b":{" + b",".join(b"%d:%d" % entry for entry in queues.items()) + b"}"
+
+
+def _bytes_of(queue_ids: Collection[int]) -> int:
+    """Return the bytes that the encoded table needs for the offsets of these queues."""
+    return sum(map(len, map(str, queue_ids))) + _OFFSET_BYTES * len(queue_ids)
+
+
+class _Deleted(NamedTuple):
+    """A deleted topic, with those of its groups that the index of topics by group may still contain."""
+
+    topic: str
+    groups: dict[str, dict[int, int]]
+    encoded: dict[str, bytes | _LargePair]
 
 
 class ConsumerOffsets:
     """Next offset to consume, by topic, group and queue.
 
     The table also stores the offsets of each pair of topic and group in encoded form, because encoding
-    700,000 offsets at once would take half a second. The table has indexes of the pairs by topic and by
-    group, because a search through all pairs takes some ms.
+    700,000 offsets at once would take half a second. The table has an index of the topics by group, because a
+    search through all pairs takes some ms.
 
     Attributes:
         changed: Number of changes since the start. Code that stores the table compares this number with the
@@ -31,51 +74,83 @@ class ConsumerOffsets:
     """
 
     def __init__(self) -> None:
-        self._table: dict[tuple[str, str], dict[int, int]] = {}
-        self._encoded: dict[tuple[str, str], bytes] = {}
-        self._groups: dict[str, dict[str, None]] = {}  # groups of each topic, in order of insertion
-        self._topics: dict[str, dict[str, None]] = {}  # topics of each group, in order of insertion
+        # One dict contains everything of a topic, so that a deletion of the topic removes it at once.
+        self._table: dict[str, dict[str, dict[int, int]]] = {}  # by topic, group and queue
+        self._encoded: dict[str, dict[str, bytes | _LargePair]] = {}  # by topic and group
+        self._sizes: dict[str, int] = {}  # the part of ``size`` that belongs to each topic
+        # Topics of each group, in order of insertion. A topic may have been deleted: see ``_deleted``.
+        self._topics: dict[str, dict[str, None]] = {}
+        self._deleted: list[_Deleted] = []
         self._stale: dict[tuple[str, str], None] = {}  # pairs changed since they were encoded, oldest first
         self.changed = 0
         self.size = 0
 
-    def growth(self, topic: str, group: str, queue_id: int) -> int:
-        """Return an upper bound of the bytes that a commit adds to the encoded table.
-
-        The result is 0 if the group already has an offset in this queue.
-        """
-        queues = self._table.get((topic, group))
-        if queues is None:
-            return len(topic) + len(group) + _PAIR_BYTES + len(str(queue_id)) + _OFFSET_BYTES
-        return 0 if queue_id in queues else len(str(queue_id)) + _OFFSET_BYTES
-
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Store an offset, even if it is lower than the present offset: a reset lowers offsets."""
-        self.size += self.growth(topic, group, queue_id)
-        queues = self._table.get((topic, group))
+        self.commit_all(topic, group, {queue_id: offset})
+
+    def commit_all(
+        self, topic: str, group: str, offsets: Mapping[int, int], *, size_max: int = sys.maxsize
+    ) -> bool:
+        """Store a group's offsets of several queues: all of them, or none.
+
+        No step of this method calls a Python function for each queue. So the offsets of all 65,536 queues
+        that a topic can have take some ms, and need not be divided into steps.
+
+        Args:
+            size_max: Largest size of the table in bytes. Offsets that do not enlarge the table are stored in
+                any case.
+
+        Returns:
+            False if the table would become too large. Then nothing was stored.
+        """
+        if self._deleted:
+            self._sweep()
+        queues = self._table.get(topic, {}).get(group)
+        new: Collection[int]
+        new = offsets.keys() if queues is None else [each for each in offsets if each not in queues]
+        if new:
+            growth = _bytes_of(new)
+            if queues is None:
+                growth += len(topic) + len(group) + _PAIR_BYTES
+            if self.size + growth > size_max:
+                return False
+            self.size += growth
+            self._sizes[topic] = self._sizes.get(topic, 0) + growth
+        elif queues is None or offsets.items() <= queues.items():
+            return True  # nothing changes
         if queues is None:
-            queues = self._table[topic, group] = {}
-            self._list(topic, group)
-        if queues.get(queue_id) != offset:
-            queues[queue_id] = offset
-            self._stale[topic, group] = None
-            self.changed += 1
+            queues = self._table.setdefault(topic, {})[group] = {}
+            self._topics.setdefault(group, {})[topic] = None
+        queues.update(offsets)
+        self._stale[topic, group] = None
+        self.changed += 1
+        return True
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
-        return self._table.get((topic, group), {}).get(queue_id)
+        return self.queues(topic, group).get(queue_id)
 
-    def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Return all pairs of a topic and a group that has offsets in the topic."""
-        return tuple(self._table)
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """Return all pairs of a topic and a group that has offsets in the topic.
+
+        The table may change during the iteration. Then the iterator may return removed pairs, and may leave
+        out new ones.
+        """
+        for topic in tuple(self._table):
+            for group in self.groups_of(topic):
+                yield topic, group
 
     def queues(self, topic: str, group: str) -> Mapping[int, int]:
-        return self._table.get((topic, group), {})
+        return self._table.get(topic, {}).get(group, {})
 
     def topics_of(self, group: str) -> tuple[str, ...]:
-        return tuple(self._topics.get(group, ()))
+        topics = self._topics.get(group, {})
+        if self._deleted:
+            return tuple(topic for topic in topics if group in self._table.get(topic, {}))
+        return tuple(topics)
 
     def groups_of(self, topic: str) -> tuple[str, ...]:
-        return tuple(self._groups.get(topic, ()))
+        return tuple(self._table.get(topic, {}))
 
     def keep_within(self, ends: Callable[[str, int], int | None]) -> None:
         """Lower each offset beyond the end of its queue to that end; remove offsets of missing topics.
@@ -86,38 +161,55 @@ class ConsumerOffsets:
         Args:
             ends: Function that returns the end of a topic's queue; None if the topic does not exist.
         """
-        for (topic, group), queues in list(self._table.items()):
+        for topic, groups in list(self._table.items()):
             if ends(topic, 0) is None:
-                self._drop([(topic, group)])
+                self.drop_topic(topic)
                 continue
-            for queue_id, offset in list(queues.items()):
-                self.commit(topic, group, queue_id, min(offset, ends(topic, queue_id) or 0))
+            for group, queues in groups.items():
+                within = {queue_id: min(at, ends(topic, queue_id) or 0) for queue_id, at in queues.items()}
+                self.commit_all(topic, group, within)
 
     def drop_topic(self, topic: str) -> None:
-        self._drop([(topic, group) for group in self.groups_of(topic)])
+        """Remove all groups' offsets of a topic, in a time that does not depend on the number of groups.
+
+        The index of topics by group, and the memory, are cleaned up in later commits, some groups in each.
+        """
+        groups = self._table.pop(topic, None)
+        if groups is None:
+            return
+        self._deleted.append(_Deleted(topic, groups, self._encoded.pop(topic, {})))
+        self.size -= self._sizes.pop(topic)
+        self.changed += 1
 
     def drop_group(self, group: str) -> None:
-        self._drop([(topic, group) for topic in self.topics_of(group)])
-
-    def _drop(self, keys: list[tuple[str, str]]) -> None:
-        for topic, group in keys:
-            queues = self._table.pop((topic, group))
-            for listed, name, other in ((self._groups, topic, group), (self._topics, group, topic)):
-                del listed[name][other]
-                if not listed[name]:
-                    del listed[name]
-            self._encoded.pop((topic, group), None)
-            self._stale.pop((topic, group), None)
-            self.size -= len(topic) + len(group) + _PAIR_BYTES
-            self.size -= sum(len(str(queue_id)) + _OFFSET_BYTES for queue_id in queues)
+        for topic in self.topics_of(group):
+            groups = self._table[topic]
+            size = len(topic) + len(group) + _PAIR_BYTES + _bytes_of(groups.pop(group))
+            self.size -= size
+            self._sizes[topic] -= size
+            self._encoded.get(topic, {}).pop(group, None)
+            if not groups:
+                del self._table[topic], self._sizes[topic]
+                self._encoded.pop(topic, None)
             self.changed += 1
+        self._topics.pop(group, None)
 
-    def _list(self, topic: str, group: str) -> None:
-        self._groups.setdefault(topic, {})[group] = None
-        self._topics.setdefault(group, {})[topic] = None
+    def _sweep(self) -> None:
+        """Remove some groups of a deleted topic from the index, unless they have new offsets in it."""
+        topic, groups, encoded = self._deleted[-1]
+        for _ in range(min(SWEPT, len(groups))):
+            group, _ = groups.popitem()
+            encoded.pop(group, None)
+            topics = self._topics.get(group, {})
+            if topic in topics and group not in self._table.get(topic, {}):
+                del topics[topic]
+                if not topics:
+                    del self._topics[group]
+        if not groups:
+            self._deleted.pop()
 
     def to_json(self) -> bytes:
-        """Return the encoded table, which answers request 43 (GET_ALL_CONSUMER_OFFSET)."""
+        """Return the encoded table."""
         return self.snapshot()()
 
     def snapshot(self) -> Callable[[], bytes]:
@@ -126,12 +218,23 @@ class ConsumerOffsets:
         The function may run later and in any thread.
         """
         for topic, group in self._stale:
+            queues = self._table.get(topic, {}).get(group)
+            if queues is None:
+                continue  # removed after the last change
             name = orjson.dumps(f"{topic}{_SEPARATOR}{group}")
-            queues = b",".join(b"%d:%d" % entry for entry in self._table[topic, group].items())
-            self._encoded[topic, group] = name + b":{" + queues + b"}"
+            is_large = len(queues) > LARGE
+            part = _LargePair(name, queues.copy()) if is_large else _encode(name, queues)
+            self._encoded.setdefault(topic, {})[group] = part
         self._stale.clear()
-        parts = tuple(self._encoded.values())
-        return lambda: b'{"offsetTable":{' + b",".join(parts) + b"}}"
+        parts: list[bytes | _LargePair] = []
+        for encoded in self._encoded.values():
+            parts += encoded.values()
+
+        def encode() -> bytes:
+            texts = (part if isinstance(part, bytes) else part.encoded() for part in parts)
+            return b'{"offsetTable":{' + b",".join(texts) + b"}}"
+
+        return encode
 
     def load(self, text: str) -> None:
         """Load a stored file.
@@ -143,21 +246,19 @@ class ConsumerOffsets:
             stored = ConsumerOffsetTable.decode(text.encode(), FILE)
         except RemoteProtocolError as error:
             raise ValueError(f"consumerOffset.json: {error}") from None
-        table: dict[tuple[str, str], dict[int, int]] = {}
+        table: dict[str, dict[str, dict[int, int]]] = {}
         for key, queues in stored.offsets.items():
             topic, separator, group = key.partition(_SEPARATOR)
             if not separator:
                 raise ValueError(f"consumerOffset.json: entry {key!r} is not topic@group")
-            table[topic, group] = dict(queues)
-        self._table = table
-        self._groups, self._topics = {}, {}
-        for topic, group in table:
-            self._list(topic, group)
-        self._encoded, self._stale = {}, dict.fromkeys(table)
-        self.size = sum(
-            len(topic)
-            + len(group)
-            + _PAIR_BYTES
-            + sum(len(str(queue_id)) + _OFFSET_BYTES for queue_id in queues)
-            for (topic, group), queues in table.items()
-        )
+            table.setdefault(topic, {})[group] = dict(queues)
+        self._table, self._topics = table, {}
+        self._encoded, self._stale, self._sizes, self._deleted = {}, {}, {}, []
+        for topic, groups in table.items():
+            size = 0
+            for group, offsets in groups.items():
+                self._topics.setdefault(group, {})[topic] = None
+                self._stale[topic, group] = None
+                size += len(topic) + len(group) + _PAIR_BYTES + _bytes_of(offsets)
+            self._sizes[topic] = size
+        self.size = sum(self._sizes.values())

@@ -20,6 +20,7 @@ from routekeeper.broker.tables.offsets import ConsumerOffsets
 from routekeeper.broker.tables.stats import Stats
 from routekeeper.broker.tables.topics import TopicConfigs, name_fault
 from routekeeper.remoting.bodies import HeartbeatData, MessageQueue, SubscriptionGroupConfig
+from routekeeper.remoting.bounds import GROUPS_MAX
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.message import Host, offset_message_id
@@ -267,9 +268,17 @@ class BrokerState:
         """Check that the table of clients can grow by the contents of a heartbeat.
 
         Raises:
-            Refusal: If all clients together, or the clients of this client's host, would need more bytes than
-                allowed.
+            Refusal: If the client's connection would be in more groups than allowed. Or if all clients
+                together, or the clients of this client's host, would need more bytes than allowed.
         """
+        counts = self.clients.groups_after(client.connection, data)
+        for kind, count in zip(("consumer", "producer"), counts, strict=True):
+            if count > GROUPS_MAX:
+                raise Refusal(
+                    ResponseCode.NO_PERMISSION,
+                    f"the connection of client {client.client_id[:80]!r} would be in {count} {kind} groups,"
+                    f" allowed are {GROUPS_MAX}; unregister from groups that are not in use",
+                )
         growth, size_max = self.clients.growth(client, data), self.config.client_bytes_max
         if growth and self.clients.size + growth > size_max:
             raise self._full("clients", f"maxClientBytes={size_max}", self.clients.size)
@@ -288,12 +297,9 @@ class BrokerState:
             Refusal: If the group has no offset yet in one of the queues, and a new offset would exceed the
                 table's largest size in bytes. Nothing was stored.
         """
-        growth = sum(self.offsets.growth(topic, group, queue_id) for queue_id in offsets)
-        size, size_max = self.offsets.size, self.config.offset_bytes_max
-        if growth and size + growth > size_max:
-            raise self._full("offsets", f"maxConsumerOffsetBytes={size_max}", size)
-        for queue_id, offset in offsets.items():
-            self.offsets.commit(topic, group, queue_id, offset)
+        size_max = self.config.offset_bytes_max
+        if not self.offsets.commit_all(topic, group, offsets, size_max=size_max):
+            raise self._full("offsets", f"maxConsumerOffsetBytes={size_max}", self.offsets.size)
 
     def _full(self, kind: str, setting: str, used: int) -> Refusal:
         if kind not in self.full:

@@ -16,6 +16,7 @@ from routekeeper.remoting.bodies import HeartbeatData, LockBatch
 from routekeeper.remoting.bounds import (
     ADDR_MAX,
     ARGUMENTS_MAX,
+    CHOICE_MAX,
     CLIENT_ID_MAX,
     GROUPS_MAX,
     NAME_MAX,
@@ -187,6 +188,12 @@ def heartbeat(**members: object) -> bytes:
     return orjson.dumps({"clientID": "c"} | members)
 
 
+def subscribed(**members: object) -> bytes:
+    """Return a heartbeat with one subscription."""
+    subscriptions = [{"topic": "t"} | members]
+    return heartbeat(consumerDataSet=[{"groupName": "g", "subscriptionDataSet": subscriptions}])
+
+
 BODIES = {
     "client id": (
         heartbeat(clientID="c" * CLIENT_ID_MAX),
@@ -219,6 +226,18 @@ BODIES = {
         ),
         f"topic has {TOPIC_NAME_MAX + 1} characters",
     ),
+    "expression type": (
+        subscribed(expressionType="x" * CHOICE_MAX),
+        subscribed(expressionType="x" * CHOICE_MAX + "\U0001f600"),
+        f"expressionType 'x{{40}}' .*{CHOICE_MAX + 1} characters, allowed are {CHOICE_MAX}",
+    ),
+} | {
+    name: (
+        heartbeat(consumerDataSet=[{"groupName": "g", name: "x" * CHOICE_MAX}]),
+        heartbeat(consumerDataSet=[{"groupName": "g", name: "x" * (CHOICE_MAX + 1)}]),
+        f"{name} 'x{{40}}' .*{CHOICE_MAX + 1} characters, allowed are {CHOICE_MAX}",
+    )
+    for name in ("consumeType", "messageModel", "consumeFromWhere")
 }
 
 

@@ -26,7 +26,7 @@ from routekeeper.remoting.errors import (
     TooManyRequests,
 )
 from routekeeper.remoting.frame import FrameDecoder
-from routekeeper.remoting.session import Broken, ClientSession, PeerRequest, Response
+from routekeeper.remoting.session import PULLS_MAX, Broken, ClientSession, PeerRequest, Response
 from routekeeper.remoting.transport import split_address
 from routekeeper.remoting.transport.aio import RemotingClient
 from routekeeper.remoting.transport.blocking import BlockingClient
@@ -97,6 +97,34 @@ def test_session_limits_outstanding_requests_and_wraps_opaques() -> None:
         session.start(request(1, oneway=True), now=0, timeout_s=1)
     with pytest.raises(LocalProtocolError):
         session.oneway(request(1))
+
+
+def test_session_has_places_for_pulls_and_places_for_other_requests() -> None:
+    """A broker holds pulls for many seconds. They must not take the places of sends and heartbeats."""
+    session = ClientSession(outstanding_max=2)
+
+    def pull(timeout_s: float = 30.0) -> int:
+        return session.start(request(11), now=0.0, timeout_s=timeout_s)[0]
+
+    first, second, third = pull(), pull(), pull(1.0)
+    for _ in range(PULLS_MAX - 3):
+        pull()
+    with pytest.raises(TooManyRequests, match=f"{PULLS_MAX} pulls wait"):
+        pull()
+    for _ in range(2):
+        session.start(request(310), now=0.0, timeout_s=3.0)
+    with pytest.raises(TooManyRequests, match="2 requests wait"):
+        session.start(request(310), now=0.0, timeout_s=3.0)
+    # Each way in which a pull ends frees its place.
+    session.receive(RemotingCommand(code=0, opaque=first, flag=FLAG_RESPONSE, ext_fields={}).encode())
+    session.forget(second)
+    assert session.expire(1.0) == [third]
+    for _ in range(3):
+        pull()
+    with pytest.raises(TooManyRequests):
+        pull()
+    assert len(session.lost()) == PULLS_MAX + 2
+    pull()
 
 
 def test_session_keeps_what_came_before_the_break() -> None:

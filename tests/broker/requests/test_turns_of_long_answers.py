@@ -1,23 +1,27 @@
-"""Requests about all groups, 308 and 328, are served in steps, so that other requests come in between."""
+"""Requests about all groups or many queues are served in steps, so that other requests come in between."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import orjson
 import pytest
 
 from routekeeper.broker.requests.handlers import serve
-from routekeeper.broker.tables.state import BrokerState, Call, Stepwise
-from routekeeper.remoting.bodies import HeartbeatData
+from routekeeper.broker.requests.inspection import PRODUCERS_MAX
+from routekeeper.broker.tables.groups import Client
+from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise
+from routekeeper.remoting.bodies import HeartbeatData, SubscriptionGroupConfig
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.route import TopicConfig
 from tests.broker.states import HOST, NOW, state_in
-from tests.cost import TRIES
+from tests.cost import TRIES, least_cpu_s
 
 GROUPS, QUEUES = 30_000, 8
+#: Largest number of queues of a topic.
+MOST = 65_536
 TURN_S = 0.05
 
 
@@ -71,6 +75,65 @@ def test_listing_many_producers_leaves_turns_to_others(state: BrokerState) -> No
     assert all([row["clientId"] for row in rows] == [f"c{n}" for n in range(50)] for rows in data.values())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "ext"),
+    [
+        (222, {"topic": "T", "group": "G", "timestamp": "-1", "isForce": "true"}),
+        (314, {"topic": "T", "srcGroup": "G", "destGroup": "H", "offline": "true"}),
+        (308, {"topic": "T", "compareGroup": "G"}),
+        (43, {}),
+    ],
+    ids=["reset", "clone", "compare", "all"],
+)
+def test_a_topic_with_many_queues_leaves_turns_to_others(
+    state: BrokerState, code: int, ext: dict[str, str]
+) -> None:
+    state.topics.put(TopicConfig(topic_name="T", read_queue_nums=MOST, write_queue_nums=MOST), now_ms=NOW)
+    state.groups.put(SubscriptionGroupConfig(group_name="G"), now_ms=NOW)
+    call = Call(request=RemotingCommand.request(code, ext), connection=1, peer=HOST, now_ms=NOW, now=0.0)
+
+    def commit_one_by_one() -> None:
+        for queue_id in range(MOST):
+            state.offsets.commit("T", "One by one", queue_id, 1)
+
+    def first_commits() -> Callable[[], object]:
+        state.offsets.drop_topic("T")
+        return commit_one_by_one
+
+    # About 35 ms. Without steps, each of these requests needs more.
+    allowed = least_cpu_s(first_commits, below=0.0) * 2 / 3
+    longest = []
+    for number in range(TRIES):
+        state.offsets.drop_topic("T")
+        for group in ("G",) if code == 314 else ("G", "I", "J", "K"):
+            state.offsets.commit_all("T", group, dict.fromkeys(range(MOST), 1 + number))
+        outcome, turns = in_turns(state, call)
+        assert outcome.code == 0
+        longest.append(turns)
+        if max(turns) < allowed:
+            break
+    assert max(min(same) for same in zip(*longest, strict=True)) < allowed
+
+
+def test_refused_list_of_producers_copies_none_of_them(
+    state: BrokerState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = tuple(f"p{number}" for number in range(PRODUCERS_MAX // 50))
+    for connection in range(51):
+        data = HeartbeatData(client_id=f"c{connection}", producer_groups=groups)
+        client = Client(
+            connection=connection, client_id=data.client_id, client_addr="", language=None, version=479
+        )
+        state.clients.heartbeat(client, data, now=0.0)
+    monkeypatch.setattr(state.clients, "producer_groups", None)
+    call = Call(request=RemotingCommand.request(328), connection=1, peer=HOST, now_ms=NOW, now=0.0)
+    refused, _ = in_turns(state, call)
+    assert refused.remark == "51000 producers are above 50000: ask group by group"
+    state.clients.closed(7)
+    assert state.clients.producer_count() == 50_000
+
+
 def in_turns(state: BrokerState, call: Call) -> tuple[RemotingCommand, list[float]]:
     """Serve a request; return its answer and the CPU time in s of each of its steps."""
     turns = []
@@ -86,5 +149,6 @@ def in_turns(state: BrokerState, call: Call) -> tuple[RemotingCommand, list[floa
             done = step()
             begun = time.thread_time()
     turns.append(time.thread_time() - begun)
-    assert isinstance(outcome, RemotingCommand)
-    return outcome, turns
+    reply = outcome.reply if isinstance(outcome, Later) else outcome
+    assert isinstance(reply, RemotingCommand)
+    return reply, turns

@@ -141,7 +141,7 @@ def test_size_of_the_table_is_that_of_what_is_in_it(data: st.DataObject) -> None
     heartbeat = st.builds(
         HeartbeatData,
         client_id=names,
-        consumers=st.lists(consumer, max_size=2).map(tuple),
+        consumers=st.lists(consumer, max_size=2, unique_by=lambda each: each.group_name).map(tuple),
         producer_groups=st.lists(names, max_size=3).map(tuple),
     )
     for turn in range(data.draw(st.integers(1, 8))):

@@ -41,7 +41,7 @@ def test_removals_cost_what_they_remove() -> None:
                 offsets.drop_group(f"G{group}")
             for topic in range(TOPICS):
                 offsets.drop_topic(f"T{topic}")
-            assert (offsets.pairs(), offsets.size) == ((), 0)
+            assert (tuple(offsets.pairs()), offsets.size) == ((), 0)
 
         return remove
 
