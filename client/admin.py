@@ -108,11 +108,14 @@ class Admin:
         request = RemotingCommand.request(
             RequestCode.GET_KVLIST_BY_NAMESPACE, GetKvListFields(namespace=namespace).to_ext()
         )
-        response = yield from self._directory.ask(request)
-        if response.code == ResponseCode.QUERY_NOT_FOUND:
-            return None
-        ensure_success(response)
-        return KVTable.decode(response.body).table
+
+        def decode(response: RemotingCommand) -> Mapping[str, str] | None:
+            if response.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            ensure_success(response)
+            return KVTable.decode(response.body).table
+
+        return (yield from self._directory.read(request, decode))
 
     # Changes at each nameserver ---------------------------------------------------------------------
 
@@ -327,9 +330,8 @@ class Admin:
         return reply
 
     def _read(self, code: int, ext_fields: Mapping[str, str], decode: Callable[[bytes], T]) -> Operation[T]:
-        response = yield from self._directory.ask(RemotingCommand.request(code, ext_fields))
-        ensure_success(response)
-        return decode(response.body)
+        request = RemotingCommand.request(code, ext_fields)
+        return (yield from self._directory.read(request, lambda found: decode(ensure_success(found).body)))
 
     def call(
         self,

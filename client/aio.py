@@ -88,7 +88,8 @@ class Client:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._cut_off = False  # True if the event loop ends although the client was not closed
+        # True if close() cancels the tasks, or the event loop does so at its end: no new task may begin.
+        self._cut_off = False
         weakref.finalize(self, _warn_of_unsent, self.core)
 
     async def __aenter__(self) -> Self:
@@ -122,6 +123,7 @@ class Client:
         try:
             await self.perform(self.core.close())
         finally:
+            self._cut_off = True  # a task that is cancelled now must not close the client again
             for task in tuple(self._tasks):
                 task.cancel()
             try:

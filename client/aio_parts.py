@@ -37,6 +37,8 @@ class Client(Protocol):
     core: ClientCore
     admin: AdminOperations
 
+    async def start(self) -> None: ...
+
     async def run(self, operation: Operation[T]) -> T: ...
 
     async def perform(self, operation: Operation[T]) -> T: ...
@@ -159,7 +161,13 @@ class Consumer:
         """Queues that this member consumes now."""
         return self.core.assigned
 
-    start = _awaited(GroupMember.start)
+    async def start(self) -> None:
+        """Join the group and begin to pull; start the client if it was not started.
+
+        ``async with`` calls this.
+        """
+        await self._client.start()
+        await self._client.run(self.core.start())
 
     async def close(self) -> None:
         """Stop pulling, wait for running calls of the listener, store offsets, leave the group."""

@@ -107,6 +107,7 @@ class Assignment:
         """Stop assigning queues; the caller then runs :meth:`release_all`."""
         self._stopping = True
         if self._watches:
+            self._watches = False
             self._directory.watchers.remove(self.changed.notify)
         for signal in (self.changed, self.work, self.room):
             signal.notify()
@@ -135,10 +136,14 @@ class Assignment:
         while not self._stopping:
             seen = self.changed.version
             settled = True
-            yield from self._apply_resets()
-            yield from self._give_up(
-                [queue for queue in self.queues if queue.topic not in self._subscriptions]
-            )
+            try:
+                yield from self._apply_resets()
+                yield from self._give_up(
+                    [queue for queue in self.queues if queue.topic not in self._subscriptions]
+                )
+            except RemotingError as error:
+                yield from self._tell("rebalance failed error=%s", error)
+                settled = False
             for topic in tuple(self._subscriptions):
                 try:
                     settled = (yield from self._balance(topic)) and settled
@@ -214,17 +219,36 @@ class Assignment:
                 continue
             if self._stopping:
                 return
+            try:
+                yield from self._begin(queue, offset)
+            except RemotingError as error:
+                yield from self._tell("queue not begun queue=%s error=%s", queue, error)
+                return
             log.info("queue assigned group=%s queue=%s offset=%d", self.config.group, queue, offset)
-            yield from self._begin(queue, offset)
 
-    def _begin(self, queue: MessageQueue, offset: int) -> Operation[None]:
+    def _begin(self, queue: MessageQueue, offset: int) -> Operation[ProcessQueue[Taken]]:
+        """Begin to consume a queue at an offset; return its new state.
+
+        Raises:
+            RemotingError: If the driver cannot start the operation that pulls. This member then does not
+                consume the queue, and the next rebalance assigns the queue again.
+        """
         process = ProcessQueue[Taken](offset, serial=self._orderly)
         former = self.queues.get(queue)
         if former is not None:
             process.locked_until_s = former.locked_until_s
             former.dropped = True
         self.queues[queue] = process
-        yield Spawn(self._pull(queue, process), f"pull {queue.topic} {queue.broker_name}")
+        try:
+            yield Spawn(self._pull(queue, process), f"pull {queue.topic} {queue.broker_name}")
+        except BaseException:
+            # A queue without this operation would be consumed by nobody: the other members leave it to this
+            # member, and rebalancing assigns only queues that are not in ``queues``.
+            process.dropped = True
+            if self.queues.get(queue) is process:
+                del self.queues[queue]
+            raise
+        return process
 
     def seek(self, queue: MessageQueue, offset: int) -> Operation[None]:
         """Continue a queue at another offset; drop messages that were pulled but not consumed.
@@ -248,8 +272,8 @@ class Assignment:
         for queue, offset in resets.items():
             if queue in self.queues and not self._leaving(queue):
                 log.info("offset reset queue=%s offset=%d", queue, offset)
-                yield from self._begin(queue, max(0, offset))
-                yield from self.store(queue, self.queues[queue], oneway=True)
+                process = yield from self._begin(queue, max(0, offset))
+                yield from self.store(queue, process, oneway=True)
 
     def _leaving(self, queue: MessageQueue) -> bool:
         process = self.queues.get(queue)
@@ -261,12 +285,16 @@ class Assignment:
         Until then, this member keeps the queue's lock but does not renew the lock.
         """
         for queue in queues:
-            process = self.queues[queue]
-            if process.leaving:
+            process = self.queues.get(queue)
+            if process is None or process.leaving:  # during a release, another operation may remove a queue
                 continue
             process.leaving = True
             if self._orderly and not process.idle:
-                yield Spawn(self._release(queue, process), f"release {queue.topic} {queue.broker_name}")
+                try:
+                    yield Spawn(self._release(queue, process), f"release {queue.topic} {queue.broker_name}")
+                except RemotingError:
+                    process.leaving = False  # so that the next rebalance releases the queue
+                    raise
             else:
                 yield from self._release(queue, process)
 

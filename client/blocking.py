@@ -146,7 +146,11 @@ class Client:
         self._check_open()
         if not self._started:
             self._started = True
-            self.perform(self.core.start())
+            try:
+                self.perform(self.core.start())
+            except BaseException:
+                self._started = False  # otherwise the next call would return without starting anything
+                raise
 
     def close(self) -> None:
         """Close consumers and producers, end the background threads, close the connections.

@@ -19,7 +19,7 @@ from .callbacks import check_not_awaited
 from .config import ProducerConfig, check_timeout
 from .consumer import PushConsumerCore
 from .core import ClientCore
-from .errors import ClientClosed
+from .errors import ClientClosed, InvalidArgument
 from .linger import LingerCore, OnDelivery, call_back
 from .member import GroupMember
 from .methods import show_as_called
@@ -73,7 +73,7 @@ class Producer:
     def __init__(self, client: Client, config: ProducerConfig) -> None:
         self._client = client
         self.core = ProducerCore(config, client.core.directory, client.core.ids, client.core.rng)
-        self._linger = LingerCore(client.core, self.core, _tell)
+        self._linger = LingerCore(client.core, self.core, functools.partial(_tell, self.core))
         client.core.add_producer(
             self.core.config.group,
             self.core,
@@ -130,7 +130,8 @@ class Producer:
         If this message and all messages that wait or are being sent would have more than ``buffer_size``
         bytes in total, this method first waits. The returned future ends with the result or the error that
         :meth:`send` would produce. Before the future ends, a thread of the client calls ``on_delivery(error,
-        result)``. One of the two arguments is None.
+        result)``. One of the two arguments is None. If ``on_delivery`` calls this method, for example to send
+        the message again, the call does not wait, because ``on_delivery`` itself holds up the sending.
 
         Raises:
             InvalidArgument: If the message cannot be sent in a batch; it was not added.
@@ -139,11 +140,29 @@ class Producer:
         if on_delivery is not None:
             check_not_awaited("on_delivery", on_delivery)
         future: Future[SendResult] = Future()
-        self._client.run(self._linger.put(message, (future, on_delivery), queue=queue, select=select))
+        self._client.run(
+            self._linger.put(
+                message,
+                (future, on_delivery),
+                queue=queue,
+                select=select,
+                may_wait=self.core not in _reporting.producers,
+            )
+        )
         return future
 
     def flush(self) -> None:
-        """Send the messages of :meth:`put`, and return when the outcome of every message is known."""
+        """Send the messages of :meth:`put`, and return when the outcome of every message is known.
+
+        Raises:
+            InvalidArgument: If a delivery callback of this producer calls this method, because the call
+                would wait for the callback's own message.
+        """
+        if self.core in _reporting.producers:
+            raise InvalidArgument(
+                f"flush of group {self.core.config.group!r} in its own delivery callback would never end,"
+                " allowed is flush outside of the callback"
+            )
         self._client.perform(self._linger.flush())
 
     def close(self) -> None:
@@ -151,17 +170,37 @@ class Producer:
         self._client.perform(self._client.core.close_producer(self.core.config.group, self.core))
 
 
-def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> list[BaseException]:
+class _Reporting(threading.local):
+    """Producers whose outcomes the present thread reports now.
+
+    The thread runs callbacks of the user meanwhile. They must not wait for the producer, because the messages
+    that they report take up space in the producer's buffer until they have returned.
+    """
+
+    producers: frozenset[ProducerCore] = frozenset()
+
+
+_reporting = _Reporting()
+
+
+def _tell(
+    producer: ProducerCore, outcomes: Sequence[tuple[Any, SendResult | RemotingError]]
+) -> list[BaseException]:
     failures = []
-    for (future, on_delivery), outcome in outcomes:
-        if on_delivery is not None and (failure := call_back(on_delivery, outcome)) is not None:
-            failures.append(failure)
-        if not future.set_running_or_notify_cancel():
-            continue  # the future is done already, because the user has cancelled it
-        if isinstance(outcome, RemotingError):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
+    former = _reporting.producers
+    _reporting.producers = former | {producer}
+    try:
+        for (future, on_delivery), outcome in outcomes:
+            if on_delivery is not None and (failure := call_back(on_delivery, outcome)) is not None:
+                failures.append(failure)
+            if not future.set_running_or_notify_cancel():
+                continue  # the future is done already, because the user has cancelled it
+            if isinstance(outcome, RemotingError):
+                future.set_exception(outcome)  # calls the callbacks of the future, too
+            else:
+                future.set_result(outcome)
+    finally:
+        _reporting.producers = former
     return failures
 
 

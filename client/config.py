@@ -99,9 +99,10 @@ class ClientConfig:
             (``namespace%topic``). Users see messages and queues without this prefix. Administration uses the
             full names.
         tls: TLS settings of connections; None turns TLS off.
-        cache_size: Size in bytes of the decompressed bodies that all consumers together hold. At this size,
-            consumers stop pulling. A consumer that holds no messages may still pull one body, so that other
-            consumers cannot block this consumer.
+        cache_size: Memory in bytes of the messages that all consumers together hold. A message counts as its
+            decompressed body, 1024 bytes, and 160 bytes for each property. At this size, consumers stop
+            pulling. A consumer that holds no messages may still pull one message, so that other consumers
+            cannot block this consumer.
     """
 
     nameservers: tuple[str, ...]

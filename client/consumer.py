@@ -146,17 +146,10 @@ class PushConsumerCore(GroupMember):
             log, "listener works again group=%s", config.group, quiet_s=LINE_PERIOD_S
         )
 
-    def start(self) -> Operation[None]:
-        """Fetch the routes, register the group at the brokers, begin to consume.
-
-        Raises:
-            NoNameserver, InvalidArgument, ClientClosed: As :meth:`GroupMember.start`.
-        """
-        begun = self._started
-        yield from super().start()
-        if not begun:
-            for number in range(self.config.workers):
-                yield Spawn(self._work_on(), f"worker {number} {self.config.group}")
+    def _begin(self, start_ms: int) -> Operation[None]:
+        yield from super()._begin(start_ms)
+        for number in range(self.config.workers):
+            yield Spawn(self._work_on(), f"worker {number} {self.config.group}")
 
     def on_request(self, request: RemotingCommand) -> RemotingCommand | Operation[RemotingCommand] | None:
         """Answer a broker's request: 309 (consume one message now), or a request that all members answer."""
@@ -392,7 +385,7 @@ class PushConsumerCore(GroupMember):
         try:
             yield from self._resender.resend(again, properties)
             return True
-        except ClientError as error:
+        except RemotingError as error:
             yield from self._tell_send_back("send to the retry topic failed error=%s", error)
             return False
 

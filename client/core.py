@@ -72,6 +72,8 @@ class ClientCore:
     Attributes:
         stop: Signal that the client begins to close; every background operation waits for this signal.
         silent: Addresses of brokers that did not answer their last heartbeat.
+        crowded_until_s: Instant (driver's clock, seconds) until which pulls must leave places on the
+            connection to a broker for other queues, by broker name.
         deadline_s: Instant (driver's clock, seconds) at which :meth:`close` must end, even if timeouts of its
             operations end later.
     """
@@ -97,8 +99,11 @@ class ClientCore:
         self._closers: dict[object, Callable[[], Operation[None]]] = {}
         self._enders: dict[object, Callable[[], Operation[None]]] = {}
         self._unsent: dict[object, Callable[[], int]] = {}
+        self._ending: set[object] = set()  # producers for which close_producer() runs now
+        self._begun: set[str] = set()  # names of the background operations that were started
         self.deadline_s = math.inf
         self.silent: set[str] = set()
+        self.crowded_until_s: dict[str, float] = {}
         self._heartbeat_trouble = TroubleLog(log, "heartbeats work again")
         self._peer_handlers: dict[str, PeerHandler] = {}
 
@@ -106,14 +111,24 @@ class ClientCore:
         return self.closing
 
     def start(self) -> Operation[None]:
-        """Start the background operations, which refresh routes and nameservers and send heartbeats."""
+        """Start the background operations, which refresh routes and nameservers and send heartbeats.
+
+        After a failure, a second call starts the operations that the first call did not start.
+        """
         self._started = True
         if self.config.nameserver_url is not None and not self.config.nameservers:
             yield from self.directory.fetch_nameservers()
-        yield Spawn(self.directory.keep_routes(self.stop, self.stopping), "routes")
+        yield from self._begin("routes", lambda: self.directory.keep_routes(self.stop, self.stopping))
         if self.config.nameserver_url is not None:
-            yield Spawn(self.directory.keep_nameservers(self.stop, self.stopping), "nameservers")
-        yield Spawn(self._keep_heartbeat(), "heartbeat")
+            yield from self._begin(
+                "nameservers", lambda: self.directory.keep_nameservers(self.stop, self.stopping)
+            )
+        yield from self._begin("heartbeat", self._keep_heartbeat)
+
+    def _begin(self, name: str, operation: Callable[[], Operation[None]]) -> Operation[None]:
+        if name not in self._begun:
+            yield Spawn(operation(), name)
+            self._begun.add(name)
 
     def close(self) -> Operation[None]:
         """Close consumers and producers, leave the producer groups, then end the background operations."""
@@ -139,7 +154,7 @@ class ClientCore:
         self._enders.clear()
 
     def cache_room(self) -> int:
-        """Return the bytes of message bodies that consumers may still pull; negative above the limit."""
+        """Return the bytes of messages that consumers may still pull; negative above the limit."""
         return self.config.cache_size - sum(count() for count in self._cached.values())
 
     def unsent(self) -> int:
@@ -171,12 +186,19 @@ class ClientCore:
 
     def close_producer(self, group: str, producer: object) -> Operation[None]:
         """Close one producer; if it was the last producer of its group, the client leaves the group."""
-        close = self._closers.pop(producer, None)
-        if close is not None:
+        close = self._closers.get(producer)
+        if close is None or producer in self._ending:
+            return
+        self._ending.add(producer)
+        try:
             yield from close()
-            del self._unsent[producer]
+            # Remove the producer only now. If the caller is cancelled before, close() of the client still
+            # sends the producer's messages.
+            del self._closers[producer], self._unsent[producer]
             self._enders.pop(producer, None)
-            yield from self.leave(producer_group=group)
+        finally:
+            self._ending.discard(producer)
+        yield from self.leave(producer_group=group)
 
     def add_consumer(
         self,
@@ -192,7 +214,7 @@ class ClientCore:
         Args:
             on_request: Handles brokers' requests that concern the consumer.
             end: Operation that wakes callers that still wait for messages; it runs when the client ends.
-            cached: Returns the number of bytes of message bodies that the consumer has in memory.
+            cached: Returns the number of bytes of memory that the consumer's messages take.
         """
         if group in self._consumers:
             raise InvalidArgument(
@@ -204,10 +226,31 @@ class ClientCore:
         self._cached[group] = cached
         self._enders[group] = end
 
+    def remove_consumer(self, group: str, describe: Callable[[], ConsumerData]) -> bool:
+        """Remove a consumer: heartbeats no longer contain its group. Send nothing.
+
+        Args:
+            describe: The function that the consumer passed to :meth:`add_consumer`.
+
+        Returns:
+            False if the group has another member in this client by now; that member stays.
+        """
+        if self._consumers.get(group, describe) != describe:
+            return False
+        self._consumers.pop(group, None)
+        self._closers.pop(group, None)
+        self._peer_handlers.pop(group, None)
+        self._cached.pop(group, None)
+        self._enders.pop(group, None)
+        return True
+
     def leave(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> Operation[None]:
         """Notify every broker that this client leaves a group (request 35).
+
+        Before this operation, the caller removes the group's consumer with :meth:`remove_consumer`;
+        otherwise the next heartbeat would join the group again.
 
         If a broker does not receive the notification, it removes this client only when no heartbeat has come
         for 120 s. The other members take over the queues only then.
@@ -217,12 +260,6 @@ class ClientCore:
             if self._producer_groups[producer_group] > 0:
                 return
             del self._producer_groups[producer_group]
-        if consumer_group is not None:
-            self._consumers.pop(consumer_group, None)
-            self._closers.pop(consumer_group, None)
-            self._peer_handlers.pop(consumer_group, None)
-            self._cached.pop(consumer_group, None)
-            self._enders.pop(consumer_group, None)
         fields = UnregisterClientFields(
             client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from routekeeper.remoting.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
-from routekeeper.remoting.errors import ConnectionLost, RemotingError, ResponseError
+from routekeeper.remoting.errors import ConnectionLost, RemoteProtocolError, RemotingError, ResponseError
 from routekeeper.remoting.fields import GetRouteFields
 from routekeeper.remoting.route import TopicRouteData, decode_route
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import random  # for the type only: callers pass a generator, and no code here uses the global generator
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 #: Largest size in bytes of the page that lists nameserver addresses.
 _PAGE_MAX: Final = 64 * 1024
@@ -58,7 +59,10 @@ def ask_nameservers(
     """Ask the nameservers for a topic's route, as RocketMQ's clients do (a :class:`RouteSource`)."""
     fields = GetRouteFields(topic=topic)
     request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields.to_ext())
-    response = yield from directory.ask(request, addr=addr, timeout_s=timeout_s)
+    return (yield from directory.read(request, _route_in, addr=addr, timeout_s=timeout_s))
+
+
+def _route_in(response: RemotingCommand) -> TopicRouteData:
     if response.code != ResponseCode.SUCCESS or not response.body:
         raise ResponseError(response.code or ResponseCode.TOPIC_NOT_EXIST, response.remark)
     return decode_route(response.body)
@@ -85,17 +89,31 @@ class Directory:
     def ask(
         self, request: RemotingCommand, *, timeout_s: float | None = None, addr: str | None = None
     ) -> Operation[RemotingCommand]:
-        """Send a read request to one nameserver; return the answer with any code.
+        """Send a read request to one nameserver; return the answer with any code. See :meth:`read`."""
+        return (yield from self.read(request, lambda response: response, timeout_s=timeout_s, addr=addr))
 
-        If a nameserver does not answer, or is overloaded or not ready, the next nameserver is asked, until
-        the timeout ends. Each nameserver except for the last has at most ``nameserver_try_s`` seconds to
-        answer: repeating a read does no harm, but waiting for a dead nameserver costs time.
+    def read(
+        self,
+        request: RemotingCommand,
+        decode: Callable[[RemotingCommand], T],
+        *,
+        timeout_s: float | None = None,
+        addr: str | None = None,
+    ) -> Operation[T]:
+        """Send a read request to one nameserver; return the decoded answer.
+
+        If a nameserver does not answer, is overloaded or not ready, or sends an answer that cannot be
+        decoded, the next nameserver is asked, until the timeout ends. Each nameserver except for the last has
+        at most ``nameserver_try_s`` seconds to answer: repeating a read does no harm, but waiting for a dead
+        nameserver costs time.
 
         Args:
+            decode: Returns the result from an answer with any code. If it raises RemoteProtocolError,
+                the nameserver counts as failed. Other exceptions reach the caller.
             addr: The only nameserver to ask; if None, any nameserver may answer.
 
         Raises:
-            NoNameserver: If no nameserver answered.
+            NoNameserver: If no nameserver sent an answer that can be decoded.
         """
         instant: Instant = yield Clock()
         deadline_s = instant.now_s + (self.config.call_timeout_s if timeout_s is None else timeout_s)
@@ -123,10 +141,22 @@ class Directory:
                 self.nameservers.failed(candidate, instant.now_s)
                 refusal = response
                 continue
+            try:
+                result = decode(response)
+            except RemoteProtocolError as error:
+                # Do not stay with this nameserver: it would answer the next requests in the same way.
+                instant = yield Clock()
+                self.nameservers.failed(candidate, instant.now_s)
+                failures[candidate] = f"its answer cannot be used: {error}"
+                log.debug("answer of nameserver cannot be used addr=%s error=%s", candidate, error)
+                continue
+            except ResponseError:
+                self.nameservers.answered(candidate)
+                raise
             self.nameservers.answered(candidate)
-            return response
+            return result
         if refusal is not None:
-            return refusal
+            return decode(refusal)
         raise NoNameserver(failures)
 
     def _ask_one(self, addr: str, request: RemotingCommand, timeout_s: float) -> Operation[RemotingCommand]:

@@ -139,8 +139,7 @@ def http_fetch(fetch: Fetch, context: ssl.SSLContext | None = None) -> FetchRepl
     opener = _OPENER if context is None else _opener(context)
     try:
         with opener.open(request, timeout=fetch.timeout_s) as reply:
-            data = reply.read(fetch.reply_max + 1)
-            status = reply.status
+            status, data = reply.status, _body(reply, fetch)
     except urllib.error.HTTPError as error:
         status, data = error.code, _refusal(error, fetch)
     except urllib.error.URLError as error:
@@ -160,10 +159,27 @@ def http_fetch(fetch: Fetch, context: ssl.SSLContext | None = None) -> FetchRepl
     return FetchReply(status, data)
 
 
+def _body(reply: Any, fetch: Fetch) -> bytes:
+    """Return the body of a reply, but at most one byte more than the limit.
+
+    Args:
+        reply: An HTTPResponse, or the HTTPError that urllib makes of it.
+
+    Raises:
+        OSError: If the server closed the connection before it had sent the whole body.
+    """
+    data: bytes = reply.read(fetch.reply_max + 1)
+    # Check here: http.client checks the length only if it reads without a limit. Without this check, the
+    # first part of a snapshot would look like a whole snapshot.
+    if reply.length and len(data) <= fetch.reply_max:
+        raise OSError(f"reply of {fetch.url} was cut off, {reply.length} of its bytes are missing")
+    return data
+
+
 def _refusal(error: urllib.error.HTTPError, fetch: Fetch) -> bytes:
     try:
         with error:
-            return error.read(fetch.reply_max + 1)
+            return _body(error, fetch)
     except TimeoutError:
         raise _too_slow(fetch) from None
     except http.client.HTTPException as broken:

@@ -19,7 +19,7 @@ from routekeeper.remoting.errors import RemotingError
 from .callbacks import discarded, never_runs
 from .core import ClientCore
 from .errors import ClientClosed, ClientError, InvalidArgument, OutcomeUnknown
-from .operation import Clock, Deliver, Instant, Operation, Signal, Spawn, read_clock, wait
+from .operation import Clock, Deliver, Instant, Once, Operation, Signal, Spawn, read_clock, wait
 from .producer import EncodedItem, Message, ProducerCore, QueueSelector, SendResult, selected
 from .route_cache import MessageQueue
 from .trouble import LINE_PERIOD_S, TroubleLog
@@ -175,8 +175,10 @@ class LingerCore:
         self._ended = Signal()
         self._running = False
         self._closed = False
+        self._closing = Once()
         self._workers = 0
         self._cut_off: list[Batch] = []  # batches whose senders were cancelled before the answer came
+        self._abandoned: deque[Batch] = deque()  # batches that will not be sent, and have no outcome yet
         self._not_sent = self._unknown = 0  # for the warning in close(): messages by their outcome
         self._send_trouble = TroubleLog(log, "messages are sent again group=%s", config.group)
         self._callback_trouble = TroubleLog(
@@ -190,11 +192,16 @@ class LingerCore:
         *,
         queue: MessageQueue | None = None,
         select: QueueSelector | None = None,
+        may_wait: bool = True,
     ) -> Operation[None]:
         """Add a message to a batch; its outcome is reported later, together with ``handle``.
 
         If this message and all messages that wait or are being sent would have more than ``buffer_size``
         bytes in total, this operation first waits.
+
+        Args:
+            may_wait: False if a function calls that reports outcomes. Its batch counts until the function
+                has returned, so a wait for space would never end. The buffer may then exceed its bound.
 
         Raises:
             InvalidArgument: If the message cannot be sent in a batch; it was not added.
@@ -208,7 +215,7 @@ class LingerCore:
         if select is not None and queue is None:
             queue = selected(select, (yield from self._producer.queues(message.topic)), message)
         while self._batches.size and self._batches.size + len(item.data) > self._producer.config.buffer_size:
-            if self._closed:
+            if self._closed or not may_wait:
                 break
             yield from wait(self._ended, self._ended.version, None)
         if self._closed or self._core.closing:
@@ -239,10 +246,11 @@ class LingerCore:
         """Send the messages of :meth:`put` within ``send_timeout_s`` + ``shutdown_s`` seconds.
 
         A message whose sending has not begun by then is reported as not applied. A warning says how many
-        messages were not sent.
+        messages were not sent. If the caller is cancelled, the next call continues.
         """
-        if self._closed:
-            return
+        return self._closing.run(self._close)
+
+    def _close(self) -> Operation[None]:
         self._closed = self._producer.closed = True
         self._batches.flush()
         self._ripe.notify()
@@ -287,7 +295,9 @@ class LingerCore:
 
     def _abandon(self) -> Operation[None]:
         error = ClientClosed("the producer was closed before the message was sent")
-        for batch in self._batches.abandon():
+        self._abandoned.extend(self._batches.abandon())
+        while self._abandoned:  # the loop may be cut off at the yield; the next call then continues it
+            batch = self._abandoned.popleft()
             self._not_sent += len(batch.items)
             yield from self._settle(batch, error)
 

@@ -10,7 +10,7 @@ from typing import Final
 from routekeeper.remoting.bodies import ConsumerData, MessageQueue, QueueOffsets, SubscriptionData
 from routekeeper.remoting.codes import RETRY_PREFIX, VERSION, RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
-from routekeeper.remoting.errors import RemoteProtocolError, RemotingError, ResponseError
+from routekeeper.remoting.errors import RemoteProtocolError, RemotingError, ResponseError, TooManyRequests
 from routekeeper.remoting.inspection import ConsumerRunningInfo, ConsumerStatus, RunningQueue
 from routekeeper.remoting.logs import shortened
 
@@ -19,9 +19,9 @@ from .config import GroupConfig, check_queue, check_text
 from .core import ClientCore
 from .errors import ClientClosed, InvalidArgument
 from .namespace import Namespace
-from .operation import Clock, Instant, Operation, read_clock, wait
+from .operation import Clock, Instant, Once, Operation, read_clock, wait
 from .process_queue import ProcessQueue
-from .queue_reader import BODY_MAX, QueueReader, Taken, subscription
+from .queue_reader import MESSAGE_MAX, QueueReader, Taken, subscription
 from .trouble import TroubleLog
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,9 @@ _PAUSE_WHILE_PAUSED_S: Final = 5.0
 #: pause.
 _LONG_POLL_MIN_S: Final = 0.01
 _PAUSE_WITHOUT_LONG_POLL_S: Final = 0.2
+#: Seconds after a pull had no place on a broker's connection, during which queues with empty pulls pause. A
+#: queue without a place tries again every ``_PAUSE_ON_ERROR_S`` seconds, which extends this time.
+_CROWDED_S: Final = 2.0
 
 
 class GroupMember:
@@ -113,6 +116,8 @@ class GroupMember:
         self._turn = 0
         self._pull_trouble: dict[str, TroubleLog] = {}
         self._started = False
+        self._joined = False  # True if a broker may list this member
+        self._closing = Once()
         self.paused: set[MessageQueue] = set()
         self.stopping = False
         self.unreadable = 0
@@ -126,7 +131,7 @@ class GroupMember:
 
     @property
     def cached_bytes(self) -> int:
-        """Size in bytes of the message bodies that were pulled but not yet consumed."""
+        """Memory in bytes of the messages that were pulled but not yet consumed."""
         return sum(process.cached_bytes for process in self._queues.values())
 
     def start(self) -> Operation[None]:
@@ -136,6 +141,8 @@ class GroupMember:
             NoNameserver: If no nameserver answered; nothing was started.
             InvalidArgument: If the group has a member in this client already.
             ClientClosed: If the consumer was closed before or during the start.
+            ClientError: If the background work cannot begin, for example because no thread can be started.
+                The consumer is then closed.
         """
         self._check_open()
         if self._started:
@@ -155,31 +162,45 @@ class GroupMember:
             self.end,
             lambda: self.cached_bytes,
         )
-        self._started = True
-        yield from self._core.beat()
-        yield from self._assignment.start(instant.wall_ms)
+        # If the start does not succeed, remove the consumer. Heartbeats would otherwise name a member that
+        # consumes nothing, and the other members would leave its share of the queues to it.
+        self._started = self._joined = True
+        try:
+            yield from self._core.beat()
+        except BaseException:  # the caller was cancelled, and may start this consumer again
+            self._started = False
+            self._core.remove_consumer(self.config.group, self._describe)
+            raise
+        try:
+            yield from self._begin(instant.wall_ms)
+        except BaseException as error:
+            self._stop()
+            self._core.remove_consumer(self.config.group, self._describe)
+            if isinstance(error, RemotingError):  # otherwise the caller was interrupted and cannot wait
+                yield from self.close()
+            raise
 
     def close(self) -> Operation[None]:
         """Stop pulling, wait for running listeners, store offsets, release locks, leave the group.
 
-        The requests to brokers are 15 (offsets), 42 (locks) and 35 (group).
+        The requests to brokers are 15 (offsets), 42 (locks) and 35 (group). If the caller is cancelled, the
+        next call sends the requests.
         """
-        if self.stopping:
+        return self._closing.run(self._close)
+
+    def _close(self) -> Operation[None]:
+        self._stop()
+        if not self._joined:
             return
-        self.stopping = True
-        if not self._started:
-            return
-        self._assignment.stop()
         instant: Instant = yield Clock()
         yield from self._drain(min(instant.now_s + self._core.config.shutdown_s, self._core.deadline_s))
         yield from self._assignment.release_all()
-        yield from self._core.leave(consumer_group=self.config.group)
+        if self._core.remove_consumer(self.config.group, self._describe):
+            yield from self._core.leave(consumer_group=self.config.group)
 
     def end(self) -> Operation[None]:
         """If :meth:`close` did not run, wake all callers that wait for messages; send nothing."""
-        if not self.stopping:
-            self.stopping = True
-            self._assignment.stop()
+        self._stop()
         return
         yield
 
@@ -277,7 +298,7 @@ class GroupMember:
                 cached_min_offset=low,
                 cached_max_offset=high,
                 cached_count=process.count,
-                cached_bytes=process.cached_bytes,
+                cached_bytes=process.body_bytes,
                 locked=process.locked_until_s > now_s,
                 dropped=process.dropped,
             )
@@ -296,6 +317,14 @@ class GroupMember:
         )
 
     # Methods for the push and the pull consumer -----------------------------------------------------
+
+    def _begin(self, start_ms: int) -> Operation[None]:
+        """Start the background operations.
+
+        Raises:
+            RemotingError: If the driver cannot start an operation.
+        """
+        yield from self._assignment.start(start_ms)
 
     def _drain(self, deadline_s: float) -> Operation[None]:
         """Wait until the running calls of the listener have ended."""
@@ -329,6 +358,11 @@ class GroupMember:
         if self.stopping:
             raise ClientClosed(f"the consumer of group {self.config.group!r} is closed")
 
+    def _stop(self) -> None:
+        if not self.stopping:
+            self.stopping = True
+            self._assignment.stop()
+
     def _learn(self, topic: str) -> Operation[None]:
         try:
             yield from self._directory.refresh(topic)
@@ -349,17 +383,17 @@ class GroupMember:
             subscriptions=tuple(self.subscriptions.values()),
         )
 
-    def _body_room(self) -> int:
-        """Return the number of bytes of message bodies that may be pulled now.
+    def _message_room(self) -> int:
+        """Return the number of bytes of memory that messages pulled now may take.
 
-        A consumer that holds no messages may always pull one body. So it makes progress even if other
+        A consumer that holds no messages may always pull one message. So it makes progress even if other
         consumers or paused queues hold messages up to the limit.
         """
         room = self._core.cache_room()
-        if room < BODY_MAX and not any(
+        if room < MESSAGE_MAX and not any(
             process.cached_bytes for queue, process in self._queues.items() if queue not in self.paused
         ):
-            return BODY_MAX
+            return MESSAGE_MAX
         return room
 
     def _pull_from(self, queue: MessageQueue, process: ProcessQueue[Taken]) -> Operation[None]:
@@ -376,13 +410,13 @@ class GroupMember:
         self, queue: MessageQueue, process: ProcessQueue[Taken], trouble: TroubleLog
     ) -> Operation[None]:
         broker_id = 0
-        wanted = 1  # size in bytes of the next message body; 1 if the size is not known
+        wanted = 1  # memory in bytes that the next message takes; 1 if this is not known
         while not (self.stopping or process.dropped or process.leaving):
             subscribed = self.subscriptions.get(queue.topic)
             if subscribed is None or queue in self.paused:
                 yield from wait(self._room, self._room.version, _PAUSE_WHILE_PAUSED_S)
                 continue
-            if process.full or self._body_room() < wanted:
+            if process.full or self._message_room() < wanted:
                 yield from wait(self._room, self._room.version, _PAUSE_ON_FULL_S)
                 continue
             offset = process.next_offset
@@ -400,7 +434,7 @@ class GroupMember:
                     # Withdraw a pull that still waits when the queue is released. The pull contains an old
                     # offset to commit, which would overwrite the offset stored at the release.
                     unless=lambda: process.dropped,
-                    room=self._body_room,
+                    room=self._message_room,
                 )
             except ResponseError as error:
                 if error.code == ResponseCode.FLOW_CONTROL:
@@ -416,8 +450,11 @@ class GroupMember:
                 continue
             except RemotingError as error:
                 if not (self.stopping or process.dropped):
+                    now_s = (yield from read_clock()).now_s
+                    if isinstance(error, TooManyRequests):
+                        self._core.crowded_until_s[queue.broker_name] = now_s + _CROWDED_S
                     trouble.failed(
-                        (yield from read_clock()).now_s,
+                        now_s,
                         "pull failed group=%s queue=%s error=%s",
                         *(self.config.group, queue, error),
                         source=queue,
@@ -473,5 +510,11 @@ class GroupMember:
                 )
             if result.messages or result.broken:
                 self._work.notify()
+            elif result.code == ResponseCode.PULL_NOT_FOUND and after.now_s < self._core.crowded_until_s.get(
+                queue.broker_name, 0.0
+            ):
+                # Leave the place of this pull to another queue for a moment. If each queue took its place
+                # again at once, the queues without a place would never be read.
+                yield from self._core.pause(_PAUSE_ON_ERROR_S)
             elif result.code == ResponseCode.PULL_NOT_FOUND and after.now_s - before.now_s < _LONG_POLL_MIN_S:
                 yield from self._core.pause(_PAUSE_WITHOUT_LONG_POLL_S)

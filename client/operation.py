@@ -204,6 +204,34 @@ def wait(signal: Signal, seen: int, timeout_s: float | None) -> Operation[bool]:
     return notified
 
 
+class Once:
+    """Runs an operation until one caller has completed it.
+
+    A caller may be cancelled or interrupted while it runs the operation. The next caller then runs the
+    operation again from its beginning; therefore the operation must allow that.
+    """
+
+    __slots__ = ("_completed", "_running")
+
+    def __init__(self) -> None:
+        self._completed = self._running = False
+
+    def run(self, operation: Callable[[], Operation[None]]) -> Operation[None]:
+        """Run the operation, if it was not completed, and no other caller runs it now.
+
+        Do not wait for another caller. That caller may wait for a function of the user from which this call
+        comes, so both would wait for each other.
+        """
+        if self._completed or self._running:
+            return
+        self._running = True
+        try:
+            yield from operation()
+            self._completed = True
+        finally:
+            self._running = False
+
+
 def together(operations: Iterable[Operation[None]], name: str, *, at_once: int) -> Operation[None]:
     """Run operations concurrently, at most ``at_once`` at the same time; return when all have ended.
 

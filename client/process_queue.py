@@ -6,7 +6,7 @@ This module decides when to pull, which messages to consume next, and which offs
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Generic, Protocol, TypeVar
 
 #: Limits for the messages of one queue in memory; above a limit, pulling pauses. Source:
@@ -14,6 +14,9 @@ from typing import Final, Generic, Protocol, TypeVar
 MESSAGES_MAX: Final = 1000
 BYTES_MAX: Final = 100 * 1024 * 1024
 SPAN_MAX: Final = 2000
+#: Memory in bytes that a message without body and properties takes, and that one property takes.
+MESSAGE_BYTES: Final = 1024
+PROPERTY_BYTES: Final = 160
 
 
 class Queued(Protocol):
@@ -25,8 +28,19 @@ class Queued(Protocol):
     @property
     def body(self) -> bytes: ...
 
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
 
 M = TypeVar("M", bound=Queued)
+
+
+def memory_size(message: Queued) -> int:
+    """Return the memory in bytes that a message takes, as an estimate.
+
+    The body alone is no bound: a message with a body of 1 byte may have 5,000 properties, which take 0.5 MB.
+    """
+    return len(message.body) + MESSAGE_BYTES + PROPERTY_BYTES * len(message.properties)
 
 
 class ProcessQueue(Generic[M]):
@@ -47,6 +61,7 @@ class ProcessQueue(Generic[M]):
     __slots__ = (
         "_bytes",
         "_in_flight",
+        "_sizes",
         "_sorted",
         "_waiting",
         "dropped",
@@ -64,6 +79,9 @@ class ProcessQueue(Generic[M]):
         self.locked_until_s = float("-inf")
         self._waiting: dict[int, M] = {}
         self._in_flight: dict[int, M] = {}
+        # The memory size of each message by offset, as it was when the message was pulled. The listener may
+        # change the properties later.
+        self._sizes: dict[int, int] = {}
         self._bytes = 0
         # True if the waiting messages are stored in the order of their offsets.
         self._sorted = True
@@ -75,8 +93,14 @@ class ProcessQueue(Generic[M]):
 
     @property
     def cached_bytes(self) -> int:
-        """Size in bytes of the bodies of all messages that wait or are being consumed."""
+        """Memory in bytes of all messages that wait or are being consumed; see :func:`memory_size`."""
         return self._bytes
+
+    @property
+    def body_bytes(self) -> int:
+        """Size in bytes of the bodies of all messages that wait or are being consumed."""
+        pending = (*self._waiting.values(), *self._in_flight.values())
+        return sum(len(message.body) for message in pending)
 
     @property
     def idle(self) -> bool:
@@ -112,9 +136,10 @@ class ProcessQueue(Generic[M]):
         for message in messages:
             self._sorted = self._sorted and last < message.queue_offset
             last = message.queue_offset
-            if message.queue_offset not in self._waiting and message.queue_offset not in self._in_flight:
+            if message.queue_offset not in self._sizes:
                 self._waiting[message.queue_offset] = message
-                self._bytes += len(message.body)
+                self._sizes[message.queue_offset] = size = memory_size(message)
+                self._bytes += size
         self.next_offset = next_offset
 
     def take(self, count: int) -> tuple[M, ...]:
@@ -138,7 +163,7 @@ class ProcessQueue(Generic[M]):
         """Record that these messages were consumed, or that this member skips them."""
         for message in messages:
             if self._in_flight.pop(message.queue_offset, None) is not None:
-                self._bytes -= len(message.body)
+                self._bytes -= self._sizes.pop(message.queue_offset)
 
     def give_back(self, messages: Iterable[M]) -> None:
         """Record that these messages were not consumed, so that they are delivered again."""
@@ -151,5 +176,6 @@ class ProcessQueue(Generic[M]):
         """Remove all messages and continue pulling at ``offset``."""
         self._waiting.clear()
         self._in_flight.clear()
+        self._sizes.clear()
         self._bytes = 0
         self.next_offset = offset

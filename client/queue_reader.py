@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import msgspec
@@ -24,6 +24,7 @@ from routekeeper.remoting.fields import (
 )
 from routekeeper.remoting.lenient import INT64_MAX
 from routekeeper.remoting.message import (
+    PROPERTIES_SIZE_MAX,
     PROPERTY_KEYS,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_TAGS,
@@ -44,6 +45,7 @@ from .directory import ensure_success
 from .errors import InvalidArgument, NoRoute, describe
 from .messages import Message, own_properties
 from .operation import Invoke, Oneway, Operation
+from .process_queue import MESSAGE_BYTES, PROPERTY_BYTES, memory_size
 from .route_cache import pick_read_addr
 
 _PULL_COMMIT: Final = 1
@@ -51,9 +53,13 @@ _PULL_SUSPEND: Final = 2
 _PULL_SUBSCRIPTION: Final = 4
 #: Largest decompressed body, in bytes. A larger body makes its message unreadable.
 BODY_MAX: Final = 16 * 1024 * 1024
-#: Bound for the sum of the decompressed bodies of one answer, in bytes. Bodies that were sent uncompressed
-#: never exceed this bound, because one answer has at most half as many bytes.
+#: Largest memory in bytes that one message takes, see :func:`.process_queue.memory_size`. The shortest
+#: property takes four bytes of the message's text.
+MESSAGE_MAX: Final = BODY_MAX + MESSAGE_BYTES + PROPERTY_BYTES * (PROPERTIES_SIZE_MAX // 4 + 1)
+#: Bound for the memory in bytes that the messages of one answer take.
 PULL_MAX: Final = 2 * BODY_MAX
+#: Number of messages that a pull requests unless its caller names another number.
+_COUNT: Final = 32
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +124,7 @@ class BrokenMessage:
     Attributes:
         topic: Topic to which the producer sent the message; if that topic cannot be read, the queue's topic.
         reason: Why the message cannot be read.
-        body: Always empty; the stored body stays at the broker.
+        body, properties: Always empty; the stored message stays at the broker.
     """
 
     topic: str
@@ -128,6 +134,7 @@ class BrokenMessage:
     offset_message_id: str
     reason: str
     body: bytes = b""
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 #: One message of a pull answer, readable or not.
@@ -141,8 +148,8 @@ class PullResult(msgspec.Struct, frozen=True):
         broken: Messages of the answer that cannot be read.
         passed_over: True if the requested message cannot be read and its end cannot be found. Then the
             message is skipped: ``next_offset`` is at least the offset after it.
-        deferred: Size in bytes of the decompressed body at ``next_offset``, if this body was left out because
-            all bodies together would have exceeded the bound ``room``; 0 if no body was left out.
+        deferred: Not 0 if the answer's messages from ``next_offset`` on were left out; see
+            :class:`Received`.
     """
 
     code: int
@@ -236,8 +243,8 @@ class Received(NamedTuple):
     Attributes:
         found: Messages in the order of their offsets.
         rest: Last bytes of the answer. They begin with a message whose end cannot be found.
-        deferred: Size in bytes of the first decompressed body that was left out, because all bodies together
-            would have exceeded the bound ``room``; 0 if no body was left out.
+        deferred: Not 0 if the last messages of the answer were left out, so that the next pull must fetch
+            them. The number is the memory in bytes that the first of them takes, or 1 if it was not read.
     """
 
     found: list[Taken]
@@ -246,22 +253,34 @@ class Received(NamedTuple):
 
 
 def receive_all(
-    body: bytes, queue: MessageQueue, *, first: int = 0, end: int = INT64_MAX, room: int = PULL_MAX
+    body: bytes,
+    queue: MessageQueue,
+    *,
+    count: int = _COUNT,
+    first: int = 0,
+    end: int = INT64_MAX,
+    room: int = PULL_MAX,
 ) -> Received:
-    """Return the messages of a pull answer, until their bodies together would exceed the bound ``room``.
+    """Return the messages of a pull answer, until they are ``count`` or would take more memory than ``room``.
 
-    If a message cannot be read but its header is valid, the messages after it are still returned.
+    If a message cannot be read but its header is valid, the messages after it are still returned. A
+    compressed body that cannot be decompressed is the last one that is returned.
 
     Args:
+        count: Largest number of messages. Brokers send no more than the pull asked for, but a hostile broker
+            could send 100,000.
         first, end: The answer's queue offsets rise from ``first`` and stay below ``end``. A message with
             another offset is damaged. A damaged message that can be decoded gets the lowest free offset. If
             it cannot be decoded, the size in its header may be wrong too. Then no later message is read.
-        room: Bound for the sum of the decompressed bodies, in bytes.
+        room: Bound for the memory in bytes that all messages take, see :func:`.process_queue.memory_size`.
     """
     found: list[Taken] = []
     position = 0
     while position < len(body):
+        if len(found) >= count:
+            return Received(found, deferred=1)
         low = found[-1].queue_offset + 1 if found else first
+        message: Taken
         try:
             stored, message_end = decode_message(body, position)
         except RemoteProtocolError as error:
@@ -271,26 +290,26 @@ def receive_all(
                 return Received(found, body[position:])
             if not low <= head.queue_offset < end:
                 return Received(found, body[position:])
-            found.append(
-                BrokenMessage(
-                    topic=queue.topic,
-                    queue=queue,
-                    queue_offset=head.queue_offset,
-                    commit_log_offset=head.physical_offset,
-                    offset_message_id="",
-                    reason=str(error),
-                )
+            message_end = head.end
+            message = BrokenMessage(
+                topic=queue.topic,
+                queue=queue,
+                queue_offset=head.queue_offset,
+                commit_log_offset=head.physical_offset,
+                offset_message_id="",
+                reason=str(error),
             )
-            position = head.end
-            continue
-        if not low <= stored.queue_offset < end:
-            stored = msgspec.structs.replace(stored, queue_offset=low)
-        try:
-            message = receive(stored, queue.broker_name, store_size=message_end - position, queue=queue)
-        except RemoteProtocolError as error:
-            properties = decode_properties(stored.properties)
-            found.append(
-                BrokenMessage(
+        else:
+            if not low <= stored.queue_offset < end:
+                stored = msgspec.structs.replace(stored, queue_offset=low)
+            try:
+                message = receive(stored, queue.broker_name, store_size=message_end - position, queue=queue)
+            except RemoteProtocolError as error:
+                # Read no more of this answer: the attempt to decompress this body may have been as much work
+                # as the largest body, although the message takes little memory.
+                count = len(found) + 1
+                properties = decode_properties(stored.properties)
+                message = BrokenMessage(
                     topic=properties.get(PROPERTY_RETRY_TOPIC, stored.topic),
                     queue=queue,
                     queue_offset=stored.queue_offset,
@@ -298,12 +317,11 @@ def receive_all(
                     offset_message_id=stored.offset_message_id,
                     reason=str(error),
                 )
-            )
-        else:
-            room -= len(message.body)
-            if room < 0:
-                return Received(found, deferred=len(message.body))
-            found.append(message)
+        size = memory_size(message)
+        room -= size
+        if room < 0:
+            return Received(found, deferred=size)
+        found.append(message)
         position = message_end
     return Received(found)
 
@@ -331,7 +349,7 @@ class QueueReader:
         offset: int,
         subscribed: SubscriptionData,
         *,
-        count: int = 32,
+        count: int = _COUNT,
         commit: int = 0,
         suspend_s: float = 0.0,
         timeout_s: float = 10.0,
@@ -342,15 +360,17 @@ class QueueReader:
     ) -> Operation[PullResult]:
         """Pull messages from ``offset`` on, filtered by the subscription's tags.
 
-        If the decompressed bodies would exceed the bound ``room``, the last messages of the answer are left
-        for the next pull.
+        If the answer has more than ``count`` messages, or if they would take more memory than ``room``, its
+        last messages are left for the next pull. So are the messages behind a compressed body that cannot be
+        decompressed.
 
         Args:
+            count: Largest number of messages, at least 1.
             commit: Offset that the same request stores for the group, if above 0.
             suspend_s: Seconds for which the broker may wait for a message if none is available.
             unless: As for :class:`.operation.Invoke`.
-            room: Function called when the answer has arrived. It returns the number of bytes that all
-                decompressed bodies may take; at most ``PULL_MAX`` is used.
+            room: Function called when the answer has arrived. It returns the number of bytes of memory that
+                all messages may take; at most ``PULL_MAX`` is used.
 
         Raises:
             NoRoute: If the queue's broker is in no known route.
@@ -398,6 +418,7 @@ class QueueReader:
             found, rest, deferred = receive_all(
                 response.body,
                 queue,
+                count=count,
                 first=offset,
                 end=next_offset,
                 room=PULL_MAX if room is None else min(room(), PULL_MAX),
@@ -582,7 +603,7 @@ class TopicReader:
         offset: int,
         *,
         expression: str = "*",
-        count: int = 32,
+        count: int = _COUNT,
         suspend_s: float = 0.0,
         timeout_s: float | None = None,
     ) -> Operation[PullResult]:

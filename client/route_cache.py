@@ -17,6 +17,7 @@ import msgspec
 from routekeeper.remoting.bodies import MessageQueue as MessageQueue
 from routekeeper.remoting.bounds import QUEUE_NUMS_MAX
 from routekeeper.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
+from routekeeper.remoting.logs import shortened
 from routekeeper.remoting.route import QueueData, TopicRouteData
 
 log = logging.getLogger(__name__)
@@ -66,13 +67,19 @@ def publish_info(topic: str, route: TopicRouteData, *, provisional: bool = False
     """
     if route.order_topic_conf:
         queues: list[tuple[str, int]] = []
+        ignored: list[str] = []
         for item in route.order_topic_conf.split(";"):
             broker_name, _, nums = item.strip().rpartition(":")
             if not broker_name or not _COUNT.fullmatch(nums):
                 if item.strip():
-                    log.warning("order configuration item ignored topic=%s item=%r", topic, item)
+                    ignored.append(item)
                 continue
             queues.append((broker_name, int(nums)))
+        if ignored:  # one line for all items: a value may have hundreds of thousands of them
+            log.warning(
+                "order configuration items ignored topic=%s items=%d first=%r",
+                *(topic, len(ignored), shortened(ignored[0])),
+            )
         return PublishInfo(topic=topic, queues=_queues(topic, queues), order=True, provisional=provisional)
     with_master = {data.broker_name for data in route.broker_datas if MASTER_ID in data.broker_addrs}
     return PublishInfo(

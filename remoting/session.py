@@ -10,14 +10,19 @@ from __future__ import annotations
 import heapq
 from typing import Final, NamedTuple
 
-from routekeeper.remoting.codes import FLAG_RESPONSE
+from routekeeper.remoting.codes import FLAG_RESPONSE, RequestCode
 from routekeeper.remoting.command import RemotingCommand, read_answer
 from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError, TooManyRequests
 from routekeeper.remoting.frame import FRAME_SIZE_MAX, FrameDecoder
 
-#: Largest number of requests that wait for answers on one connection. Java allows 64 asynchronous requests in
-#: each process.
+#: Largest number of requests, except for pulls, that wait for answers on one connection. Java allows 64
+#: asynchronous requests in each process.
 OUTSTANDING_MAX: Final = 1024
+#: Largest number of pulls that wait for answers on one connection. A broker delays the answer to a pull by
+#: many seconds. Pulls have places of their own, so that the pulls of many queues leave places for sends and
+#: heartbeats. Both numbers together are the number of unanswered requests that our servers allow, 4096.
+PULLS_MAX: Final = 3072
+_PULL: Final = int(RequestCode.PULL_MESSAGE)
 
 
 class Response(NamedTuple):
@@ -59,6 +64,7 @@ class ClientSession:
         "_decoder",
         "_next_opaque",
         "_outstanding_max",
+        "_pulls",
         "_waiting",
         "more",
         "unexpected",
@@ -75,6 +81,7 @@ class ClientSession:
         self._outstanding_max = outstanding_max
         self._next_opaque = first_opaque
         self._waiting: dict[int, float] = {}
+        self._pulls: set[int] = set()  # the opaques of waiting pulls
         self._deadlines: list[tuple[float, int]] = []
         #: Number of received answers for which no request waited; such answers are dropped.
         self.unexpected = 0
@@ -95,14 +102,20 @@ class ClientSession:
         """
         if request.is_oneway or request.is_response:
             raise LocalProtocolError(f"command of flag={request.flag} has no answer to wait for")
-        if len(self._waiting) >= self._outstanding_max:
+        is_pull = request.code == _PULL
+        pulls = len(self._pulls)
+        if is_pull and pulls >= PULLS_MAX:
+            raise TooManyRequests(f"{pulls} pulls wait for answers, the most that are allowed")
+        if not is_pull and len(self._waiting) - pulls >= self._outstanding_max:
             raise TooManyRequests(
-                f"{len(self._waiting)} requests wait for answers, the most that are allowed"
+                f"{len(self._waiting) - pulls} requests wait for answers, the most that are allowed"
             )
         opaque = self._take_opaque()
         frame = request.encode(opaque)
         deadline = now + timeout_s
         self._waiting[opaque] = deadline
+        if is_pull:
+            self._pulls.add(opaque)
         heapq.heappush(self._deadlines, (deadline, opaque))
         # Remove the deadlines of answered requests when they are most of the entries.
         if len(self._deadlines) > 2 * len(self._waiting) + 64:
@@ -137,7 +150,7 @@ class ClientSession:
         try:
             for whole, start, size in frames:
                 command = read_answer(whole, start, size)
-                if command.flag & FLAG_RESPONSE and self._waiting.pop(command.opaque, None) is not None:
+                if command.flag & FLAG_RESPONSE and self._ended(command.opaque):
                     events.append(Response(command.opaque, command))
                     continue
                 if command.flag & FLAG_RESPONSE:
@@ -165,20 +178,26 @@ class ClientSession:
         expired = []
         while (deadline := self.next_deadline()) is not None and deadline <= now:
             opaque = heapq.heappop(self._deadlines)[1]
-            del self._waiting[opaque]
+            self._ended(opaque)
             expired.append(opaque)
         return expired
 
     def forget(self, opaque: int) -> None:
         """End one request, if it still waits, because its caller no longer needs the answer."""
-        self._waiting.pop(opaque, None)
+        self._ended(opaque)
 
     def lost(self) -> list[int]:
         """End all requests because the connection is closed; return their opaques."""
         pending = list(self._waiting)
         self._waiting.clear()
+        self._pulls.clear()
         self._deadlines.clear()
         return pending
+
+    def _ended(self, opaque: int) -> bool:
+        """Free the place of a request; return False if no such request waits."""
+        self._pulls.discard(opaque)
+        return self._waiting.pop(opaque, None) is not None
 
     def _take_opaque(self) -> int:
         opaque = self._next_opaque

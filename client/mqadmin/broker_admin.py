@@ -13,7 +13,7 @@ from typing import Any, Final
 from routekeeper.remoting.codes import DLQ_PREFIX, ORDER_TOPIC_NAMESPACE, RETRY_PREFIX, RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
-from routekeeper.remoting.lenient import as_object, get_int
+from routekeeper.remoting.lenient import INT64_MAX, as_object, get_int
 from routekeeper.remoting.route import TopicConfig
 
 from ..admin import all_addrs, masters
@@ -249,7 +249,7 @@ def _counted(context: Context, addrs: Any, name: str, key: str) -> tuple[float, 
         minute = as_object(found.get("statsMinute") or {}, "statsMinute")
         value = minute.get("tps")
         tps += value if isinstance(value, int | float) else 0.0
-        sums = [get_int(as_object(found.get(span) or {}, span), "sum") for span in _SPANS]
+        sums = [get_int(as_object(found.get(span) or {}, span), "sum", limit=INT64_MAX) for span in _SPANS]
         day += next((count for count in sums if count), 0)
     return tps, day
 

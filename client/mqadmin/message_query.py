@@ -407,7 +407,8 @@ def _query_cq(context: Context, args: Arguments) -> int:
         context.line(str(found["filterData"]))
         context.line(line)
     context.line("Queue data: ")
-    context.line(f"max: {get_int(found, 'maxQueueIndex')}, min: {get_int(found, 'minQueueIndex')}")
+    first, last = (get_int(found, name, limit=_INT64_MAX) for name in ("minQueueIndex", "maxQueueIndex"))
+    context.line(f"max: {last}, min: {first}")
     context.line(line)
     for number, entry in enumerate(get_list(found, "queueData"), int(ext["index"])):
         context.line(f"idx: {number}")
@@ -423,7 +424,7 @@ def _entry_text(entry: Mapping[str, Any]) -> str:
         for name in ("extendDataJson", "bitMap", "msg")
     }
     return (
-        f"ConsumeQueueData{{physicOffset={get_int(entry, 'physicOffset')},"
+        f"ConsumeQueueData{{physicOffset={get_int(entry, 'physicOffset', limit=_INT64_MAX)},"
         f" physicSize={get_int(entry, 'physicSize')}, tagsCode={entry.get('tagsCode')},"
         f" extendDataJson='{texts['extendDataJson']}', bitMap='{texts['bitMap']}',"
         f" eval={java.flag(entry.get('eval') is True)}, msg='{texts['msg']}'}}"

@@ -222,3 +222,37 @@ def test_a_reply_of_a_change_has_a_bound_far_below_a_snapshot(stranger: Any) -> 
     code, err = run("transferLeader", "--http", stranger(whole(b'{"leader":"' + b"a" * (2 << 20) + b'"}')))
     assert code == 1
     assert "1048576 bytes" in err
+
+
+def cut_off(status: int, body: bytes, *, length: int) -> Send:
+    """Return a server that states ``length`` bytes, sends fewer, and closes the connection."""
+
+    def send(connection: socket.socket, path: str) -> None:
+        connection.sendall(f"HTTP/1.1 {status} X\r\nContent-Length: {length}\r\n\r\n".encode() + body)
+
+    return send
+
+
+def test_a_snapshot_that_is_cut_off_replaces_no_file(stranger: Any, tmp_path: Path) -> None:
+    """The former backup is whole; a part of a new one must not take its place."""
+    backup = tmp_path / "backup"
+    backup.write_bytes(b"the former snapshot")
+    address = stranger(cut_off(200, b"0123456789", length=1000))
+    code, err = run("snapshotSave", "--http", address, "--file", str(backup))
+    assert code == 1
+    assert "cut off, 990 of its bytes are missing" in err
+    assert backup.read_bytes() == b"the former snapshot"
+    assert list(tmp_path.iterdir()) == [backup]
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_a_reply_that_is_cut_off_is_no_reply(status: int, stranger: Any) -> None:
+    page = b"10.0.0.1:9876;10.0.0.2:98"
+    with pytest.raises(OSError, match="2 of its bytes are missing"):
+        http_fetch(Fetch(f"http://{stranger(cut_off(status, page, length=len(page) + 2))}/", 10.0))
+
+
+def test_a_reply_above_the_limit_is_named_as_such(stranger: Any) -> None:
+    large = stranger(whole(b"x" * 1000))
+    with pytest.raises(OSError, match="is above 100 bytes"):
+        http_fetch(Fetch(f"http://{large}/", 10.0, reply_max=100))

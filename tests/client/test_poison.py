@@ -20,11 +20,12 @@ from routekeeper.client.config import ClientConfig, ProducerConfig, PullConsumer
 from routekeeper.client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult
 from routekeeper.client.operation import invoke
 from routekeeper.client.producer import Message
-from routekeeper.client.queue_reader import BrokenMessage, ReceivedMessage, TopicReader, receive_all
+from routekeeper.client.queue_reader import BrokenMessage, ReceivedMessage, Taken, TopicReader, receive_all
 from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.fields import SendMessageFields
+from routekeeper.remoting.lenient import INT64_MAX
 from routekeeper.remoting.message import SYS_COMPRESSED, StoredMessage, encode_message, encode_properties
 from routekeeper.remoting.route import TopicConfig
 
@@ -42,6 +43,18 @@ def offsets(found: Sequence[ReceivedMessage | BrokenMessage], kind: type) -> lis
     return [message.queue_offset for message in found if isinstance(message, kind)]
 
 
+def read(*records: bytes, end: int = INT64_MAX) -> tuple[list[Taken], bytes]:
+    """Return the messages of pulls from offset 0 on, and the bytes of the last answer that cannot be read."""
+    found: list[Taken] = []
+    deferred = 1
+    while deferred:
+        rest = b"".join(records[len(found) :])
+        more, rest, deferred = receive_all(rest, QUEUE, first=len(found), end=end)
+        assert more
+        found += more
+    return found, rest
+
+
 # Reading a pull's answer -------------------------------------------------------------------------
 
 
@@ -54,7 +67,7 @@ def offsets(found: Sequence[ReceivedMessage | BrokenMessage], kind: type) -> lis
     ],
 )
 def test_what_cannot_be_read_does_not_hide_its_neighbours(bad: bytes) -> None:
-    found, rest, _ = receive_all(stored(0) + bad + stored(2), QUEUE)
+    found, rest = read(stored(0), bad, stored(2))
     assert offsets(found, ReceivedMessage) == [0, 2]
     assert offsets(found, BrokenMessage) == [1]
     assert found[1].commit_log_offset == 100
@@ -90,7 +103,7 @@ def test_a_message_that_claims_another_place_gets_the_first_that_is_free(
     claimed: int, inflatable: bool
 ) -> None:
     damaged = stored(claimed, **({} if inflatable else {"sys_flag": SYS_COMPRESSED}))
-    found, rest, _ = receive_all(stored(0) + damaged + stored(2), QUEUE, first=0, end=3)
+    found, rest = read(stored(0), damaged, stored(2), end=3)
     assert rest == b""
     assert [message.queue_offset for message in found] == [0, 1, 2]
     assert offsets(found, BrokenMessage) == ([] if inflatable else [1])

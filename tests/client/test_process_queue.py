@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routekeeper.client.process_queue import MESSAGES_MAX, SPAN_MAX, ProcessQueue
+from routekeeper.client.process_queue import (
+    BYTES_MAX,
+    MESSAGE_BYTES,
+    MESSAGES_MAX,
+    PROPERTY_BYTES,
+    SPAN_MAX,
+    ProcessQueue,
+)
 
 
 @dataclass(frozen=True)
 class Item:
     queue_offset: int
     body: bytes = b"x"
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 def items(*offsets: int) -> list[Item]:
@@ -73,6 +82,33 @@ def test_limits_pause_pulling() -> None:
     assert wide.full
 
 
+def test_properties_without_a_body_pause_pulling() -> None:
+    """1,000 messages with a body of 1 byte may have properties that take 500 MB."""
+    queue: ProcessQueue[Item] = ProcessQueue(0)
+    properties = dict.fromkeys(map(str, range(5000)), "v")
+    fit = BYTES_MAX // (5000 * PROPERTY_BYTES + MESSAGE_BYTES + 1)
+    queue.pulled([Item(offset, properties=properties) for offset in range(fit)], fit)
+    assert not queue.full
+    queue.pulled([Item(fit, properties=properties)], fit + 1)
+    assert queue.full
+
+
+def test_a_listener_that_changes_properties_leaves_no_memory_counted() -> None:
+    """Otherwise the consumer would stop for ever when the difference had reached its limit."""
+    queue: ProcessQueue[Item] = ProcessQueue(0)
+    properties = {"a": "1"}
+    queue.pulled([Item(0, properties=properties)], 1)
+    batch = queue.take(1)
+    properties.clear()
+    queue.done(batch)
+    assert queue.cached_bytes == 0
+    queue.pulled(items(1, 2), 3)
+    queue.restart(0)
+    assert queue.cached_bytes == 0
+    queue.pulled(items(1), 3)
+    assert queue.cached_bytes == 1 + MESSAGE_BYTES
+
+
 @pytest.mark.slow
 @given(st.data())
 def test_no_message_is_lost_or_handed_out_twice(data: st.DataObject) -> None:
@@ -102,4 +138,5 @@ def test_no_message_is_lost_or_handed_out_twice(data: st.DataObject) -> None:
         unfinished = set(range(pulled)) - finished
         assert queue.commit_offset == (min(unfinished) if unfinished else pulled)
         assert queue.count == len(unfinished)
-        assert queue.cached_bytes == len(unfinished)
+        assert queue.cached_bytes == (1 + MESSAGE_BYTES) * len(unfinished)
+        assert queue.body_bytes == len(unfinished)

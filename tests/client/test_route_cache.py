@@ -70,6 +70,16 @@ def test_a_malformed_item_of_the_order_configuration_is_skipped() -> None:
     assert names(info.queues) == [("c", 0)]
 
 
+def test_one_log_line_counts_all_malformed_items_of_an_order_configuration(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    info = publish_info("T", route(queue_data("a"), order="y" * 5000 + ";" + "x; ;" * 1000 + "c:1"))
+    assert names(info.queues) == [("c", 0)]
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith("order configuration items ignored topic=T items=1001 first='yyy")
+    assert len(line) < 400
+
+
 @pytest.mark.slow
 def test_a_route_of_billions_of_queues_makes_no_more_than_a_client_may_hold() -> None:
     huge = 2**31 - 1
