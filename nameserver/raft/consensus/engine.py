@@ -384,7 +384,7 @@ class Engine(EnginePart):
         size_max = self.shared.config.entry_size_max
         if len(payload) > size_max:
             raise ValueError(f"entry of {len(payload)} bytes, at most {size_max} are allowed")
-        if self._effects.stopped or self.images.restoring or self._clock() < self.leading.handing_over_until:
+        if self._effects.stopped or self.shared.restoring or self._clock() < self.leading.handing_over_until:
             return None
         self.shared.look()
         # never forward an entry to another member (D27)

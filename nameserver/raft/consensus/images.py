@@ -44,8 +44,6 @@ class Images(EnginePart):
         failures: Number of snapshots that could not be stored.
         error: The reason why the last snapshot that was made here could not be stored.
         installing: Index of the leader's snapshot that is being stored, 0 if there is none.
-        restoring: True while an operator's snapshot is about to replace log and state; no entry is appended
-            meanwhile.
     """
 
     def __init__(
@@ -65,35 +63,53 @@ class Images(EnginePart):
         self.error = ""
         self._making = False
         self._wanted = False  # an operator has asked for a snapshot
-        self._retry_at = -math.inf
+        self._begun_bytes = 0  # bytes of the journal when the snapshot that is under way began
+        self._retry_at = -math.inf  # time of the next attempt after a failure; -inf if the last one succeeded
         self._retry_s = SNAPSHOT_RETRY_S[0]
+        self._replace_at = -math.inf  # time from which an unreadable snapshot may be replaced again
+        self._replace_s = SNAPSHOT_RETRY_S[0]
         self._incoming: tuple[str, int, bytearray] | None = None  # leader, index, received bytes
         self.installing = 0
         self._refused = 0  # index of the leader's snapshot that is too large
         self._install_failed: tuple[int, float] | None = None  # snapshot index, time to ask for it again
         self._install_retry_s = INSTALL_RETRY_S[0]
-        self.restoring = False
 
     # ---- snapshots made here
 
     def consider(self, now: float) -> None:
-        """Begin a snapshot once the journal is large (D28, D29).
+        """Begin a snapshot once the journal is large, or once the pause after a failure is over (D28, D29).
 
-        The event loop only copies references to the state; a thread encodes and stores the snapshot.
+        Also begin one if this member cannot read its newest snapshot. The event loop only copies references
+        to the state; a thread encodes and stores the snapshot.
         """
-        if self._making or self.installing or self.restoring or self.shared.within_entry:
+        if self._making or self.installing or self.shared.restoring or self.shared.within_entry:
             return
         if self._wanted and self._library.applied_index > FIRST_INDEX:
             self._begin()
             return
-        compact_bytes = self.shared.config.compact_bytes
-        if now < self._retry_at or self._log.journal_bytes < compact_bytes:
+        compact_bytes, journal_bytes = self.shared.config.compact_bytes, self._log.journal_bytes
+        failed, unreadable = self._retry_at > -math.inf, self._leading.unreadable_image
+        if now < self._retry_at or not (failed or unreadable or journal_bytes >= compact_bytes):
             return
         image = self.shared.held_image.image()
         covered, size = (image[0], image[2]) if image else (FIRST_INDEX, 0)
-        threshold = max(compact_bytes, 2 * size)
-        if self._log.journal_bytes >= threshold and self._library.applied_index > covered:
+        if unreadable == covered and now >= self._replace_at:
+            self._pause_replacing(now)
             self._begin()
+        elif self._library.applied_index > covered and (
+            failed or journal_bytes >= max(compact_bytes, 2 * size)
+        ):
+            self._begin()
+
+    def _pause_replacing(self, now: float) -> None:
+        """Set the time of the next replacement of an unreadable snapshot, in case the new one is as bad.
+
+        The pause doubles each time. It is the shortest again after a long time without a replacement.
+        """
+        shortest, longest = SNAPSHOT_RETRY_S
+        long_ago = now - self._replace_at > longest
+        self._replace_s = shortest if long_ago else min(2 * self._replace_s, longest)
+        self._replace_at = now + self._replace_s
 
     def save(self) -> None:
         """Begin a snapshot of the present state, unless a snapshot is already under way.
@@ -101,11 +117,13 @@ class Images(EnginePart):
         If an entry is half applied, the snapshot begins once the entry is complete.
 
         Raises:
-            ChangeRefused: This member has no state yet.
+            ChangeRefused: This member has no state yet, or it stops.
         """
-        if not self._begins() or self._library.applied_index <= FIRST_INDEX:
+        if not self._begins():
+            raise ChangeRefused("this member stops: it stores no snapshot any more; ask another member")
+        if self._library.applied_index <= FIRST_INDEX:
             raise ChangeRefused("nothing was written yet: there is no state to store")
-        if not (self._making or self.installing or self.restoring):
+        if not (self._making or self.installing or self.shared.restoring):
             self._wanted = True
             self.consider(self._clock())
 
@@ -113,7 +131,7 @@ class Images(EnginePart):
         index = self._library.applied_index
         term = self._log.term_at(index)
         assert term is not None
-        self._log.journal_bytes = 0
+        self._begun_bytes, self._log.journal_bytes = self._log.journal_bytes, 0
         self._wanted = False
         self._making = True
         configuration = encode_configuration(self._log.committed_configuration(index)[1])
@@ -124,7 +142,8 @@ class Images(EnginePart):
         if not self._begins():
             return
         self._making = False
-        self._retry_s = SNAPSHOT_RETRY_S[0]
+        self._retry_at, self._retry_s = -math.inf, SNAPSHOT_RETRY_S[0]
+        self._leading.unreadable_image = 0  # the new snapshot replaced it
         if index > self._log.base_index:
             self._log.trim(self._log.tail_from(index, TAIL_BYTES))
             self._effects.add(Trim(index))
@@ -145,7 +164,7 @@ class Images(EnginePart):
         self._retry_at = self._clock() + self._retry_s
         logger.warning("snapshot failed me=%s error=%s retry_s=%.0f", self._me, error, self._retry_s)
         self._retry_s = min(2 * self._retry_s, SNAPSHOT_RETRY_S[1])
-        self._log.journal_bytes = max(self._log.journal_bytes, self.shared.config.compact_bytes)
+        self._log.journal_bytes += self._begun_bytes  # the journal was not shortened
 
     # ---- snapshots from a leader
 
@@ -282,7 +301,7 @@ class Images(EnginePart):
                 "start one member with --force-new-cluster, restore there, empty the disks of the others, "
                 "and add them again with addMember"
             )
-        if self.restoring or self._making:
+        if self.shared.restoring or self._making:
             raise ChangeRefused("a snapshot is being made or restored; ask again")
 
     @property
@@ -305,6 +324,11 @@ class Images(EnginePart):
         the new term, and then knows that this result is void.
         """
         if not self._begins():
+            return
+        if self._log.last_index >= index:
+            # Never keep an entry over the restored state: it was made for the former state.
+            last = self._log.last_index
+            self._effects.fail(f"snapshot {index} cannot be restored: the log grew to {last} meanwhile")
             return
         logger.warning("snapshot restored me=%s index=%d", self._me, index)
         if self._replace_state(index, term, configuration, install):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import Final
 
 from routekeeper.nameserver.raft.library import LEADER
 
@@ -17,6 +18,9 @@ from .part import EnginePart, Shared
 from .replication import BATCH_BYTES, PART_BYTES, PARTS_WINDOW, TRANSFER_TIMEOUT_S, Progress, Transfer
 
 logger = logging.getLogger(__name__)
+
+#: Seconds for which a leader begins no transfer after it could not read its newest snapshot.
+UNREADABLE_PAUSE_S: Final = 1.0
 
 
 class Leading(EnginePart):
@@ -30,11 +34,15 @@ class Leading(EnginePart):
         elected: Number of times that this member was elected.
         successor: The linked voter with the longest log at the end of this member's last term as leader.
         doing: The present activity of this member, for the log line that says why it stopped leading.
+        unreadable_image: Index of the newest snapshot if this member could not read it; 0 if there is no such
+            snapshot. A new snapshot must replace it, because members without data need it.
     """
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
         self._handed_over = False  # this leader asked another member to take over
+        self.unreadable_image = 0
+        self._no_transfer_before = -math.inf
         self.progress: dict[str, Progress] = {}
         self.notified_removed: set[str] = set()
         self.handing_over_until = -math.inf
@@ -219,8 +227,11 @@ class Leading(EnginePart):
         """True if this leader must send a peer something before the peer's next heartbeat."""
         last, base, commit = self._log.last_index, self._log.base_index, self._library.commit_index
         for p in self.progress.values():
-            behind = p.next <= last and p.window_open
-            if behind or p.transfer is not None or p.next <= base or p.commit_sent < commit:
+            if p.next <= base and p.transfer is None:
+                behind = self.shared.now >= self._no_transfer_before
+            else:
+                behind = p.next <= last and p.window_open
+            if behind or p.transfer is not None or p.commit_sent < commit:
                 return True
         return False
 
@@ -274,15 +285,21 @@ class Leading(EnginePart):
             p.transfer = None
         if p.transfer is None:
             image = self.shared.held_image.image()
-            if image is None or image[0] < self._log.base_index:
+            if image is None or image[0] < self._log.base_index or now < self._no_transfer_before:
                 return
             p.transfer = Transfer(*image, moved_at=now)
-            logger.info("snapshot transfer began peer=%s index=%d bytes=%d", peer, image[0], image[2])
+            self._say(peer, "snapshot transfer began peer=%s index=%d bytes=%d", peer, image[0], image[2])
         t, last, echo = p.transfer, self._log.last_index, self._contact.echo_for(peer)
         while t.sent < t.size and t.sent - t.acknowledged < PART_BYTES * PARTS_WINDOW:
             data = self.shared.held_image.read_image(t.index, t.sent, PART_BYTES)
             if data is None:
-                p.transfer = None  # a newer snapshot replaced this one: begin with the newer one
+                p.transfer = None
+                newest = self.shared.held_image.image()
+                # If a newer snapshot replaced this one, begin with the newer one at once. Otherwise the file
+                # cannot be read: wait, because each attempt sends the readable part again.
+                if newest is not None and newest[0] == t.index:
+                    self.unreadable_image = t.index
+                    self._no_transfer_before = now + UNREADABLE_PAUSE_S
                 return
             if not data:
                 return  # this member's disk has not read the piece yet

@@ -99,6 +99,8 @@ class Membership(EnginePart):
         self._must_lead()
         if self._clock() < self._leading.handing_over_until:
             raise ChangeNotYet("leadership is being handed over; ask again")
+        if self.shared.restoring:
+            raise ChangeNotYet("a snapshot is being restored; ask again")
 
     def add_member(self, member: str) -> int | None:
         """Append the configuration with ``member`` as a learner; return its index.

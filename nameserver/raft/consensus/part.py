@@ -36,7 +36,7 @@ class HeldImage(Protocol):
         """Return index, term, size in bytes and encoded configuration; None if there is no snapshot."""
 
     def read_image(self, index: int, offset: int, size: int) -> bytes | None:
-        """Return a piece of the snapshot at ``index``; None if this snapshot was deleted.
+        """Return a piece of the snapshot at ``index``; None if it was deleted or cannot be read.
 
         The piece is empty if it has not been read from the disk yet. After the read, the caller of the engine
         calls :meth:`.engine.Engine.step`.
@@ -64,6 +64,8 @@ class Shared:
         watch: Detects pauses of this member itself.
         within_entry: True if the entry after the last applied entry is half applied. The state is then not
             the state at any index.
+        restoring: True while an operator's snapshot is about to replace log and state. Its index is the next
+            one of the log, so no entry of any kind may be appended meanwhile.
         last_look_at: The last election deadline that is only a short delay. During this delay the member
             reads its sockets once more before it asks for pre-votes (see :mod:`.elections`).
         peer_log: A bounded log for lines that a peer can cause with every message.
@@ -101,6 +103,7 @@ class Shared:
         self.now = clock()
         self.watch.look(self.now)
         self.within_entry = False
+        self.restoring = False
         self.last_look_at = math.nan
 
     # ---- voters
@@ -242,8 +245,12 @@ class Shared:
 
     @property
     def may_stand(self) -> bool:
-        """True if this member may stand for election: it is a voter, and its journal does not stall."""
-        return self.votes and not self.stalled
+        """True if this member may stand for election.
+
+        It must be a voter, and its journal must not stall. It must not be restoring a snapshot either: a new
+        leader appends an entry.
+        """
+        return self.votes and not (self.stalled or self.restoring)
 
 
 class EnginePart:

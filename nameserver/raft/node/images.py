@@ -67,6 +67,8 @@ class ImageFiles:
         # Blocks by snapshot index and block number. A block is empty while it is being read, and None if it
         # could not be read or its snapshot was deleted.
         self._blocks: dict[tuple[int, int], bytes | None] = {}
+        # Index of the unreadable snapshot that was logged last: each is logged once.
+        self._unreadable = 0
 
     # ---- the present snapshot (consensus.part.HeldImage)
 
@@ -104,7 +106,9 @@ class ImageFiles:
             read = self.storage.snapshots.read
             block = await self._in_thread(read, index, number * BLOCK_BYTES, BLOCK_BYTES)
         except OSError as error:
-            logger.error("snapshot not read index=%d error=%s", index, error.strerror)
+            if self._unreadable != index:
+                self._unreadable = index
+                logger.error("snapshot not read index=%d error=%s", index, error.strerror)
             block = None
         self._blocks[key] = block
         while len(self._blocks) > BLOCKS_MAX:
@@ -186,6 +190,18 @@ class ImageFiles:
     async def _store_file(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
         await self._in_thread(self.storage.snapshots.store, index, term, configuration, data)
         self.storage.image_date = wall_clock.now_ms() / 1000
+        # Forget blocks of an unreadable snapshot that the new one, of the same index, replaced.
+        for key in [key for key in self._blocks if key[0] == index]:
+            del self._blocks[key]
+        self._unreadable = 0
+
+    async def discard(self, index: int) -> None:
+        """Delete durably the file that a failed :meth:`store` perhaps left.
+
+        Raises:
+            OSError: A start may still find the snapshot.
+        """
+        await self._in_thread(self.storage.snapshots.discard, index)
 
     async def _in_thread(self, work: Callable[..., _Result], *arguments: object) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)

@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from random import Random
@@ -23,10 +24,17 @@ from routekeeper.nameserver.raft.consensus.part import Shared
 from routekeeper.nameserver.raft.library import check_library
 from routekeeper.nameserver.raft.links.auth import Credentials, LinkError
 from routekeeper.nameserver.raft.links.tls import TlsContexts
-from routekeeper.nameserver.raft.links.transport import APPLICATION, RAFT, Transport
+from routekeeper.nameserver.raft.links.transport import (
+    APPLICATION,
+    APPLICATION_BUFFER_MAX,
+    BUFFER_MAX,
+    RAFT,
+    Transport,
+)
 from routekeeper.nameserver.raft.storage.writer import Writer
 from routekeeper.nameserver.raft.types import (
     ChangeRefused,
+    ChangeUnknown,
     NotLeader,
     RaftConfig,
     Role,
@@ -118,8 +126,10 @@ class RaftMember:
         self._promises: Promises
         self._writer: Writer | None = None
         self._loop: asyncio.AbstractEventLoop
-        # Messages (receiver, kind, content) that wait until votes and member states are stored.
+        # Messages (receiver, kind, content) that wait until votes and member states are stored, and the bytes
+        # of these messages by receiver.
         self._held: list[tuple[str, int, bytes]] = []
+        self._held_bytes: Counter[str] = Counter()
         self._durable_to = 0  # the journal is durable up to this position
         self._dropping: set[str] = set()  # members whose link the next iteration of the loop closes
         self._performing = False
@@ -630,6 +640,7 @@ class RaftMember:
 
     def link_down(self, peer: str) -> None:
         self._held = [message for message in self._held if message[0] != peer]
+        del self._held_bytes[peer]  # a Counter raises no error if the peer is not in it
         self.engine.link_down(peer)
         self.perform()
         self.changed()
@@ -693,6 +704,7 @@ class RaftMember:
     def _keep_going(self) -> None:
         """Send the waiting messages, because all votes and member states are stored now."""
         held, self._held = self._held, []
+        self._held_bytes.clear()
         for message in held:
             self.transport.send(*message)
         if self._durable_due:
@@ -703,18 +715,23 @@ class RaftMember:
     def _send(self, member: str, kind: int, message: bytes) -> bool:
         """Send a message in order; keep it back while a vote or member state is being stored.
 
-        A link must not skip a message. If too many messages are kept back already, the next iteration of the
-        loop closes the link, and no further message is sent over it.
+        A link must not skip a message. If too many messages or bytes wait already, the next iteration of the
+        loop closes the link, and no further message is sent over it. The bounds on bytes are those of the
+        link, because the link will get all these messages at once.
         """
         if member in self._dropping:
             return False
         if self._promises.kept:
             return self.transport.send(member, kind, message)
-        if len(self._held) >= HELD_MAX:
+        held_bytes = self._held_bytes[member] + len(message)
+        if held_bytes > APPLICATION_BUFFER_MAX and kind == APPLICATION:
+            return False
+        if len(self._held) >= HELD_MAX or held_bytes > BUFFER_MAX:
             self._dropping.add(member)
             self._loop.call_soon(self._drop, member)
             return False
         self._held.append((member, kind, message))
+        self._held_bytes[member] = held_bytes
         return True
 
     def _drop(self, member: str) -> None:
@@ -792,25 +809,48 @@ class RaftMember:
 
         Raises:
             NotLeader, ChangeRefused: The snapshot was not restored.
+            ChangeUnknown: The disk failed, and the snapshot may be restored at the next start. This member
+                stops.
         """
         found, marked, replace_state = await self.images.read_file(raw)
-        images = self.engine.images
+        engine = self.engine
+        images = engine.images
         images.may_restore()
-        images.restoring = True
+        engine.shared.restoring = True
         try:
             while not images.settled:
                 await asyncio.sleep(0.005)
                 if self._closed:
                     raise ChangeRefused("this member stops")
+                if not engine.leads:  # it cannot lead again before ``restoring`` is False
+                    raise NotLeader(engine.leader)
             index, term, configuration = images.restore_at(found)
-            await self.images.store(index, term, configuration, marked)
-        except OSError as error:
-            raise ChangeRefused(f"the snapshot cannot be stored: {error.strerror or error}") from error
-        else:
+            try:
+                await self.images.store(index, term, configuration, marked)
+            except OSError as error:
+                await self._undo_restore(index)
+                raise ChangeRefused(f"the snapshot cannot be stored: {error.strerror or error}") from error
             images.restored(index, term, configuration, self._replacing(replace_state))
             self.perform()
         finally:
-            images.restoring = False
+            engine.shared.restoring = False
+
+    async def _undo_restore(self, index: int) -> None:
+        """Delete the file of a snapshot that could not be stored: the next start would restore the snapshot.
+
+        If the file cannot be deleted, stop this member, because the next start may drop all later entries.
+
+        Raises:
+            ChangeUnknown: The file cannot be deleted.
+        """
+        try:
+            await self.images.discard(index)
+        except OSError as error:
+            what = error.strerror or error
+            self.fatal(f"restore of snapshot {index}: outcome unknown: {what}")
+            raise ChangeUnknown(
+                f"the snapshot cannot be stored: {what}; this member stops, and its next start may restore it"
+            ) from error
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work, name="raft storage")

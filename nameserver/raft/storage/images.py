@@ -104,29 +104,59 @@ class Snapshots:
         """Write a snapshot durably, and delete snapshots that are not needed any more.
 
         Raises:
-            OSError: The snapshot cannot be stored; nothing changed.
+            OSError: The snapshot is not stored, and :attr:`newest` is as before. If only the last sync of the
+                directory failed, the file is in place, and a start would use it: see :meth:`discard`.
         """
         path = self._directory / f"{_PREFIX}{index:020d}"
         head = _HEAD.pack(_MAGIC, FORMAT, index, term, len(data), 0)[:_CRC_AT]
         members = len(configuration).to_bytes(4, "big") + configuration
         checksum = zlib.crc32(data, zlib.crc32(head + members)).to_bytes(4, "big")
         replace_file(self._files, path, (head + checksum + members, data))
-        if self.newest is not None and self.newest.index >= index:
+        if self.newest is not None and self.newest.index > index:
             return
         self.newest = SnapshotFile(index, term, len(data), path, configuration)
-        for name in self._names()[:-_KEEP]:
-            self._files.unlink(self._directory / name)
+        try:
+            self._tidy(index)
+        except OSError as error:  # the new snapshot is durable, so the caller must not take it for a failure
+            logger.warning("older snapshot not deleted error=%s", error.strerror)
+
+    def _tidy(self, replaced: int) -> None:
+        """Close the former file at index ``replaced``; close and delete snapshots that are not needed."""
+        if replaced in self._open:
+            self._open.pop(replaced)[0].close()
         for held in sorted(self._open)[:-_KEEP]:
             self._open.pop(held)[0].close()
+        for name in self._names()[:-_KEEP]:
+            self._files.unlink(self._directory / name)
+
+    def discard(self, index: int) -> None:
+        """Delete durably the file that a failed :meth:`store` perhaps left, so that no start uses it.
+
+        Raises:
+            OSError: A start may still find the snapshot.
+        """
+        self._files.unlink(self._directory / f"{_PREFIX}{index:020d}")
+        self._files.sync_directory(self._directory)
 
     def read(self, index: int, offset: int, size: int) -> bytes | None:
-        """Return a piece of the snapshot at ``index``; None if this snapshot was deleted."""
+        """Return a piece of the snapshot at ``index``; None if a newer snapshot has replaced this one.
+
+        Raises:
+            OSError: The snapshot cannot be read.
+        """
         if index not in self._open:
             try:
                 file = self._files.open(self._directory / f"{_PREFIX}{index:020d}")
             except FileNotFoundError:
+                if self.newest is not None and self.newest.index == index:
+                    raise
                 return None
-            self._open[index] = (file, _image_at(file.read_at(0, _MEMBERS_AT)))
+            try:
+                start = _image_at(file.read_at(0, _MEMBERS_AT))
+            except BaseException:
+                file.close()
+                raise
+            self._open[index] = (file, start)
         file, start = self._open[index]
         return file.read_at(start + offset, size)
 

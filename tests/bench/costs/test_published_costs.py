@@ -11,10 +11,10 @@ import pytest
 
 from routekeeper.bench.costs.published import load_costs
 from routekeeper.bench.costs.run import complete_rows, load, result
-from routekeeper.bench.costs.units import DESIGNS, UNITS, Costs, Design
+from routekeeper.bench.costs.units import DESIGNS, UNITS, Costs, Design, Unit
 
 MEASURED: Final = Path(__file__).parents[3] / "docs" / "results" / "costs"
-EVENTS: Final = {
+EVENTS: Final[dict[Unit, str]] = {
     "registration": "registrations",
     "change": "changes",
     "newcomer": "newcomers",
@@ -48,10 +48,7 @@ def test_cpu_per_event_is_the_slope_that_numpy_finds(installed: Costs, design: D
     (alone,) = (row for row in rows if row["series"] == "alone")
     alone_cores = sum(alone["cpu_s"]) / alone["seconds"]
     for unit, name in EVENTS.items():
-        points = [
-            (row[name], sum(row["cpu_s"]) - alone_cores * row["seconds"])
-            for row in rows
-            if row["series"] == unit
-        ]
-        slope, _ = np.polyfit(*zip(*points, strict=True), deg=1)
+        windows = [row for row in rows if row["series"] == unit]
+        used = [sum(row["cpu_s"]) - alone_cores * row["seconds"] for row in windows]
+        slope, _ = np.polyfit([row[name] for row in windows], used, deg=1)
         assert installed.designs[design].slopes[unit]["cpu_s"].slope == pytest.approx(slope, rel=1e-6), unit

@@ -50,7 +50,7 @@ from routekeeper.nameserver.raft.consensus.messages import (
 from routekeeper.nameserver.raft.consensus.part import Shared
 from routekeeper.nameserver.raft.consensus.replication import WINDOW_BYTES, Progress
 from routekeeper.nameserver.raft.node.applier import Applier
-from routekeeper.nameserver.raft.types import ChangeRefused, RaftStartError, Role, StopMember
+from routekeeper.nameserver.raft.types import ChangeNotYet, ChangeRefused, RaftStartError, Role, StopMember
 from routekeeper.remoting.steps import Steps
 from tests.nameserver.raft.scripts import play
 
@@ -379,6 +379,73 @@ def test_d28_a_failing_snapshot_is_tried_again_with_a_growing_pause(world: Make)
         w.run(0.1)
     assert 3 <= len(attempts) <= 5
     assert attempts[2] - attempts[1] > 1.5 * (attempts[1] - attempts[0])
+
+
+def test_d28_a_failed_snapshot_is_tried_again_although_no_entry_follows(world: Make) -> None:
+    """The state is so large that the next snapshot would need a journal above ``compact_bytes``."""
+    w = world(compact_bytes=1000)
+    member, attempts = w.elect("a"), []
+    while (member.image() or (0, 0, 0))[2] < 4000:
+        w.submit(size=100)
+        w.run(0.01)
+    w.run(1)
+
+    def fail(wanted: MakeImage) -> None:
+        attempts.append(w.now)
+        w.at(0.01, member.engine.images.failed, "no room")
+
+    member.make_image = fail
+    while not attempts:
+        w.submit(size=100)
+        w.run(0.01)
+    w.run(0.1)
+    before = member.engine.status()["journal_bytes"]
+    assert before > 8000  # the failed snapshot shortened nothing
+    assert w.run(6, lambda: len(attempts) == 2)
+    assert 5.0 <= attempts[1] - attempts[0] < 6.0
+
+
+def test_a_member_that_stops_does_not_say_that_nothing_was_written(world: Make) -> None:
+    w = world()
+    leader = w.elect("a").engine
+    w.submit()
+    w.settle()
+    leader.stop()
+    with pytest.raises(ChangeRefused, match="this member stops"):
+        leader.images.save()
+
+
+def test_no_entry_is_appended_while_a_snapshot_is_restored(world: Make) -> None:
+    """The snapshot gets the log's next index. An entry at this index would stay over the restored state.
+
+    A slow disk can end the leadership of the only member meanwhile. A new leader appends an entry.
+    """
+    w = world(members=1)
+    leader = w.leader.engine
+    w.submit()
+    w.settle()
+    leader.images.may_restore()
+    leader.shared.restoring = True
+    last = leader.shared.log.last_index
+    assert w.submit() is None
+    with pytest.raises(ChangeNotYet, match="a snapshot is being restored"):
+        leader.membership.add_member("d:1")
+    leader.leading.step_down("journal stalls")
+    w.run(5)
+    assert leader.shared.log.last_index == last
+    leader.shared.restoring = False
+    assert w.run(5, lambda: leader.leads)
+
+
+def test_a_restore_stops_the_member_rather_than_keep_an_entry_of_the_former_state(world: Make) -> None:
+    w = world(members=1)
+    member = w.leader
+    index, term, configuration = member.engine.images.restore_at(0)
+    w.submit()
+    w.settle()
+    assert member.engine.shared.log.last_index == index
+    member.engine.images.restored(index, term, configuration, pytest.fail)
+    assert member.stopped == f"snapshot {index} cannot be restored: the log grew to {index} meanwhile"
 
 
 def test_d14_snapshots_shorten_the_log_and_bring_a_late_member_up(world: Make) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from routekeeper.nameserver.disk.files import DISK
+from routekeeper.nameserver.disk.files import DISK, File, Files
 from routekeeper.nameserver.raft.consensus.log import (
     OP_COMMIT,
     OP_ENTRY,
@@ -460,6 +461,69 @@ def test_d20_an_image_that_is_being_sent_stays_readable_when_replaced(tmp_path: 
     assert snapshots.read(5, 0, 10) == b"a" * 10
     snapshots.store(6, 1, b"other members", b"b" * 100)
     assert snapshots.read(5, 10, 10) == b"a" * 10
+    snapshots.close()
+
+
+class _KeepsOldImages(Files):
+    """A disk that cannot delete a complete snapshot, and cannot read the header of one."""
+
+    opened = 0
+
+    def unlink(self, path: Path) -> None:
+        if path.suffix != ".tmp":
+            raise OSError(errno.EIO, "Input/output error")
+        super().unlink(path)
+
+    def open(self, path: Path, **how: bool) -> File:
+        self.opened += 1
+        return _Unreadable(super().open(path, **how).descriptor, self)
+
+
+class _Unreadable(File):
+    __slots__ = ("disk",)
+
+    def __init__(self, descriptor: int, disk: _KeepsOldImages) -> None:
+        super().__init__(descriptor)
+        self.disk = disk
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def close(self) -> None:
+        super().close()
+        self.disk.opened -= 1
+
+
+def test_an_old_image_that_cannot_be_deleted_does_not_make_the_new_one_fail(tmp_path: Path) -> None:
+    snapshots = Snapshots(tmp_path, _KeepsOldImages())
+    for index in (5, 6, 7):
+        snapshots.store(index, 1, b"members", b"%d" % index)
+        assert snapshots.newest is not None
+        assert snapshots.newest.index == index
+    found = Snapshots(tmp_path).recover()
+    assert found is not None
+    assert found[1] == b"7"
+
+
+def test_an_image_that_cannot_be_read_leaves_no_file_open(tmp_path: Path) -> None:
+    disk = _KeepsOldImages()
+    snapshots = Snapshots(tmp_path, disk)
+    snapshots.store(5, 1, b"members", b"0123456789")
+    for _ in range(3):
+        with pytest.raises(OSError, match="Input/output error"):
+            snapshots.read(5, 0, 10)
+    assert disk.opened == 0
+
+
+def test_an_image_that_is_stored_again_is_read_from_the_new_file(tmp_path: Path) -> None:
+    """The old file of the same index may be unreadable."""
+    snapshots = Snapshots(tmp_path)
+    snapshots.store(5, 1, b"members", b"a" * 100)
+    assert snapshots.read(5, 0, 10) == b"a" * 10
+    snapshots.store(5, 1, b"members", b"b" * 120)
+    assert snapshots.newest is not None
+    assert snapshots.newest.size == 120
+    assert snapshots.read(5, 110, 20) == b"b" * 10
     snapshots.close()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from routekeeper.nameserver.raft.consensus.messages import Stale
 from routekeeper.nameserver.raft.node import member as node_member
 from routekeeper.nameserver.raft.node.member import HELD_MAX, RaftMember
 from tests.nameserver.raft.cluster import cluster_of, run
@@ -76,3 +77,50 @@ def test_a_link_behind_a_stalled_vote_is_dropped_on_the_next_turn(
 
     run(scenario)
     assert [amid for _, amid in ended if amid] == []
+
+
+@pytest.mark.slow
+def test_bytes_that_wait_for_a_stalled_vote_are_bounded_like_those_of_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the disk hangs, messages wait: few of them may need much memory."""
+    disk, size = Still(), 1024 * 1024 - 1000
+    ended: list[RaftMember] = []
+    link_down = RaftMember.link_down
+
+    def went_down(member: RaftMember, peer: str) -> None:
+        ended.append(member)
+        link_down(member, peer)
+
+    monkeypatch.setattr(RaftMember, "link_down", went_down)
+    monkeypatch.setattr(node_member, "DISK", disk)
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, size=2) as cluster:
+            await cluster.start()
+            await cluster.put(b"one")
+            await cluster.settled()
+            leader = await cluster.elected()
+            follower = next(member for member in cluster.up.values() if member is not leader)
+            disk.moves.clear()
+            try:
+                assert leader.hand_over()
+                await until(lambda: not follower.promises_kept)
+                sent = [follower.send(cluster.name(leader), bytes(size)) for _ in range(40)]
+                assert sent.count(True) in (15, 16)  # a few messages of the engine may wait, too
+                assert sent.index(False) == sent.count(True), "a message was sent behind a refused one"
+                assert ended == []
+                # Messages of the engine still wait, until they exceed their own bound.
+                monkeypatch.setattr(node_member, "BUFFER_MAX", 16 * size + 100)
+                for _ in range(50):
+                    follower.engine.effects.send(cluster.name(leader), Stale(follower.term))
+                    follower.perform()
+                await until(lambda: follower in ended)
+            finally:
+                disk.moves.set()
+            await until(lambda: cluster.name(leader) in follower.linked)
+            await cluster.elected()
+            await until(lambda: follower.send(cluster.name(leader), bytes(size)))
+            await until(lambda: len(cluster.messages) == 1)
+
+    run(scenario)

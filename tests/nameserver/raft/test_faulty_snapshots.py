@@ -1,0 +1,268 @@
+"""Tests of snapshots on faulty or slow disks: of restores, and of transfers to members without data."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from routekeeper.nameserver.disk.files import File, Files
+from routekeeper.nameserver.raft.node import member as node_member
+from routekeeper.nameserver.raft.node.member import RaftMember
+from routekeeper.nameserver.raft.types import ChangeNotYet, ChangeRefused, ChangeUnknown, NotLeader, Role
+from tests.nameserver.raft.cluster import cluster_of, in_seconds, run
+from tests.nameserver.raft.test_member_disks import Still
+from tests.waiting import until
+
+
+class Faulty(Files):
+    """A disk on which the next ``faults`` syncs of a directory fail, after a snapshot was renamed."""
+
+    faults = 0
+
+    def sync_directory(self, path: Path) -> None:
+        if self.faults and threading.current_thread().name.startswith("raft images"):
+            self.faults -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        super().sync_directory(path)
+
+
+async def _saved(member: RaftMember) -> bytes:
+    saved = await member.changes.save_snapshot(deadline=in_seconds(20))
+    return saved.path.read_bytes()
+
+
+def test_a_snapshot_whose_restore_was_refused_is_not_restored_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator was told that nothing changed, and later entries were acknowledged."""
+    disk = Faulty()
+    monkeypatch.setattr(node_member, "DISK", disk)
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, size=1) as cluster:
+            await cluster.start()
+            await cluster.put(b"one")
+            member = await cluster.elected()
+            raw = await _saved(member)
+            await cluster.put(b"two")
+            disk.faults = 1
+            with pytest.raises(ChangeRefused, match="cannot be stored: Input/output error"):
+                await member.changes.restore_snapshot(raw, deadline=in_seconds(20))
+            assert disk.faults == 0
+            await cluster.put(b"three")
+            (name,) = cluster.peers
+            await cluster.close(name)
+            await cluster.start(name)
+            await cluster.put(b"four")
+            assert cluster.payloads() == [b"one", b"two", b"three", b"four"]
+
+    run(scenario)
+
+
+def test_a_member_stops_if_it_cannot_take_a_restore_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Faulty()
+    monkeypatch.setattr(node_member, "DISK", disk)
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, size=1) as cluster:
+            await cluster.start()
+            await cluster.put(b"one")
+            member = await cluster.elected()
+            raw = await _saved(member)
+            disk.faults = 2
+            with pytest.raises(
+                ChangeUnknown, match="cannot be stored: Input/output error; this member stops"
+            ):
+                await member.changes.restore_snapshot(raw, deadline=in_seconds(20))
+            assert member.append(b"two", term=member.term) is None
+            (reason,) = cluster.fatal
+            assert "outcome unknown" in reason
+            cluster.fatal.clear()
+
+    run(scenario)
+
+
+def test_no_member_is_added_while_a_snapshot_is_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new configuration would get the snapshot's index, and stay in the log of one member only."""
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, size=1) as cluster:
+            await cluster.start()
+            await cluster.put(b"one")
+            member = await cluster.elected()
+            raw = await _saved(member)
+            await cluster.put(b"two")
+            begun, may_end, store = asyncio.Event(), asyncio.Event(), member.images.store
+
+            async def slow(index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
+                begun.set()
+                await may_end.wait()
+                await store(index, term, configuration, data)
+
+            monkeypatch.setattr(member.images, "store", slow)
+            restoring = asyncio.ensure_future(member.changes.restore_snapshot(raw, deadline=in_seconds(20)))
+            await begun.wait()
+            with pytest.raises(ChangeNotYet, match="a snapshot is being restored"):
+                await member.changes.add_member("127.0.0.1:1", deadline=in_seconds(0.1))
+            may_end.set()
+            await restoring
+            assert member.members == cluster.peers
+            await cluster.put(b"three")
+            assert cluster.payloads() == [b"one", b"three"]
+
+    run(scenario)
+
+
+@pytest.mark.slow
+def test_a_restore_ends_if_its_member_leads_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hung disk ends the leadership, while the restore waits until the last entry is durable."""
+    disk = Still()
+    monkeypatch.setattr(node_member, "DISK", disk)
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, size=1) as cluster:
+            await cluster.start()
+            await cluster.put(b"one")
+            member = await cluster.elected()
+            raw = await _saved(member)
+            disk.moves.clear()
+            try:
+                assert member.append(b"two", term=member.term) is not None
+                with pytest.raises(NotLeader):
+                    await member.changes.restore_snapshot(raw, deadline=in_seconds(30))
+            finally:
+                disk.moves.set()
+            await cluster.put(b"three")
+            assert cluster.payloads() == [b"one", b"two", b"three"]
+
+    run(scenario)
+
+
+class Unreadable(Files):
+    """A disk on which certain files cannot be read, until other files replace them."""
+
+    def __init__(self) -> None:
+        self.unreadable: set[Path] = set()
+
+    def open(self, path: Path, **how: bool) -> File:
+        file = super().open(path, **how)
+        return _UnreadableFile(file.descriptor) if path in self.unreadable else file
+
+    def rename(self, old: Path, new: Path) -> None:
+        super().rename(old, new)
+        self.unreadable.discard(new)
+
+
+class _UnreadableFile(File):
+    __slots__ = ()
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["unreadable", "missing"])
+def test_an_unreadable_snapshot_is_replaced_and_a_member_without_data_catches_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    disk = Unreadable()
+    monkeypatch.setattr(node_member, "DISK", disk)
+    caplog.set_level("INFO")
+
+    def lines(*events: str) -> int:
+        return sum(record.getMessage().startswith(events) for record in caplog.records)
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.start()
+            leader = await cluster.elected()
+            away = next(name for name in cluster.peers if cluster.up[name] is not leader)
+            await cluster.close(away)
+            await cluster.put(*(bytes(100_000) for _ in range(30)))
+            await _saved(leader)
+            await until(lambda: leader.engine.shared.log.base_index > 1)
+            directory = cluster.config(away).data_dir
+            directory.rename(directory.with_name("old"))
+            files = cluster.config(cluster.name(leader)).data_dir.glob("raft/snapshot-*")
+            if fault == "unreadable":
+                disk.unreadable.update(files)
+            else:
+                for path in files:
+                    path.unlink()
+            caplog.clear()
+            await cluster.start(away)
+            await until(lambda: cluster.up[away].role is Role.FOLLOWER)
+            await cluster.settled()
+            assert lines("snapshot not read") == 1
+            assert 2 <= lines("snapshot transfer began") <= 9
+
+    run(scenario)
+
+
+class Never(Files):
+    """A disk on which no snapshot can be read.
+
+    Attributes:
+        tries: Number of attempts to read one.
+        made: Number of stored snapshots.
+    """
+
+    tries = made = 0
+
+    def open(self, path: Path, **how: bool) -> File:
+        file = super().open(path, **how)
+        if how or not path.name.startswith("snapshot-"):
+            return file
+        self.tries += 1
+        return _UnreadableFile(file.descriptor)
+
+    def rename(self, old: Path, new: Path) -> None:
+        super().rename(old, new)
+        self.made += new.name.startswith("snapshot-")
+
+
+@pytest.mark.slow
+def test_a_leader_that_can_read_no_snapshot_pauses_between_its_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    disk = Never()
+    monkeypatch.setattr(node_member, "DISK", disk)
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.start()
+            leader = await cluster.elected()
+            away = next(name for name in cluster.peers if cluster.up[name] is not leader)
+            await cluster.close(away)
+            await cluster.put(*(bytes(100_000) for _ in range(30)))
+            await _saved(leader)
+            await until(lambda: leader.engine.shared.log.base_index > 1)
+            directory = cluster.config(away).data_dir
+            directory.rename(directory.with_name("old"))
+            caplog.clear()
+            before = disk.made
+            loop = asyncio.get_running_loop()
+            await cluster.start(away)
+            begun = loop.time()
+            end = begun + 4
+            while loop.time() < end:
+                await cluster.put(b"x")
+                await asyncio.sleep(0.01)
+            took = loop.time() - begun
+            lines = [record.getMessage() for record in caplog.records]
+            assert sum(line.startswith("snapshot transfer began") for line in lines) <= 2 + took
+            unreadable = [line for line in lines if line.startswith("snapshot not read")]
+            assert 1 <= len(unreadable) == len(set(unreadable))  # once for each snapshot
+            assert 2 <= disk.tries <= 2 + took
+            assert disk.made - before <= 3 + took / 5
+
+    run(scenario)
