@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import msgspec
+import orjson
 
 from routekeeper.nameserver.commands import Command
 from routekeeper.nameserver.registration import Registration, broker_key
@@ -35,7 +36,7 @@ from routekeeper.remoting.route import (
     encode_cluster_info,
     encode_route,
 )
-from routekeeper.remoting.steps import Steps, finish
+from routekeeper.remoting.steps import Steps, finish, in_chunks
 
 from . import commands
 
@@ -373,13 +374,34 @@ def _cluster_info(view: RouteView, request: Request, settings: NamesrvSettings) 
     return Answer(body=view.listing(request.code, lambda: encode_cluster_info(view.cluster_info())))
 
 
-def _all_topics(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
+def deciding_list(view: RouteView, request: Request, settings: NamesrvSettings) -> Steps[Answer]:
+    """Decide a request with a code in :data:`LISTS` in steps, because a list may have many topics.
+
+    The answer contains every change that the table has when this function is called, and may contain later
+    changes.
+    """
+    try:
+        list_ = _LISTS[request.code](view, request, settings)
+    except FieldError as error:
+        list_ = refusal(str(error))
+    return _with_body(list_)
+
+
+def _with_body(list_: Answer | Steps[bytes]) -> Steps[Answer]:
+    return list_ if isinstance(list_, Answer) else Answer(body=(yield from list_))
+
+
+def _list_at_once(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
+    return finish(deciding_list(view, request, settings))
+
+
+def _all_topics(view: RouteView, request: Request, settings: NamesrvSettings) -> Answer | Steps[bytes]:
     if not settings.enable_all_topic_list:
         return refusal("disable")
-    return _topic_list(view, request.code, view.topics)
+    return _topic_list(view, request.code, view.all_topics)
 
 
-def _topics_of_cluster(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
+def _topics_of_cluster(view: RouteView, request: Request, settings: NamesrvSettings) -> Answer | Steps[bytes]:
     if not settings.enable_topic_list:
         return refusal("disable")
     cluster = ext.GetTopicsByClusterFields.parse(request.ext_fields).cluster
@@ -395,17 +417,26 @@ def _system_topics(view: RouteView, request: Request, settings: NamesrvSettings)
     return Answer(body=TopicList(topics=topics, broker_addr=addr).encode())
 
 
-def _topics_by_flag(accept: Callable[[int], bool]) -> _Handler:
-    def handler(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
+def _topics_by_flag(accept: Callable[[int], bool]) -> _Lister:
+    def lister(view: RouteView, request: Request, settings: NamesrvSettings) -> Answer | Steps[bytes]:
         if not settings.enable_topic_list:
             return refusal("disable")
         return _topic_list(view, request.code, lambda: view.topics_by_flag(accept))
 
-    return handler
+    return lister
 
 
-def _topic_list(view: RouteView, key: Hashable, topics: Callable[[], list[str]]) -> Answer:
-    return Answer(body=view.listing(key, lambda: TopicList(topics=tuple(topics())).encode()))
+def _topic_list(view: RouteView, key: Hashable, topics: Callable[[], Steps[list[str]]]) -> Steps[bytes]:
+    return view.making(key, lambda: _encoding(topics()))
+
+
+def _encoding(topics: Steps[list[str]]) -> Steps[bytes]:
+    """Encode topics in steps, with the same result as :meth:`TopicList.encode`."""
+    parts = []
+    for chunk in in_chunks((yield from topics)):
+        parts.append(orjson.dumps(chunk)[1:-1])
+        yield
+    return b'{"topicList":[%s]}' % b",".join(parts)
 
 
 def _delete_topic(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
@@ -520,19 +551,28 @@ def _get_config(view: RouteView, request: Request, settings: NamesrvSettings) ->
 
 _Handler: TypeAlias = Callable[[RouteView, Request, NamesrvSettings], Decision]
 
-_READS: Final[Mapping[int, _Handler]] = {
-    RequestCode.GET_KV_CONFIG: _get_kv,
-    RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
-    RequestCode.GET_BROKER_CLUSTER_INFO: _cluster_info,
+_Lister: TypeAlias = Callable[[RouteView, Request, NamesrvSettings], Answer | Steps[bytes]]
+
+_LISTS: Final[Mapping[int, _Lister]] = {
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _all_topics,
-    RequestCode.GET_KVLIST_BY_NAMESPACE: _kv_list,
     RequestCode.GET_TOPICS_BY_CLUSTER: _topics_of_cluster,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _system_topics,
     RequestCode.GET_UNIT_TOPIC_LIST: _topics_by_flag(lambda flag: bool(flag & _FLAG_UNIT)),
     RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: _topics_by_flag(lambda flag: bool(flag & _FLAG_UNIT_SUB)),
     RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _topics_by_flag(
         lambda flag: flag & (_FLAG_UNIT | _FLAG_UNIT_SUB) == _FLAG_UNIT_SUB
     ),
+}
+
+LISTS: Final = frozenset(_LISTS)
+"""Codes of the reads that :func:`deciding_list` can decide in steps. :func:`decide` takes one long step."""
+
+_READS: Final[Mapping[int, _Handler]] = {
+    **dict.fromkeys(_LISTS, _list_at_once),
+    RequestCode.GET_KV_CONFIG: _get_kv,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
+    RequestCode.GET_BROKER_CLUSTER_INFO: _cluster_info,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: _kv_list,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _system_topics,
     RequestCode.GET_BROKER_MEMBER_GROUP: _member_group,
 }
 _HANDLERS: Final[Mapping[int, _Handler]] = {

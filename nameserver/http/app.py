@@ -7,6 +7,7 @@ with the group.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -23,8 +24,9 @@ from routekeeper.nameserver.modes.interface import Consistency, Freshness
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.wire.server import NameServer
 from routekeeper.remoting.addresses import host_port, is_loopback
+from routekeeper.remoting.http.gate import Gate
 from routekeeper.remoting.http.hosts import AllowedHosts
-from routekeeper.remoting.http.listener import RESERVE, HttpConnections, protocol_log
+from routekeeper.remoting.http.listener import RESERVE, HttpConnection, HttpConnections, protocol_log
 from routekeeper.remoting.transport.descriptors import http_connections
 from routekeeper.remoting.transport.port_context import watched_http
 
@@ -79,7 +81,10 @@ class HttpServer:
     def __post_init__(self) -> None:
         self.consistency.changes.begin(self.consistency.view(Freshness.STALE))
         self._lane = Lane()
+        # Requests for health have a gate of their own, so that a load balancer need not wait behind others.
+        self._gate, self._health_gate = Gate(), Gate()
         self._metrics = Metrics(self.consistency, self.server, version=self.version)
+        self._exposition = 0.0, b""  # the last text of /metrics, and the loop time when it was begun
         self.reads = Reads(self.consistency, self.settings, self._lane, answered=self._metrics.answered)
         token = Token(self.token)
         self._admin = RaftAdmin(self.consistency, token=token)
@@ -152,6 +157,8 @@ class HttpServer:
         peer = _peer(request)  # Read the address now: after a disconnect it is not available.
         try:
             has_place = self._connections.serve(request.protocol)
+            is_health = request.path in UNDER_ANY_NAME
+            await self._connections.begin(request.protocol, self._health_gate if is_health else self._gate)
             if not has_place and request.path not in ALWAYS:
                 raise Problem(503, "all connections are taken", headers={**ASK_AGAIN, "Connection": "close"})
             host = request.headers.get("Host")
@@ -273,8 +280,14 @@ class HttpServer:
     @Serves("GET", "/metrics", "The metrics in Prometheus's text format 0.0.4.", {}, answer=TEXT)
     async def get_metrics(self, request: web.Request) -> web.Response:
         """Return the metrics for Prometheus."""
+        # Requests that wait at the same time share one text, which is begun after all of them arrived: many
+        # clients must not multiply this work.
+        connection, (made_at, text) = request.protocol, self._exposition
+        if not isinstance(connection, HttpConnection) or connection.since >= made_at:
+            now, text = asyncio.get_running_loop().time(), self._metrics.exposition()
+            self._exposition = now, text
         return web.Response(
-            body=self._metrics.exposition(),
+            body=text,
             headers={**HEADERS, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 

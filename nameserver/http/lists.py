@@ -13,13 +13,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from routekeeper.nameserver.routes.entries import QueueSet, Record
+from routekeeper.nameserver.routes.sorting import sorting
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.types import BrokerKey
 from routekeeper.remoting.steps import Steps, in_chunks
 
 from . import answers
 from .coding import Parts, array_of, cursor_of, object_of
-from .order import TopicOrder, sorting
+from .order import TopicOrder
 
 LIMIT_MAX: Final = 10_000
 """Largest number of entries that a request may ask for in one page."""

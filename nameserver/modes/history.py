@@ -6,11 +6,12 @@ This module does no I/O and reads no clock: callers pass Unix times in integer m
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
-from typing import Final
+from heapq import merge
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from routekeeper.nameserver.types import BrokerKey, LeaveReason
 
@@ -60,11 +61,23 @@ class Event:
     detail: str = ""
 
 
+class _Change(NamedTuple):
+    number: int
+    topics: frozenset[str]
+    event: Event
+
+
+_NUMBER: Final[Callable[[_Change], int]] = attrgetter("number")
+_SMALL: Final = 100
+"""Largest number of topics of a change that is put into the index of topics."""
+
+
 class History:
     """The last changes, bounded in number and in topic names.
 
-    Storing a change takes the same time for few and for many topics. A search for a topic reads all changes;
-    such searches are rare.
+    Storing a change takes little time for few and for many topics. A search looks up the topic in an index of
+    the small changes, and in each of the few large changes. So it takes little time, too: strangers can ask
+    for any topic at any rate.
 
     Attributes:
         departures: Number of brokers that left, by reason.
@@ -74,22 +87,53 @@ class History:
     def __init__(self) -> None:
         self.departures: Counter[LeaveReason] = Counter()
         self.timeline = Timeline()
-        self._changes: deque[tuple[Sequence[str], Event]] = deque()
-        self._names = 0
+        self._changes: deque[_Change] = deque()
+        self._large: deque[_Change] = deque()  # the changes in _changes that are not in the index
+        # The last small changes of each topic, the oldest first; at most EVENTS_MAX of a topic.
+        self._small: dict[str, tuple[_Change, ...]] = {}
+        self._names = self._number = 0
+
+    @property
+    def remembered(self) -> int:
+        """Number of changes in this history."""
+        return len(self._changes)
 
     def topics_changed(self, topics: Sequence[str], event: Event) -> None:
         """Store one event for these topics, but at most for the last :data:`SUBJECTS_MAX` of them."""
-        kept = topics[-SUBJECTS_MAX:]
-        self._changes.append((kept, event))
+        kept = frozenset(topics[-SUBJECTS_MAX:])
+        if not kept:  # no search could find the change, and the bound on names would not count it
+            return
+        self._number += 1
+        change = _Change(self._number, kept, event)
+        self._changes.append(change)
         self._names += len(kept)
+        if len(kept) > _SMALL:
+            self._large.append(change)
+        else:
+            for topic in kept:
+                self._small[topic] = (*self._small.get(topic, ())[1 - EVENTS_MAX :], change)
         while self._names > NAMES_MAX:
-            forgotten, _ = self._changes.popleft()
-            self._names -= len(forgotten)
+            self._forget(self._changes.popleft())
+
+    def _forget(self, change: _Change) -> None:
+        self._names -= len(change.topics)
+        if len(change.topics) > _SMALL:
+            self._large.popleft()
+            return
+        for topic in change.topics:
+            changes = self._small[topic]
+            if changes[0] is not change:  # newer changes of the topic have replaced this one in the index
+                continue
+            if len(changes) == 1:
+                del self._small[topic]
+            else:
+                self._small[topic] = changes[1:]
 
     def of_topic(self, topic: str) -> tuple[Event, ...]:
         """Return the last events of a topic, the oldest first; at most :data:`EVENTS_MAX`."""
-        events = (event for topics, event in reversed(self._changes) if topic in topics)
-        return tuple(islice(events, EVENTS_MAX))[::-1]
+        large = (change for change in self._large if topic in change.topics)
+        changes = merge(self._small.get(topic, ()), large, key=_NUMBER)
+        return tuple(change.event for change in deque(changes, EVENTS_MAX))
 
 
 def in_words(reason: LeaveReason | Note) -> str:

@@ -12,7 +12,8 @@ argument.
     store.py           the whole state: revisions, changes since a revision, digests, snapshots
     topics.py          topics and their queue data
     brokers.py         records of brokers, and broker names with their addresses
-    listings.py        encoded lists, kept while the table does not change
+    listings.py        encoded lists, used again while they contain all changes that a reader must see
+    sorting.py         sorting of names in steps
     kv.py              the KV configuration
     tombstones.py      removed entries with their revisions
     image.py           the snapshot of the state, also as bytes

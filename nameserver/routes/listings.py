@@ -1,8 +1,8 @@
-"""Encoded lists for clients, kept as long as their table does not change."""
+"""Encoded lists for clients; a list is used again while it contains all changes that a reader must see."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Final
 
 #: Largest size in bytes of all kept lists together. A list of 100,000 topics has 3 MB.
@@ -13,22 +13,32 @@ _WORTH_KEEPING: Final = 4 * 1024
 
 
 class Listings:
-    """The lists of one revision of a table."""
+    """The last lists of a table, each with the revision of the table that it shows."""
 
-    __slots__ = ("_kept", "_revision")
+    __slots__ = ("_kept", "_size")
 
     def __init__(self) -> None:
-        self._revision = 0
-        self._kept: dict[Hashable, bytes] = {}
+        self._kept: dict[Hashable, tuple[int, bytes]] = {}  # the list that was made first is the first entry
+        self._size = 0
 
-    def get(self, revision: int, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """Return the list that is kept for this revision and key, or make the list."""
-        if revision != self._revision:
-            self._kept.clear()
-            self._revision = revision
-        found = self._kept.get(key)
-        if found is None:
-            found = make()
-            if _WORTH_KEEPING <= len(found) <= LISTINGS_BYTES_MAX - sum(map(len, self._kept.values())):
-                self._kept[key] = found
-        return found
+    def find(self, key: Hashable, *, revision: int) -> bytes | None:
+        """Return the kept list for a key if it shows this revision or a later one, else None."""
+        made_at, found = self._kept.get(key, (-1, b""))
+        return found if made_at >= revision else None
+
+    def keep(self, key: Hashable, made: bytes, *, revision: int) -> None:
+        """Keep a list that shows a revision, in place of the former list for its key.
+
+        If the lists exceed their limit, forget those that were made first.
+        """
+        self._forget(key)
+        if not _WORTH_KEEPING <= len(made) <= LISTINGS_BYTES_MAX:
+            return
+        while self._size + len(made) > LISTINGS_BYTES_MAX:
+            self._forget(next(iter(self._kept)))
+        self._kept[key] = revision, made
+        self._size += len(made)
+
+    def _forget(self, key: Hashable) -> None:
+        _, former = self._kept.pop(key, (0, b""))
+        self._size -= len(former)

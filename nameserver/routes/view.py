@@ -13,12 +13,14 @@ from routekeeper.nameserver.registration import Registration
 from routekeeper.nameserver.types import BrokerKey, BrokerName, KvEntry
 from routekeeper.nameserver.verdicts import Applied, RegisterReply
 from routekeeper.remoting.codes import MASTER_ID, ORDER_TOPIC_NAMESPACE, PERM_WRITE
-from routekeeper.remoting.route import BrokerData, ClusterInfo, TopicRouteData
-from routekeeper.remoting.steps import Steps
+from routekeeper.remoting.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from routekeeper.remoting.steps import STEP, Steps
 
-from .entries import NameEntry, Record, TopicEntry
+from .entries import NameEntry, QueueSet, Record, TopicEntry
+from .listings import Listings
 from .registrations import register_reply, says_the_same, with_set_perms, would_change
 from .room import Held
+from .sorting import sorting
 from .store import RouteStore
 
 ACTING_MASTER_EXEMPT: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
@@ -156,21 +158,29 @@ class RouteView:
         """Return the topics of which a broker name has queue data, unsorted."""
         return self._store.topics.of_name(name).keys()
 
-    def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Return the topics that any broker of a cluster has, sorted; empty if the cluster is unknown."""
-        names = [name for name, entry in self._store.brokers.names.items() if cluster in entry.clusters]
-        return sorted(set[str]().union(*map(self.topics_of_name, names)))
+    def all_topics(self) -> Steps[list[str]]:
+        """Return all topics, sorted, in steps; the list shows the table before the first step."""
+        return sorting(list(self._store.topics.entries))
 
-    def topics_by_flag(self, accept: Callable[[int], bool]) -> list[str]:
-        """Return all topics, sorted, whose topicSysFlag at any broker name is accepted by ``accept``."""
-        found: set[str] = set()
-        for pool in self._store.topics.pools.values():
-            # Call ``accept`` only for the few shares of a broker name, not for each topic. Skip a name's
-            # topics if none of its shares is accepted.
-            liked = {share for share in pool.shares.values() if accept(share.data.topic_sys_flag)}
-            if liked:
-                found.update(topic for topic, share in pool.topics.items() if share in liked)
-        return sorted(found)
+    def topics_of_cluster(self, cluster: str) -> Steps[list[str]]:
+        """Return the topics that any broker of a cluster has, sorted; empty if the cluster is unknown.
+
+        The list is made in steps and shows the table before the first step.
+        """
+        names = {name for name, entry in self._store.brokers.names.items() if cluster in entry.clusters}
+        if not names:
+            return sorting(())
+        return _chosen(self._store.topics.entries.copy(), lambda queues: not names.isdisjoint(queues))
+
+    def topics_by_flag(self, accept: Callable[[int], bool]) -> Steps[list[str]]:
+        """Return all topics, sorted, whose topicSysFlag at any broker name is accepted by ``accept``.
+
+        The list is made in steps and shows the table before the first step.
+        """
+        return _chosen(
+            self._store.topics.entries.copy(),
+            lambda queues: any(accept(data.topic_sys_flag) for data in queues.values()),
+        )
 
     def listing(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
         """Return an encoded list of this table's content.
@@ -181,7 +191,35 @@ class RouteView:
             key: Name of the list.
             make: Makes the list; its result must depend on the table alone.
         """
-        return self._store.listings.get(self._store.revision, key, make)
+        listings, revision = self._store.listings, self._store.revision
+        found = listings.find(key, revision=revision)
+        if found is None:
+            found = make()
+            listings.keep(key, found, revision=revision)
+        return found
+
+    def making(self, key: Hashable, make: Callable[[], Steps[bytes]]) -> Steps[bytes]:
+        """Return an encoded list of this table's content, in steps.
+
+        The list contains every change that the table has when this method is called, and may contain later
+        changes. Readers that wait at the same time therefore share one list.
+
+        Args:
+            key: Name of the list.
+            make: Makes the list from the table as it is when this function is called.
+        """
+        return self._making(key, make, self._store.listings, self._store.revision)
+
+    def _making(
+        self, key: Hashable, make: Callable[[], Steps[bytes]], known: Listings, wanted: int
+    ) -> Steps[bytes]:
+        # A restored snapshot may have replaced the table since the call. All its lists are later.
+        listings, revision = self._store.listings, self._store.revision
+        found = listings.find(key, revision=wanted if listings is known else 0)
+        if found is None:
+            found = yield from make()
+            listings.keep(key, found, revision=revision)
+        return found
 
     # -- brokers
 
@@ -304,3 +342,29 @@ class RouteView:
         for name in applied.names:
             smaller, larger = sorted((waiting, self.topics_of_name(name)), key=len)
             yield from (topic for topic in smaller if topic in larger)
+
+
+def _chosen(
+    entries: Mapping[str, TopicEntry], accept: Callable[[Mapping[str, QueueData]], bool]
+) -> Steps[list[str]]:
+    """Return the topics, sorted, whose queue data are accepted, in steps.
+
+    Most topics share a few queue sets, so ``accept`` is called once for each queue set. A step looks at no
+    more than about :data:`STEP` topics and queue data, because each topic may have a queue set of its own.
+    """
+    chosen: list[str] = []
+    known: dict[QueueSet, bool] = {}
+    left = STEP
+    for topic, entry in entries.items():
+        queue_set = entry.queue_set
+        accepted = known.get(queue_set)
+        if accepted is None:
+            accepted = known[queue_set] = accept(queue_set.by_name)
+            left -= len(queue_set.by_name)
+        if accepted:
+            chosen.append(topic)
+        left -= 1
+        if left <= 0:
+            yield
+            left = STEP
+    return (yield from sorting(chosen))

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from routekeeper.nameserver.handlers import (
     DONE,
+    LISTS,
     READS,
     SERVED,
     broker_of_farewell,
     decide,
+    deciding_list,
     must_wait,
     route_answer,
 )
@@ -34,12 +36,15 @@ from routekeeper.nameserver.modes.interface import (
     FreshnessNotOffered,
     NoQuorum,
 )
+from routekeeper.nameserver.modes.line import Line
+from routekeeper.nameserver.modes.serving import refusal_of_failure
 from routekeeper.nameserver.modes.timeline import EventKind
+from routekeeper.nameserver.modes.waiters import resolve
 from routekeeper.nameserver.production.kept import MARK
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import ConfigError, NamesrvSettings
-from routekeeper.nameserver.types import Answer, ConnectionId
+from routekeeper.nameserver.types import Answer, ConnectionId, refusal
 from routekeeper.remoting import wall_clock
 from routekeeper.remoting.acl.accounts import Accounts, AclFileError
 from routekeeper.remoting.acl.loading import shared_with_others
@@ -101,6 +106,7 @@ class NameServer:
     Attributes:
         reloads: Files that are read again while this process runs.
         tls_files: Files of TLS on this port; None without TLS.
+        lists: Line in which long lists of topics are made.
 
     Raises:
         TlsSettingError: The files of TLS cannot be used.
@@ -124,6 +130,8 @@ class NameServer:
         # Always pass this one object: the mode compares callbacks by identity, and each access to the method
         # makes a new object.
         self._passed = self._barrier_passed
+        # Lists have a line of their own: a registration need not wait until a long list is complete.
+        self.lists = Line(clock=time.monotonic, call_soon=self._loop.call_soon)
         self._notices = Notices(group)
         self.notify_min_broker = self._notices.send
         self._notifies = settings.current.notify_min_broker_id_changed  # read once: a change needs a restart
@@ -217,6 +225,7 @@ class NameServer:
         if self.tls_files is not None:
             self.tls_files.close()
         await self.wire.close(drain_s=drain_s)
+        self.lists.clear()
         if self._kv_print is not None:
             self._kv_print.close()
         await self._notices.close()
@@ -248,6 +257,7 @@ class NameServer:
     def _closed(self, connection: Connection, *, by_us: bool) -> None:
         log.debug("connection closed connection=%s peer=%s by_us=%s", connection.id, connection.peer, by_us)
         self._notices.closed(ConnectionId(connection.id))
+        self.lists.leave(connection.id)
         self._mode.closed(ConnectionId(connection.id), by_us=by_us)
 
     # -- access --------------------------------------------------------------------------------------
@@ -357,6 +367,11 @@ class NameServer:
                 self._send_away(connection, command, answer)
                 return _reply(command, answer)
             return self._execute(connection, command)
+        if command.code in LISTS:
+            if connection.unanswered >= self.wire.limits.unanswered_max:
+                # The connection refuses a request above this bound, so this coroutine will not be run.
+                return self._execute(connection, command)
+            return self._list(connection, command, view)
         decision = decide(view, command, self._settings.current, uptime_s=self.uptime_s)
         assert isinstance(decision, Answer), "a read changes nothing"
         if self.production is not None and _may_be_asked(command, decision):
@@ -382,8 +397,38 @@ class NameServer:
             route = await self.production.ask(topic, host=host, deadline=deadline)
         return _reply(command, unknown if route is None else route_answer(route, command, fields))
 
+    def _list(
+        self, connection: Connection, command: RemotingCommand, view: RouteView
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Answer a request for a list of topics. A long list is made in steps between other work."""
+        ended: asyncio.Future[Answer] = self._loop.create_future()
+        answer = self.lists.run(
+            deciding_list(view, command, self._settings.current),
+            partial(resolve, ended),
+            sender=connection.id,
+            host=charged_host(connection.host) or connection.host,
+            otherwise=DONE,  # nobody reads this answer, because the connection has closed
+            failed=refusal_of_failure,
+        )
+        return self._list_later(command, ended) if answer is None else _reply(command, answer)
+
+    async def _list_later(self, command: RemotingCommand, ended: asyncio.Future[Answer]) -> RemotingCommand:
+        return _reply(command, await ended)
+
+    async def _list_when_readable(
+        self, connection: Connection, command: RemotingCommand, *, deadline: float
+    ) -> RemotingCommand:
+        try:
+            view = await self._mode.await_view(self._freshness, deadline=deadline)
+        except NoQuorum as error:
+            return _reply(command, refusal(f"{NO_QUORUM_TAG} {error}"))
+        reply = self._list(connection, command, view)
+        return reply if isinstance(reply, RemotingCommand) else await reply
+
     async def _execute(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         deadline = self._loop.time() + ANSWER_WITHIN_S
+        if command.code in LISTS:
+            return await self._list_when_readable(connection, command, deadline=deadline)
         answer = await self._mode.execute(
             command,
             ConnectionId(connection.id),

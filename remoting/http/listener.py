@@ -11,6 +11,13 @@ connections, this module closes an old one: the connection that has been *begun*
 *begun*, it closes the connection that has been *kept* for longest. If every connection is *served*, new
 connections enter a small reserve, in which only health and metrics are answered.
 
+A header has at most :data:`HEADER_MAX` bytes. While a request is served, aiohttp parses no further request of
+the connection. This module holds the bytes of further requests, up to a limit for each connection and a limit
+for all connections together.
+
+If many requests arrive at once, their handlers begin in the order of arrival, a few in each turn of the event
+loop (:mod:`routekeeper.remoting.http.gate`).
+
 Answers that peers have not read yet are limited, for each connection and in total. If the total limit is
 exceeded, this module closes one connection of the host with most unread bytes: the connection that has read
 nothing for the longest time. A connection is also closed if its peer reads nothing of its answer for
@@ -23,20 +30,24 @@ With TLS, the time for the first header includes the handshake. Handshakes run i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import re
 import socket
 import time
 from collections import Counter
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Protocol, cast
 
-from aiohttp import HttpVersion11, web
+from aiohttp import HttpVersion11, StreamReader, web
 
 from routekeeper.remoting.addresses import network_of
 from routekeeper.remoting.line_limit import LimitedLog
 from routekeeper.remoting.transport.accepting import stop_accepting
 from routekeeper.remoting.transport.lookups import hosts_to_listen_on
 from routekeeper.remoting.transport.secured import PortContext, Secured, TlsPort
+
+from .gate import Gate
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +58,22 @@ RESERVE: Final = 64
 #: Longest time in seconds from the first byte of a request, or from the start of the connection, to the end
 #: of the request's header.
 HEADER_S: Final = 5.0
+#: Largest header of a request in bytes, with the request line. A longer one is answered with status 431.
+#: Node.js has the same limit. Browsers and proxies mostly send less than 2 KiB.
+HEADER_MAX: Final = 16 * 1024
+#: Number of bytes of further requests that a connection may send while its request is served. Above it, this
+#: process reads nothing more from the connection until the request is answered.
+AHEAD_MAX: Final = 16 * 1024
+#: Largest number of bytes of such further requests that all connections hold together.
+AHEAD_ALL_MAX: Final = 32 << 20
+#: Largest number of requests of one connection that aiohttp has parsed and not answered. One packet that ends
+#: a request's body may contain several further requests; aiohttp parses them together.
+PARSED_MAX: Final = 8
+#: End of a request's header. aiohttp also accepts lines that end without a carriage return.
+_HEADER_END: Final = re.compile(rb"\n\r?\n")
+_TOO_LONG: Final = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+)
 #: Time in seconds after which a kept-alive connection is closed.
 KEPT_S: Final = 75.0
 #: Seconds without traffic after which a connection is closed in any state; longer than any blocking query.
@@ -114,6 +141,7 @@ class HttpConnections:
     idle_s: float = IDLE_S
     unread_max: int = UNREAD_MAX
     unread_all_max: int = UNREAD_ALL_MAX
+    ahead_all_max: int = AHEAD_ALL_MAX
     stalled_s: float = STALLED_S
     tls: PortContext | None = None
     shortcut: Shortcut | None = None
@@ -126,6 +154,7 @@ class HttpConnections:
         self.kept: dict[HttpConnection, None] = {}
         # Unread bytes of each connection. The first entry is the connection that has not read for longest.
         self._unread: dict[HttpConnection, int] = {}
+        self.ahead_bytes = 0  # bytes that all connections have sent behind requests that are being served
         self._listener: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._full = False
@@ -244,6 +273,51 @@ class HttpConnections:
         log.warning("http connection cut off host=%s reason=%s", connection.host, reason)
         connection.end()
 
+    def came_ahead(self, connection: HttpConnection, parsed: int) -> None:
+        """Check the limits of requests that arrived before earlier requests were answered.
+
+        Args:
+            parsed: Number of requests of the connection that aiohttp has parsed and not answered.
+        """
+        if parsed > PARSED_MAX:
+            self._cut(connection, f"it has sent {parsed} requests without answers, allowed are {PARSED_MAX}")
+        elif self.ahead_bytes > self.ahead_all_max:
+            held = self.ahead_bytes
+            self._cut(connection, f"{held} bytes of requests wait, allowed are {self.ahead_all_max}")
+
+    def refuse_header(self, connection: HttpConnection) -> None:
+        """Answer that a header is too long, and close the connection."""
+        self._lines.write(
+            logging.WARNING,
+            network_of(connection.host),
+            "http request refused host=%s reason=%s",
+            connection.host,
+            f"its header has no end within {HEADER_MAX} bytes",
+        )
+        if connection.transport is not None:
+            connection.transport.write(_TOO_LONG)
+        connection.leave()
+
+    async def begin(self, connection: web.RequestHandler, gate: Gate) -> None:
+        """Wait until the handler of a connection's request may begin.
+
+        Raises:
+            ConnectionResetError: If the connection was lost while the request waited.
+        """
+        place = gate.enter()
+        if place is None:
+            return
+        try:
+            if isinstance(connection, HttpConnection):
+                if connection.transport is None:
+                    raise ConnectionResetError("the client has closed its connection")
+                connection.place = place
+            await place
+        finally:
+            gate.leave(place)
+            if isinstance(connection, HttpConnection):
+                connection.place = None
+
     def serve(self, connection: web.RequestHandler) -> bool:
         """Note that a handler begins to work on a connection's request.
 
@@ -286,6 +360,7 @@ class HttpConnection(web.RequestHandler):
         known: Data of the :class:`Shortcut`: this connection's last request that the shortcut can serve.
         waits_until: Loop time until which the present request may wait, if a shortcut held it before; else
             None.
+        place: Future of the present request in a :class:`Gate`; None if the request does not wait there.
     """
 
     def __init__(self, server: web.Server, connections: HttpConnections, *, reserved: bool) -> None:
@@ -301,6 +376,12 @@ class HttpConnection(web.RequestHandler):
         self.waits_until: float | None = None
         self._is_idle = True  # aiohttp has no part of a request and no part of an answer
         self._held: Held | None = None
+        self.place: asyncio.Future[None] | None = None
+        self._header = 0  # bytes of an incomplete header that aiohttp has
+        self._answered = 0  # number of answered requests; ``_request_count`` of aiohttp counts parsed ones
+        self._body: StreamReader | None = None  # body of the last parsed request
+        # Bytes that aiohttp may not have yet: further requests, or a body that its handler reads slowly.
+        self._ahead = b""
 
     def unread_bytes(self) -> int:
         """Return the number of written bytes that the peer has not read yet."""
@@ -342,7 +423,60 @@ class HttpConnection(web.RequestHandler):
     def _read(self, data: bytes) -> None:
         self.request_bytes = data if self._is_idle and len(data) <= REQUEST_MAX else b""
         self._is_idle = False
-        super().data_received(data)
+        self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
+        """Pass bytes to aiohttp, but hold the bytes behind a request until that request is answered.
+
+        aiohttp gets the bytes in pieces. A piece ends where a header ends, so that aiohttp does not parse the
+        next request at the same time.
+        """
+        if self._ahead:
+            self._connections.ahead_bytes -= len(self._ahead)
+            data, self._ahead = self._ahead + data, b""
+        while data and not self._force_close and self in self._connections.open:
+            parsed = self._request_count
+            in_body = self._body is not None and not self._body.is_eof()
+            # aiohttp pauses the reading while a handler has much of a body unread. More bytes would then make
+            # its parser inflate all of a compressed body.
+            if self._reading_paused or (parsed > self._answered and not in_body):
+                self._hold(data)
+                return
+            if in_body:
+                size = AHEAD_MAX
+            else:
+                if not self._header and not (data := data.lstrip(b"\r\n")):
+                    return
+                size = HEADER_MAX - self._header
+                if (end := _HEADER_END.search(data, 0, size)) is not None:
+                    size = end.end()
+            piece, data = data[:size], data[size:]
+            super().data_received(piece)
+            if self._request_count > parsed:
+                self._header, self._body = 0, self._messages[-1][1]
+                self._connections.came_ahead(self, self._request_count - self._answered)
+            elif not in_body:
+                self._header += len(piece)
+                if self._header >= HEADER_MAX:
+                    self._connections.refuse_header(self)
+                    return
+
+    def _hold(self, data: bytes) -> None:
+        self._ahead += data
+        self._connections.ahead_bytes += len(data)
+        if len(self._ahead) > AHEAD_MAX and self.transport is not None:
+            with contextlib.suppress(RuntimeError):  # the transport is closing
+                self.transport.pause_reading()
+        self._connections.came_ahead(self, self._request_count - self._answered)
+
+    def _go_on(self) -> None:
+        """Pass the held bytes to aiohttp, as far as it may have them now."""
+        held = len(self._ahead)
+        self._feed(b"")
+        resumes = len(self._ahead) <= AHEAD_MAX < held and not self._reading_paused
+        if resumes and self.transport is not None:
+            with contextlib.suppress(RuntimeError):
+                self.transport.resume_reading()
 
     def _leave(self) -> None:
         self._connections.begun.pop(self, None)
@@ -352,6 +486,8 @@ class HttpConnection(web.RequestHandler):
         self._leave()
         self._connections.read(self)
         self._connections.open.discard(self)
+        self._connections.ahead_bytes -= len(self._ahead)
+        self._ahead = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         name = transport.get_extra_info("peername")
@@ -363,6 +499,11 @@ class HttpConnection(web.RequestHandler):
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
+        if not data:  # aiohttp calls this method so when it goes on after a pause
+            super().data_received(data)
+            if self._ahead:
+                self._go_on()
+            return
         self.moved_at = self._loop.time()
         if self in self._connections.kept:
             self.enter(self._connections.begun)
@@ -390,7 +531,12 @@ class HttpConnection(web.RequestHandler):
         if isinstance(sent, web.Response):
             sent.body = None
         self.waits_until = None
+        self._answered += 1
+        if self._answered == self._request_count and self._body is not None and self._body.is_eof():
+            self._body = None
         self._is_idle = not reset and _is_one_request(request, self.request_bytes)
+        if self._ahead:
+            self._go_on()
         return sent, reset
 
     def pause_writing(self) -> None:
@@ -407,6 +553,8 @@ class HttpConnection(web.RequestHandler):
         if self._held is not None:
             self._held.release()
             self._held = None
+        if self.place is not None and not self.place.done():
+            self.place.set_exception(ConnectionResetError("the client has closed its connection"))
         super().connection_lost(error)
 
 

@@ -544,7 +544,7 @@ def test_static_topics_of_a_large_broker_are_read() -> None:
 
 
 def incompressible(size: int, seed: int) -> str:
-    """Return text that zlib compresses to half of its size, because the ratio of a registration is bounded."""
+    """Return text that zlib halves; more could exceed the bound on the ratio of a registration."""
     return random.Random(seed).randbytes(size // 2).hex()
 
 

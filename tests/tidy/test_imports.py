@@ -29,6 +29,7 @@ IO_MODULES = {
     "remoting/output.py",
     "remoting/service_manager.py",
     "remoting/http/asking.py",
+    "remoting/http/gate.py",
     "remoting/http/listener.py",
     "remoting/wall_clock.py",
     "remoting/watched_files.py",

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from routekeeper.nameserver.commands import Command, DeleteTopic, PutKv
 from routekeeper.nameserver.http import watch
-from routekeeper.nameserver.http.order import MERGE_MAX, TopicOrder, sorting
+from routekeeper.nameserver.http.order import TopicOrder
 from routekeeper.nameserver.http.watch import Filter, GroupMembers, Place, Watch
 from routekeeper.nameserver.modes.changes import ChangeLog, Kind
+from routekeeper.nameserver.routes.sorting import MERGE_MAX, sorting
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.types import ClusterName
 from routekeeper.nameserver.verdicts import Applied

@@ -1,0 +1,63 @@
+"""Gate before the handlers of HTTP requests: in each turn of the event loop only a few of them begin.
+
+aiohttp makes a task for each connection. If requests of all connections arrive together, all their handlers
+would run in one turn of the event loop. Meanwhile no other port would be served. This module does no I/O.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+BEGIN_MAX: Final = 4
+"""Largest number of handlers that one gate lets begin between two of its callbacks.
+
+The loop runs the callbacks once in each turn while requests wait.
+"""
+
+
+class Gate:
+    """Queue of requests whose handlers have not begun; they begin in the order of their arrival.
+
+    Attributes:
+        waiting: Futures of the waiting requests. A future that gets a result or an error leaves the queue.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: dict[asyncio.Future[None], None] = {}
+        self._begun = 0
+        self._called = False
+
+    def enter(self) -> asyncio.Future[None] | None:
+        """Return None if the handler may begin now, else a future that is done when it may begin.
+
+        The caller must call :meth:`leave` with the future if the request is abandoned.
+        """
+        loop = asyncio.get_running_loop()
+        if not self._called:
+            self._called = True
+            self._begun = 0
+            loop.call_soon(self._next_turn)
+        if self._begun < BEGIN_MAX and not self.waiting:
+            self._begun += 1
+            return None
+        place: asyncio.Future[None] = loop.create_future()
+        self.waiting[place] = None
+        return place
+
+    def leave(self, place: asyncio.Future[None]) -> None:
+        """Remove a request that will not begin."""
+        self.waiting.pop(place, None)
+
+    def _next_turn(self) -> None:
+        self._begun = 0
+        while self.waiting and self._begun < BEGIN_MAX:
+            place = next(iter(self.waiting))
+            del self.waiting[place]
+            if not place.done():
+                place.set_result(None)
+                self._begun += 1
+        # Call this once more after the last request began: until then, new requests count with the others.
+        self._called = self._begun > 0
+        if self._called:
+            asyncio.get_running_loop().call_soon(self._next_turn)
