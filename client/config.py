@@ -100,9 +100,9 @@ class ClientConfig:
             full names.
         tls: TLS settings of connections; None turns TLS off.
         cache_size: Memory in bytes of the messages that all consumers together hold. A message counts as its
-            decompressed body, 1024 bytes, and 160 bytes for each property. At this size, consumers stop
-            pulling. A consumer that holds no messages may still pull one message, so that other consumers
-            cannot block this consumer.
+            decompressed body and, beyond 32 properties, 160 bytes for each further property. At this size,
+            consumers stop pulling. A consumer that holds no messages may still pull one message, so that
+            other consumers cannot block this consumer.
     """
 
     nameservers: tuple[str, ...]

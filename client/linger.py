@@ -50,6 +50,7 @@ class Batch:
 
     Attributes:
         reported: True if the outcome of the messages was reported.
+        tried: True if a sender was cancelled while it sent the batch. A broker may have stored the messages.
     """
 
     key: BatchKey
@@ -58,6 +59,7 @@ class Batch:
     handles: list[Any] = field(default_factory=list)
     size: int = 0
     reported: bool = False
+    tried: bool = False
 
 
 class Batches:
@@ -141,6 +143,7 @@ class Batches:
     def give_back(self, batch: Batch) -> None:
         """Put back a batch whose sender was cancelled, so that it is sent next."""
         if self._ended(batch):
+            batch.tried = True
             self._closed.appendleft(batch)
 
     def _ended(self, batch: Batch) -> bool:
@@ -160,6 +163,10 @@ OnDelivery = Callable[["RemotingError | None", "SendResult | None"], Any]
 #: Driver's function that reports outcomes to users. Its argument has pairs of a handle and a result or error.
 #: It returns the exceptions that users' callbacks raised. For the asyncio driver it is a coroutine function.
 Tell = Callable[[Sequence[tuple[Any, SendResult | RemotingError]]], Any]
+
+
+def _under_way() -> OutcomeUnknown:
+    return OutcomeUnknown("the client was closed while the message was under way")
 
 
 class LingerCore:
@@ -285,9 +292,8 @@ class LingerCore:
         """
         self._closed = self._producer.closed = True
         yield from self._abandon()
-        error = OutcomeUnknown("the client was closed while the message was under way")
         for batch in (*self._cut_off, *self._batches.under_way):
-            yield from self._settle(batch, error)
+            yield from self._settle(batch, _under_way())
             self._batches.done(batch)
         self._cut_off.clear()
         self._ripe.notify()
@@ -298,8 +304,12 @@ class LingerCore:
         self._abandoned.extend(self._batches.abandon())
         while self._abandoned:  # the loop may be cut off at the yield; the next call then continues it
             batch = self._abandoned.popleft()
-            self._not_sent += len(batch.items)
-            yield from self._settle(batch, error)
+            if batch.tried:
+                self._unknown += len(batch.items)
+                yield from self._settle(batch, _under_way())
+            else:
+                self._not_sent += len(batch.items)
+                yield from self._settle(batch, error)
 
     def _settle(self, batch: Batch, error: RemotingError) -> Operation[None]:
         if not batch.reported:
@@ -343,7 +353,10 @@ class LingerCore:
                 outcomes = [*_single_results(result, batch)]
                 self._send_trouble.worked((yield from read_clock()).now_s, source=key.topic)
             except RemotingError as error:
-                outcomes = [error] * len(batch.items)
+                outcome = error
+                if batch.tried and not isinstance(error, OutcomeUnknown):
+                    outcome = OutcomeUnknown(f"an earlier try was cut off, and may be stored: {error}")
+                outcomes = [outcome] * len(batch.items)
                 self._send_trouble.failed(
                     (yield from read_clock()).now_s,
                     "messages not sent group=%s topic=%s messages=%d error=%s",
@@ -403,6 +416,7 @@ def _single_results(result: SendResult, batch: Batch) -> list[SendResult]:
             message_id=item.message_id,
             offset_message_id=offset_ids[index],
             queue_offset=result.queue_offset + index if result.queue_offset >= 0 else -1,
+            maybe_repeated=result.maybe_repeated or batch.tried,
         )
         for index, item in enumerate(batch.items)
     ]

@@ -14,9 +14,10 @@ from typing import Final, Generic, Protocol, TypeVar
 MESSAGES_MAX: Final = 1000
 BYTES_MAX: Final = 100 * 1024 * 1024
 SPAN_MAX: Final = 2000
-#: Memory in bytes that a message without body and properties takes, and that one property takes.
-MESSAGE_BYTES: Final = 1024
+#: Memory in bytes of one property. It counts only beyond this number of properties, so that usual messages
+#: count by their bodies, as in RocketMQ's client.
 PROPERTY_BYTES: Final = 160
+PROPERTIES_FREE: Final = 32
 
 
 class Queued(Protocol):
@@ -36,11 +37,11 @@ M = TypeVar("M", bound=Queued)
 
 
 def memory_size(message: Queued) -> int:
-    """Return the memory in bytes that a message takes, as an estimate.
+    """Return the memory in bytes that a message's body and its unusually many properties take.
 
     The body alone is no bound: a message with a body of 1 byte may have 5,000 properties, which take 0.5 MB.
     """
-    return len(message.body) + MESSAGE_BYTES + PROPERTY_BYTES * len(message.properties)
+    return len(message.body) + PROPERTY_BYTES * max(0, len(message.properties) - PROPERTIES_FREE)
 
 
 class ProcessQueue(Generic[M]):

@@ -45,7 +45,7 @@ from .directory import ensure_success
 from .errors import InvalidArgument, NoRoute, describe
 from .messages import Message, own_properties
 from .operation import Invoke, Oneway, Operation
-from .process_queue import MESSAGE_BYTES, PROPERTY_BYTES, memory_size
+from .process_queue import PROPERTY_BYTES, memory_size
 from .route_cache import pick_read_addr
 
 _PULL_COMMIT: Final = 1
@@ -55,7 +55,7 @@ _PULL_SUBSCRIPTION: Final = 4
 BODY_MAX: Final = 16 * 1024 * 1024
 #: Largest memory in bytes that one message takes, see :func:`.process_queue.memory_size`. The shortest
 #: property takes four bytes of the message's text.
-MESSAGE_MAX: Final = BODY_MAX + MESSAGE_BYTES + PROPERTY_BYTES * (PROPERTIES_SIZE_MAX // 4 + 1)
+MESSAGE_MAX: Final = BODY_MAX + PROPERTY_BYTES * (PROPERTIES_SIZE_MAX // 4 + 1)
 #: Bound for the memory in bytes that the messages of one answer take.
 PULL_MAX: Final = 2 * BODY_MAX
 #: Number of messages that a pull requests unless its caller names another number.

@@ -19,7 +19,7 @@ from routekeeper.client.assignment import Assignment
 from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig
 from routekeeper.client.consumer import PushConsumerCore
 from routekeeper.client.core import ClientCore
-from routekeeper.client.errors import ClientClosed, ClientError
+from routekeeper.client.errors import ClientClosed, ClientError, OutcomeUnknown
 from routekeeper.client.operation import Clock, Instant, Operation, Signal, Spawn, Wait, wait
 from routekeeper.client.process_queue import ProcessQueue
 from routekeeper.client.producer import Message, SendStatus
@@ -373,6 +373,38 @@ def test_a_close_of_a_producer_that_was_cancelled_goes_on(
         await client.close()
 
     asyncio.run(main())
+
+
+def test_messages_of_a_sender_that_was_cut_off_are_not_reported_as_unsent(
+    script: Script, config: ClientConfig
+) -> None:
+    """Sixteen consumers close first, so the producer's turn does not come before the close is cancelled."""
+    script.held = threading.Event()
+
+    async def main() -> None:
+        called = Counter[str]()
+
+        async def listen(batch: Batch) -> None:
+            called["listeners"] += 1
+            await asyncio.Event().wait()
+
+        client = routekeeper.client.aio.Client(config)
+        await client.start()
+        for number in range(16):
+            settings = ConsumerConfig(group=f"g{number}", consume_from=ConsumeFrom.FIRST_OFFSET)
+            await client.consume(settings, {"T": "*"}, listen)
+        await until(lambda: called["listeners"] == 16)
+        producer = client.producer(ProducerConfig(group="senders", batch_size=1))
+        future = await producer.put(Message(topic="T", body=b"m"))
+        await until(lambda: bool(script.requests(RequestCode.SEND_BATCH_MESSAGE)))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.close(), 0.2)
+        assert isinstance(future.exception(), OutcomeUnknown)
+
+    try:
+        asyncio.run(main())
+    finally:
+        script.held.set()
 
 
 # Operations of a running consumer ----------------------------------------------------------------

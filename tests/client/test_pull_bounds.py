@@ -14,7 +14,7 @@ from routekeeper.client import queue_reader
 from routekeeper.client.config import ClientConfig
 from routekeeper.client.core import ClientCore, Identity
 from routekeeper.client.operation import Invoke
-from routekeeper.client.process_queue import PROPERTY_BYTES, memory_size
+from routekeeper.client.process_queue import PROPERTIES_FREE, PROPERTY_BYTES, memory_size
 from routekeeper.client.queue_reader import (
     BODY_MAX,
     MESSAGE_MAX,
@@ -144,7 +144,7 @@ def test_properties_count_as_memory_of_an_answer() -> None:
 
     def seen(result: PullResult) -> None:
         assert len(result.messages[0].properties) == 4000
-        assert len(result.messages) <= room // (4000 * PROPERTY_BYTES)
+        assert len(result.messages) <= room // ((4000 - PROPERTIES_FREE) * PROPERTY_BYTES)
 
     assert pull_all(records, seen, room=lambda: room) == list(range(32))
 
@@ -175,7 +175,7 @@ def test_a_consumer_holds_no_more_properties_than_fit_in_its_cache() -> None:
         return len(history.finished) == 160
 
     world.run_until(all_seen, 600)
-    assert 10 < most <= cache_size // (4000 * PROPERTY_BYTES)
+    assert 10 < most <= cache_size // ((4000 - PROPERTIES_FREE) * PROPERTY_BYTES)
 
 
 def test_a_consumer_that_holds_nothing_may_pull_the_largest_message() -> None:
