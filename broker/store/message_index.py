@@ -225,9 +225,15 @@ class MessageIndex:
         return self._recent_count + self._sealing_count < self._unwritten_max
 
     def _slice(self) -> None:
+        # A larger backlog is taken in larger steps. Otherwise batches that keep the loop busy would add more
+        # messages in each turn of the loop than a step takes.
+        share = len(self._noted) // 8
+        taken_max = max(_SLICE_MESSAGES, share)
+        entries_max = max(_SLICE_ENTRIES, 2 * share)
+        characters_max = max(_SLICE_BYTES, 256 * share)
         taken = entries = characters = 0
         while self._noted and self._noted[0].offset <= self._position:
-            if taken >= _SLICE_MESSAGES or entries >= _SLICE_ENTRIES or characters >= _SLICE_BYTES:
+            if taken >= taken_max or entries >= entries_max or characters >= characters_max:
                 break
             topic, properties, offset, end, store_ms = self._noted.popleft()
             self._noted_characters -= len(properties)

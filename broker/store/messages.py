@@ -60,7 +60,7 @@ _QUEUES_AT_ONCE: Final = 64
 #: Least number of bytes of queue entries that one pull reads. Source: DefaultMessageStore.getMessage.
 _SCAN_BYTES_MIN: Final = 16_000
 #: Largest number of messages in a batch whose keys are indexed when they are stored. The messages of a larger
-#: batch are indexed within the next second, in steps: each message may have 64 keys.
+#: batch are indexed soon afterwards, in steps: each message may have 64 keys.
 INDEXED_AT_ONCE: Final = 16
 
 

@@ -41,6 +41,7 @@ class Local:
         self._boot_id = boot_id
         self._keeps_routes = keeps_routes
         self._table = RouteTable()
+        self._table.strict = not keeps_routes
         self._liveness = Liveness()
         self._history = History()
         self._waiters = TableWaiters(self._table)

@@ -154,7 +154,7 @@ def register(store: RouteStore, command: RegisterBroker) -> Steps[Verdict]:
     if len(added) > STEP:
         yield
     if limits is not None:
-        rejected = yield from _excess(store, command, added)
+        rejected = yield from _excess(store, command, added, strict=store.strict)
         if rejected is not None:
             return rejected
     before = name or NameEntry(cluster=command.cluster_name)
@@ -305,7 +305,8 @@ def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Steps[
     if _is_fenced(store, command, store.brokers.names.get(command.broker_name)):
         return None
     brought = yield from _brought(store, command)
-    return (yield from _excess(store, command, new_topics(store, command.broker_name, brought or {})))
+    added = new_topics(store, command.broker_name, brought or {})
+    return (yield from _excess(store, command, added, strict=True))
 
 
 def has_ample_room(store: RouteStore, decoded: Registration, limits: TableLimits) -> bool:
@@ -314,14 +315,19 @@ def has_ample_room(store: RouteStore, decoded: Registration, limits: TableLimits
     This check is cheap, because it looks up no topic. A registration may fit although the result is False:
     see :func:`excess_of_registration`.
     """
+    name = store.brokers.names.get(decoded.broker_name)
+    if decoded.mappings or (name is not None and decoded.broker.cluster_name not in name.clusters):
+        return False  # these have bounds of their own
     texts = [*decoded.table, *decoded.broker, decoded.broker_name, decoded.ha_server_addr]
-    texts += [*(decoded.filter_servers or ()), *(mapping.info for mapping in decoded.mappings)]
+    texts += decoded.filter_servers or ()
     count = len(decoded.table)
     most = Held(topics=count, pairs=count, brokers=1, size=size_of(texts))
     return excess_of(store, decoded.broker_name, limits, most, adds_topics=True) is None
 
 
-def _excess(store: RouteStore, command: RegisterBroker, topics: list[str]) -> Steps[Rejected | None]:
+def _excess(
+    store: RouteStore, command: RegisterBroker, topics: list[str], *, strict: bool
+) -> Steps[Rejected | None]:
     record = store.brokers.records.get(command.broker)
     name = store.brokers.names.get(command.broker_name) or NameEntry(cluster=command.cluster_name)
     texts = list(command.filter_servers or ())
@@ -333,7 +339,8 @@ def _excess(store: RouteStore, command: RegisterBroker, topics: list[str]) -> St
     if command.cluster_name not in name.clusters:
         texts.append(command.cluster_name)
     if (
-        command.limits is not None
+        strict
+        and command.limits is not None
         and command.cluster_name not in name.clusters
         and len(name.clusters) >= CLUSTERS_MAX
     ):
@@ -342,13 +349,19 @@ def _excess(store: RouteStore, command: RegisterBroker, topics: list[str]) -> St
             f"allowed: {CLUSTERS_MAX}"
         )
     if command.mappings:
-        adding = frozenset(topics)
+        adding = frozenset(topics if strict else ())
+        work = 0  # mapping infos that this step has looked at
         for mapping in command.mappings:
             if mapping.topic not in adding and not _new_mapping(store, command.broker_name, mapping):
                 continue
             texts.append(mapping.info)
+            entry = store.topics.entries.get(mapping.topic)
+            work += 1 + (0 if entry is None else len(entry.mappings))
+            if work > STEP:
+                work = 0
+                yield
             size = _mappings_size(store, command.broker_name, mapping)
-            if size > TOPIC_MAPPINGS_BYTES_MAX and command.limits is not None:
+            if strict and size > TOPIC_MAPPINGS_BYTES_MAX and command.limits is not None:
                 return refusal(
                     f"topic {mapping.topic!r} would have {size} bytes of mapping infos, "
                     f"allowed: {TOPIC_MAPPINGS_BYTES_MAX}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from routekeeper.nameserver.commands import BaseKind
 from routekeeper.nameserver.types import KvEntry
@@ -18,6 +18,19 @@ from .tombstones import Tombstones
 from .topics import TopicStore
 
 
+_STATE: Final = (
+    "brokers",
+    "epoch",
+    "kv",
+    "ledger",
+    "limited",
+    "listings",
+    "revision",
+    "tombstones",
+    "topics",
+)
+
+
 class RouteStore:
     """State of a route table. Each command first raises the revision by one, then changes the state.
 
@@ -28,21 +41,15 @@ class RouteStore:
         listings: Lists for clients, encoded at this revision. :meth:`adopt` exchanges them with the state.
         ledger: Sizes of the content, in total and per host.
         limited: True after the first command with limits was applied. Then all members understand limits.
+        strict: True if applying a command checks every bound. False for a replicated table: members of two
+            releases must reach equal verdicts, so bounds that the log's format does not know are checked only
+            before a command is proposed.
     """
 
-    __slots__ = (
-        "brokers",
-        "epoch",
-        "kv",
-        "ledger",
-        "limited",
-        "listings",
-        "revision",
-        "tombstones",
-        "topics",
-    )
+    __slots__ = (*_STATE, "strict")
 
     def __init__(self, image: Image, tombstones_max: int) -> None:
+        self.strict = True
         self.revision = image.revision
         self.epoch = 0
         self.listings = Listings()
@@ -123,7 +130,7 @@ class RouteStore:
         Afterwards the other store holds this store's former state. Freeing a large state takes long, so the
         owner of the other store should free it when nothing is urgent.
         """
-        for part in RouteStore.__slots__:
+        for part in _STATE:
             mine, others = getattr(self, part), getattr(other, part)
             setattr(self, part, others)
             setattr(other, part, mine)

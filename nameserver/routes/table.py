@@ -221,7 +221,7 @@ class RouteTable(RouteStore):
             return NoChange(revision=self.revision)
         added = [name for name in changed if command.topic not in topics.of_name(name)]
         if command.limits is not None and added:
-            rejected = self._excess_of_topic(command.topic, added, command.limits)
+            rejected = self._excess_of_topic(command.topic, added, command.limits, strict=self.strict)
             if rejected is not None:
                 return rejected
             for name in added:
@@ -247,14 +247,17 @@ class RouteTable(RouteStore):
             names = dict.fromkeys(queues.broker_name for queues in command.queues)  # one may be listed twice
             added = [name for name in names if command.topic not in self.topics.of_name(name)]
             known = all(name in self.brokers.names for name in names)
-            return self._excess_of_topic(command.topic, added, command.limits) if known and added else None
+            if known and added:
+                return self._excess_of_topic(command.topic, added, command.limits, strict=True)
         return None
 
     def has_ample_room(self, decoded: Registration, limits: TableLimits) -> bool:
         """Return True if a registration fits into the table even if all of its content is new."""
         return has_ample_room(self, decoded, limits)
 
-    def _excess_of_topic(self, topic: str, names: list[BrokerName], limits: TableLimits) -> Rejected | None:
+    def _excess_of_topic(
+        self, topic: str, names: list[BrokerName], limits: TableLimits, *, strict: bool
+    ) -> Rejected | None:
         """Return the limit that the table would exceed with one more topic at these broker names, or None."""
         more, moved = room_for(self, [topic]), Held()
         more.pairs = len(names)
@@ -262,7 +265,7 @@ class RouteTable(RouteStore):
             pool = self.topics.pools.get(name)
             if pool is not None and pool.host != limits.host:
                 moved.pairs += len(pool.topics)
-                moved.size += pool.size
+                moved.size += pool.size if strict else 0
         return excess(self.ledger, limits, more, moved=moved)
 
     # -- KV configuration ----------------------------------------------------------------------------------

@@ -225,7 +225,6 @@ class NameServer:
         if self.tls_files is not None:
             self.tls_files.close()
         await self.wire.close(drain_s=drain_s)
-        self.lists.clear()
         if self._kv_print is not None:
             self._kv_print.close()
         await self._notices.close()

@@ -442,6 +442,7 @@ class HttpConnection(web.RequestHandler):
             if self._reading_paused or (parsed > self._answered and not in_body):
                 self._hold(data)
                 return
+            end = None
             if in_body:
                 size = AHEAD_MAX
             else:
@@ -453,9 +454,12 @@ class HttpConnection(web.RequestHandler):
             piece, data = data[:size], data[size:]
             super().data_received(piece)
             if self._request_count > parsed:
-                self._header, self._body = 0, self._messages[-1][1]
+                # If the piece did not end with the header, aiohttp may have the begin of the next header, too.
+                self._header, self._body = int(end is None), self._messages[-1][1]
                 self._connections.came_ahead(self, self._request_count - self._answered)
-            elif not in_body:
+            elif in_body:
+                self._header = int(self._body is not None and self._body.is_eof())
+            else:
                 self._header += len(piece)
                 if self._header >= HEADER_MAX:
                     self._connections.refuse_header(self)

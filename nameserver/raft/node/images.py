@@ -92,8 +92,16 @@ class ImageFiles:
             del self._blocks[index, number]
             return None
         if block:
+            if start >= len(block):  # the file ends too early
+                self._say_unreadable(index, "the file is too short")
+                return None
             self._read_ahead((index, number + 1))
         return block[start : start + size]
+
+    def _say_unreadable(self, index: int, why: str) -> None:
+        if self._unreadable != index:
+            self._unreadable = index
+            logger.error("snapshot not read index=%d error=%s", index, why)
 
     def _read_ahead(self, key: tuple[int, int]) -> None:
         if key not in self._blocks:
@@ -106,11 +114,9 @@ class ImageFiles:
             read = self.storage.snapshots.read
             block = await self._in_thread(read, index, number * BLOCK_BYTES, BLOCK_BYTES)
         except OSError as error:
-            if self._unreadable != index:
-                self._unreadable = index
-                logger.error("snapshot not read index=%d error=%s", index, error.strerror)
+            self._say_unreadable(index, error.strerror or str(error))
             block = None
-        self._blocks[key] = block
+        self._blocks[key] = block or None  # a block without a byte lies behind the end of the file
         while len(self._blocks) > BLOCKS_MAX:
             del self._blocks[next(iter(self._blocks))]
         self.on_read()

@@ -834,6 +834,7 @@ class RaftMember:
             self.perform()
         finally:
             engine.shared.restoring = False
+            self.changed()  # a save may wait for the end of the restore
 
     async def _undo_restore(self, index: int) -> None:
         """Delete the file of a snapshot that could not be stored: the next start would restore the snapshot.

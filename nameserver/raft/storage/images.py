@@ -127,7 +127,9 @@ class Snapshots:
         for held in sorted(self._open)[:-_KEEP]:
             self._open.pop(held)[0].close()
         for name in self._names()[:-_KEEP]:
-            self._files.unlink(self._directory / name)
+            # Under durability ``memory`` indexes begin again at each start: the newest may have a low index.
+            if self.newest is None or name != self.newest.path.name:
+                self._files.unlink(self._directory / name)
 
     def discard(self, index: int) -> None:
         """Delete durably the file that a failed :meth:`store` perhaps left, so that no start uses it.
@@ -135,7 +137,12 @@ class Snapshots:
         Raises:
             OSError: A start may still find the snapshot.
         """
-        self._files.unlink(self._directory / f"{_PREFIX}{index:020d}")
+        path = self._directory / f"{_PREFIX}{index:020d}"
+        try:
+            self._files.modified_at(path)
+        except FileNotFoundError:
+            return  # the store failed before the file got its name, perhaps for lack of a descriptor
+        self._files.unlink(path)
         self._files.sync_directory(self._directory)
 
     def read(self, index: int, offset: int, size: int) -> bytes | None:

@@ -162,6 +162,17 @@ def test_batch_of_messages_with_many_keys_is_indexed_in_steps(
     assert find(store, "id0") == [offsets[0]]
 
 
+def test_index_keeps_up_with_batches_in_every_turn_of_the_loop(stores: Stores) -> None:
+    store = stores.open()
+    work = store.index.follow()
+    put_batch(store, drafts(2000, keys="all"))
+    step = next(work)
+    for _ in range(20):
+        put_batch(store, drafts(2000, keys="all"))
+        step = work.send(step())
+    assert store.index.noted < 10 * 2000
+
+
 def test_small_batch_is_indexed_when_it_is_stored(stores: Stores) -> None:
     store = stores.open()
     offsets = put_batch(store, drafts(INDEXED_AT_ONCE))

@@ -269,6 +269,14 @@ def test_pipelined_requests_are_answered_in_order(tmp_path: Any, monkeypatch: py
                 writer.write((body + HEALTH)[start : start + 7])
                 await asyncio.sleep(0)
             assert await statuses(reader, 2) == [405, 200]
+            for end in (
+                b"\r\n\r\n",
+                b"\r\nX: y\r\n\r\n",
+            ):  # of a header whose begin came with the body before
+                writer.write(body + b"GET /healthz HTTP/1.1\r\nHost: localhost")
+                assert await statuses(reader, 1) == [405]
+                writer.write(end)
+                assert await statuses(reader, 1) == [200]
 
     asyncio.run(main())
 

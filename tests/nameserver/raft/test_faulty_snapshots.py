@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import threading
 from pathlib import Path
 
@@ -169,7 +170,7 @@ class _UnreadableFile(File):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["unreadable", "missing"])
+@pytest.mark.parametrize("fault", ["unreadable", "missing", "short"])
 def test_an_unreadable_snapshot_is_replaced_and_a_member_without_data_catches_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
@@ -194,6 +195,9 @@ def test_an_unreadable_snapshot_is_replaced_and_a_member_without_data_catches_up
             files = cluster.config(cluster.name(leader)).data_dir.glob("raft/snapshot-*")
             if fault == "unreadable":
                 disk.unreadable.update(files)
+            elif fault == "short":
+                for path in files:
+                    os.truncate(path, 1_000_000)
             else:
                 for path in files:
                     path.unlink()

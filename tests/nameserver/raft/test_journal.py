@@ -505,6 +505,32 @@ def test_an_old_image_that_cannot_be_deleted_does_not_make_the_new_one_fail(tmp_
     assert found[1] == b"7"
 
 
+def test_an_image_stays_although_older_ones_have_higher_indexes(tmp_path: Path) -> None:
+    """Under durability ``memory`` indexes begin again at each start, and files of earlier starts are left."""
+    before = Snapshots(tmp_path)
+    for index in (5000, 9000):
+        before.store(index, 1, b"members", b"old")
+    now = Snapshots(tmp_path)
+    for index in (40, 60):
+        now.store(index, 1, b"members", b"new")
+        assert now.newest is not None
+        assert now.newest.path.exists()
+
+
+def test_what_a_failed_store_left_is_deleted_and_nothing_is_asked_of_the_disk_if_it_left_nothing(
+    tmp_path: Path,
+) -> None:
+    class NoDescriptors(Files):
+        def sync_directory(self, path: Path) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    snapshots = Snapshots(tmp_path, NoDescriptors())
+    snapshots.discard(5)
+    (tmp_path / "snapshot-00000000000000000005").write_bytes(b"half")
+    with pytest.raises(OSError, match="Too many open files"):
+        snapshots.discard(5)
+
+
 def test_an_image_that_cannot_be_read_leaves_no_file_open(tmp_path: Path) -> None:
     disk = _KeepsOldImages()
     snapshots = Snapshots(tmp_path, disk)

@@ -158,6 +158,20 @@ def test_broker_name_has_a_bounded_number_of_clusters() -> None:
     assert isinstance(registered(table, "a", (), limits=limits(), cluster_name=ClusterName("c00")), Applied)
 
 
+def test_replicated_table_applies_what_a_proposer_of_an_older_release_let_through() -> None:
+    """Otherwise members of two releases would decide differently about one entry of the log."""
+    table, few = RouteTable(), limits(size=500)
+    table.strict = False
+    for number in range(CLUSTERS_MAX + 1):
+        cluster = ClusterName(f"c{number:02}")
+        assert isinstance(registered(table, "a", (), limits=few, cluster_name=cluster), Applied)
+    info = QueueMapping(topic="t", epoch=1, info='"' + "x" * 600 + '"')
+    assert isinstance(registered(table, "b", ("t", "u"), limits=few, mappings=(info,)), Applied)
+    other = RouteTable.restore(encode_image(table.copy_for_snapshot()))
+    table.adopt(other)
+    assert not table.strict, "the state is exchanged, not the rule"
+
+
 def test_broker_that_is_listed_goes_on_when_the_table_is_full() -> None:
     table = RouteTable()
     mine = ("t1", "t2", "t3")
