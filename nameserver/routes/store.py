@@ -17,7 +17,6 @@ from .room import Ledger
 from .tombstones import Tombstones
 from .topics import TopicStore
 
-
 _STATE: Final = (
     "brokers",
     "epoch",

@@ -454,7 +454,7 @@ class HttpConnection(web.RequestHandler):
             piece, data = data[:size], data[size:]
             super().data_received(piece)
             if self._request_count > parsed:
-                # If the piece did not end with the header, aiohttp may have the begin of the next header, too.
+                # If the piece did not end with the header, aiohttp may have the begin of the next one, too.
                 self._header, self._body = int(end is None), self._messages[-1][1]
                 self._connections.came_ahead(self, self._request_count - self._answered)
             elif in_body:
