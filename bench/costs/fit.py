@@ -181,16 +181,25 @@ def held_out(costs: DesignCosts, row: Row) -> dict[Quantity, HeldOut]:
 def told_of_the_mixture(costs: Costs) -> list[str]:
     """Return sentences on how accurate the predictions for mixtures (all units together) are.
 
-    If the error of a prediction is above :data:`WITHIN`, there is one sentence for each such prediction.
+    If the errors of predictions are above :data:`WITHIN`, there is one sentence for each design that has any.
     """
-    far = [
-        f"{design}, {QUANTITY_WORDS[quantity][0]}: {found.error:+.0%}"
-        for design, of_design in costs.designs.items()
-        for mixture in of_design.held_out
-        for quantity, found in mixture.items()
-        if abs(found.error) > WITHIN
-    ]
-    if far:
-        return [f"a mixture was predicted with an error of more than {WITHIN:.0%}: {each}" for each in far]
+    sentences = []
+    for design, of_design in costs.designs.items():
+        far: dict[str, list[str]] = {}
+        for mixture in of_design.held_out:
+            for quantity, found in mixture.items():
+                if abs(found.error) > WITHIN:
+                    words = QUANTITY_WORDS[quantity][0].removesuffix(" of the three servers")
+                    far.setdefault(words.removesuffix(" by the three servers"), []).append(
+                        f"{found.error:+.0%}"
+                    )
+        if far:
+            errors = "; ".join(f"{words} {' and '.join(each)}" for words, each in far.items())
+            sentences.append(
+                f"mixtures were predicted with errors of more than {WITHIN:.0%} for "
+                f"{'ZooKeeper' if design == 'zookeeper' else design}: {errors}"
+            )
+    if sentences:
+        return sentences
     each = "a mixture was" if len(costs.held_out_counts) == 1 else "each mixture was"
     return [f"{each} predicted to within {WITHIN:.0%} of its measured use"]

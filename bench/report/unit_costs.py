@@ -43,6 +43,8 @@ def _cell(costs: Costs, unit: Unit, design: Design) -> str:
     slopes = costs.designs[design].slopes[unit]
     parts = [
         f"{slopes[quantity].cost / scale:,.3g} {name}"
+        if slopes[quantity].told
+        else f"no {name.partition(' ')[2]} measurable"
         for quantity, (scale, name) in COLUMNS.items()
         if quantity in slopes
     ]
