@@ -31,6 +31,7 @@ from routekeeper.nameserver.commands import (
     Limited,
     Proposal,
     RegisterBroker,
+    RegisterTopic,
     Update,
     format_of,
     written_and_read,
@@ -47,7 +48,7 @@ from routekeeper.nameserver.modes.repeats import SECRET_SIZE, Repeats
 from routekeeper.nameserver.modes.serving import decide_received, refusal_of, refusal_of_failure
 from routekeeper.nameserver.modes.waiters import resolve
 from routekeeper.nameserver.registration import Registration, decoding_registration
-from routekeeper.nameserver.routes.registrations import excess_of_registration
+from routekeeper.nameserver.routes.registrations import excess_of_registration, has_bounds_of_its_own
 from routekeeper.nameserver.types import Answer, BrokerKey, ConnectionId, Request, refusal
 from routekeeper.nameserver.verdicts import Applied, Moved, NoChange, RegisterReply, Verdict
 from routekeeper.remoting.histogram import Histogram
@@ -376,17 +377,20 @@ class Proposer(Component):
         Raises:
             NoQuorum, NoRoom, CommandTooLarge, CommandFormatError: Nothing was proposed.
         """
-        if (
-            self._reporter.understood < LIMITS_FORMAT
-            and isinstance(command, Limited)
-            and command.limits is not None
-        ):
-            # Some member does not know limits in commands, and all members must decide alike. So this process
-            # checks the limits now, and proposes the command without them.
-            rejected = self._table.excess(command)
+        if isinstance(command, Limited) and command.limits is not None:
+            # All members must decide alike. So this process checks now what some member may not know: newer
+            # bounds, or limits in commands at all.
+            alone = self._reporter.understood < LIMITS_FORMAT
+            rejected = None
+            if isinstance(command, RegisterBroker):
+                if alone or has_bounds_of_its_own(self._table, command):
+                    rejected = yield from excess_of_registration(self._table, command)
+            elif alone or isinstance(command, RegisterTopic):
+                rejected = self._table.excess(command)
             if rejected is not None:
                 raise NoRoom(rejected.remark)
-            command = replace(command, limits=None)
+            if alone:
+                command = replace(command, limits=None)
         data, command = yield from written_and_read(command)
         if self._given.closing:
             raise NoQuorum("not applied: this name server is shutting down")

@@ -309,15 +309,20 @@ def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Steps[
     return (yield from _excess(store, command, added, strict=True))
 
 
+def has_bounds_of_its_own(store: RouteStore, said: Sender) -> bool:
+    """Return True if a registration has content that only a strict table bounds (:class:`RouteStore`)."""
+    name = store.brokers.names.get(said.broker_name)
+    return bool(said.mappings) or (name is not None and said.broker.cluster_name not in name.clusters)
+
+
 def has_ample_room(store: RouteStore, decoded: Registration, limits: TableLimits) -> bool:
     """Return True if a registration fits into the table even if all of its content is new.
 
     This check is cheap, because it looks up no topic. A registration may fit although the result is False:
     see :func:`excess_of_registration`.
     """
-    name = store.brokers.names.get(decoded.broker_name)
-    if decoded.mappings or (name is not None and decoded.broker.cluster_name not in name.clusters):
-        return False  # these have bounds of their own
+    if has_bounds_of_its_own(store, decoded):
+        return False
     texts = [*decoded.table, *decoded.broker, decoded.broker_name, decoded.ha_server_addr]
     texts += decoded.filter_servers or ()
     count = len(decoded.table)

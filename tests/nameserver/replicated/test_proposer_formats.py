@@ -29,9 +29,11 @@ from routekeeper.nameserver.raft.types import StopMember
 from routekeeper.nameserver.replicated import Replicated, peer_messages, proposer
 from routekeeper.nameserver.replicated.peer_messages import Propose
 from routekeeper.nameserver.replicated.proposals import PendingProposal
-from routekeeper.nameserver.types import Answer
-from routekeeper.remoting.codes import ResponseCode
+from routekeeper.nameserver.types import Answer, Request
+from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.line_limit import LINES_PER_PEER
+from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
+from routekeeper.remoting.route import DataVersion, TopicConfig
 from routekeeper.remoting.steps import Steps, finish
 from tests.nameserver.replicated.group import (
     CONDITION_S,
@@ -43,6 +45,7 @@ from tests.nameserver.replicated.group import (
     register,
     run,
 )
+from tests.registrations import VERSION
 from tests.waiting import until
 
 
@@ -230,6 +233,30 @@ def test_member_that_does_not_know_whether_others_know_limits_judges_alone(
             answer = await ask(follower, register(counter=2, topics=("T", "U", "V")))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert "3 topics, allowed: tableTopicsMax=2" in (answer.remark or "")
+            assert group.running[0].view(Freshness.STALE).topics() == ["T", "U"]
+
+    run(body)
+
+
+@pytest.mark.slow
+def test_bounds_that_the_log_does_not_know_hold_for_a_broker_with_a_record(tmp_path: Path) -> None:
+    """Members apply such a registration whatever these bounds are, so it must not be proposed."""
+
+    async def body() -> None:
+        async with group_of(tmp_path, tableBytesMax="2000") as group:
+            assert codes(await group.everywhere(register(topics=("T", "U")))) == [0, 0, 0]
+            info = {"topic": "V", "epoch": 1, "scope": "s" * 3000}
+            content = RegisterBody(
+                data_version=DataVersion(counter=2),
+                topic_configs=tuple(TopicConfig(topic_name=topic) for topic in ("T", "U", "V")),
+                mapping_infos={"V": info},
+            )
+            data = encode_register_body(content, compressed=False, version=VERSION)
+            fields = {**register().ext_fields, "bodyCrc32": str(body_crc32(data))}
+            request = Request(code=RequestCode.REGISTER_BROKER, ext_fields=fields, body=data)
+            answer = await ask(group.at(group.leader()), request)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "allowed: tableBytesMax=2000" in (answer.remark or "")
             assert group.running[0].view(Freshness.STALE).topics() == ["T", "U"]
 
     run(body)
