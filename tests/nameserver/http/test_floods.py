@@ -22,6 +22,7 @@ from routekeeper.remoting.http.listener import (
     HttpConnections,
 )
 from tests.nameserver.http.test_listener import HALF, HEALTH, answer, ended, limited, served
+from tests.turns import Turns
 from tests.waiting import until
 
 #: Most bytes that an event loop reads from a socket at once.
@@ -41,22 +42,6 @@ async def statuses(reader: asyncio.StreamReader, count: int) -> list[int]:
         size = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
         await reader.readexactly(int(size.split()[1]))
     return found
-
-
-class Turns:
-    """Number of the event loop's present turn."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._loop = asyncio.get_running_loop()
-        self._handle = self._loop.call_soon(self._tick)
-
-    def _tick(self) -> None:
-        self.number += 1
-        self._handle = self._loop.call_soon(self._tick)
-
-    def end(self) -> None:
-        self._handle.cancel()
 
 
 def test_of_many_requests_a_few_begin_in_each_turn_of_the_loop(

@@ -622,6 +622,20 @@ def test_two_transports_find_each_other_and_again_after_a_reset() -> None:
     _run(scenario)
 
 
+def _pair() -> tuple[list[str], list[_Owner], list[Transport]]:
+    """Return two members in the order of their names, their owners and their links; nothing listens yet."""
+    names, owners = sorted(f"127.0.0.1:{port}" for port in free_ports(2)), [_Owner(), _Owner()]
+    made = [
+        Transport(
+            Credentials(me=name, members=frozenset(names), cluster="c", secret=SECRET),
+            owner=owner,
+            frame_size_max=FRAME_MAX,
+        )
+        for name, owner in zip(names, owners, strict=True)
+    ]
+    return names, owners, made
+
+
 def test_member_that_was_away_is_linked_before_the_other_member_dials_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -631,11 +645,7 @@ def test_member_that_was_away_is_linked_before_the_other_member_dials_again(
     caplog.set_level(logging.DEBUG)
 
     async def scenario() -> None:
-        names = sorted(f"127.0.0.1:{port}" for port in free_ports(2))
-        owners = [_Owner(), _Owner()]
-        credentials = Credentials(me=names[1], members=frozenset(names), cluster="c", secret=SECRET)
-        greater = Transport(credentials, owner=owners[1], frame_size_max=FRAME_MAX)
-        lesser = Transport(replace(credentials, me=names[0]), owner=owners[0], frame_size_max=FRAME_MAX)
+        names, owners, (lesser, greater) = _pair()
         await greater.listen(names[1])
         await greater.go()
         await until(lambda: "raft dial failed" in caplog.text)
@@ -656,18 +666,15 @@ def test_member_that_is_named_again_is_dialled_again_after_its_link_was_lost(
         monkeypatch.setattr(f"routekeeper.nameserver.raft.links.transport.{name}", 600.0)
 
     async def scenario() -> None:
-        names = sorted(f"127.0.0.1:{port}" for port in free_ports(2))
-        owners = [_Owner(), _Owner()]
-        credentials = Credentials(me=names[1], members=frozenset(names), cluster="c", secret=SECRET)
-        greater = Transport(credentials, owner=owners[1], frame_size_max=FRAME_MAX)
-        lesser = Transport(replace(credentials, me=names[0]), owner=owners[0], frame_size_max=FRAME_MAX)
+        names, owners, (lesser, greater) = _pair()
         for transport, name in ((lesser, names[0]), (greater, names[1])):
             await transport.listen(name)
             await transport.go()
         await until(lambda: owners[0].linked == {names[1]: 1} and owners[1].linked == {names[0]: 1})
         for members in (frozenset({names[1]}), frozenset(names)):
-            greater.use_credentials(replace(credentials, members=members))
-            await asyncio.sleep(0.01)  # the tasks that dial begin, or end
+            greater.use_credentials(replace(greater.credentials, members=members))
+            for _ in range(3):  # the tasks that dial begin, or end
+                await asyncio.sleep(0)
         for _ in range(2):
             lesser.drop(names[1])
             await until(lambda: owners[1].linked[names[0]] == 0)
@@ -688,19 +695,14 @@ def test_address_that_answers_nothing_does_not_hide_the_next_one(monkeypatch: py
         return ["127.0.0.2", "127.0.0.1"]
 
     async def scenario(stack: contextlib.ExitStack) -> None:
-        names = sorted(f"127.0.0.1:{port}" for port in free_ports(2))
-        silent = stack.enter_context(_silent_listener("127.0.0.2", int(names[0].rpartition(":")[2])))
-        owners = [_Owner(), _Owner()]
-        credentials = Credentials(me=names[1], members=frozenset(names), cluster="c", secret=SECRET)
-        greater = Transport(credentials, owner=owners[1], frame_size_max=FRAME_MAX)
-        lesser = Transport(replace(credentials, me=names[0]), owner=owners[0], frame_size_max=FRAME_MAX)
+        names, owners, (lesser, greater) = _pair()
+        stack.enter_context(_silent_listener("127.0.0.2", int(names[0].rpartition(":")[2])))
         await lesser.listen(names[0])
         await lesser.go()
         await greater.listen(names[1])
         monkeypatch.setattr(f"{module}.addresses_of", both)
         await greater.go()
         await until(lambda: owners[1].linked == {names[0]: 1})
-        assert silent.fileno() >= 0
         await greater.close()
         await lesser.close()
 
@@ -709,7 +711,7 @@ def test_address_that_answers_nothing_does_not_hide_the_next_one(monkeypatch: py
 
 
 @contextlib.contextmanager
-def _silent_listener(host: str, port: int) -> Iterator[socket.socket]:
+def _silent_listener(host: str, port: int) -> Iterator[None]:
     """Listen with a queue that is full, so that the kernel answers no further connection."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
@@ -725,7 +727,7 @@ def _silent_listener(host: str, port: int) -> Iterator[socket.socket]:
                 break
         else:
             pytest.skip("the kernel accepts connections beyond the queue of a listener")
-        yield listener
+        yield
 
 
 @pytest.mark.slow

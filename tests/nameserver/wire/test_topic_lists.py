@@ -13,27 +13,11 @@ from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.steps import STEP
 from routekeeper.remoting.transport.aio import RemotingClient
 from tests.nameserver.http.test_server_http import Running, running
+from tests.turns import Turns
 from tests.waiting import until
 
 TOPICS = tuple(f"topic-{number:05d}" for number in range(20 * STEP))
 LIST = int(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-
-
-class Turns:
-    """Number of the event loop's turns since this object was made."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._loop = asyncio.get_running_loop()
-        self._handle = self._loop.call_soon(self._tick)
-
-    def _tick(self) -> None:
-        self.number += 1
-        self._handle = self._loop.call_soon(self._tick)
-
-    def end(self) -> int:
-        self._handle.cancel()
-        return self.number
 
 
 async def topics(ns: Running, code: int = LIST) -> tuple[str, ...]:

@@ -1,0 +1,22 @@
+"""Counts the turns of an event loop, to see between which steps other work had its turn."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Turns:
+    """Number of the event loop's turns since this object was made."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._loop = asyncio.get_running_loop()
+        self._handle = self._loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self.number += 1
+        self._handle = self._loop.call_soon(self._tick)
+
+    def end(self) -> int:
+        self._handle.cancel()
+        return self.number
