@@ -240,7 +240,7 @@ def test_member_that_does_not_know_whether_others_know_limits_judges_alone(
 
 @pytest.mark.slow
 def test_bounds_that_the_log_does_not_know_hold_for_a_broker_with_a_record(tmp_path: Path) -> None:
-    """Members apply such a registration whatever these bounds are, so it must not be proposed."""
+    """Members do not check these bounds when they apply the registration, so it must not be proposed."""
 
     async def body() -> None:
         async with group_of(tmp_path, tableBytesMax="2000") as group:
