@@ -15,7 +15,7 @@ from routekeeper.bench.jre import ensure_java
 
 _INTERRUPTED: Final = 130  # exit code as shells report it: 128 + SIGINT
 _END_S: Final = 3.0
-SMALL_BYTES: Final = 256 * 2**20
+SMALL_BYTES: Final = 512 * 2**20
 """Size of events in bytes, below which a report ends before the JVM's second compiler could save time."""
 COMPRESSED_TIMES: Final = 10
 """Largest ratio of the size of uncompressed events to the size of their compressed file, as an estimate."""
