@@ -199,7 +199,7 @@ class Run(Job):
             raise WireError("no write became visible in the measured time")
         return {
             "writes": measured,
-            "polls_per_write": polls / number,
+            "polls_per_write": polls / (number - 1),  # the loop ended before it sent write ``number``
             "ms_p50": percentile(seen_by_all, 0.5) * 1e3,
             "ms_p99": percentile(seen_by_all, 0.99) * 1e3,
             "ack_ms_p50": percentile(acks, 0.5) * 1e3,

@@ -143,7 +143,7 @@ class Images(EnginePart):
             return
         self._making = False
         self._retry_at, self._retry_s = -math.inf, SNAPSHOT_RETRY_S[0]
-        self._leading.unreadable_image = 0  # the new snapshot replaced it
+        self._leading.image_replaced()
         if index > self._log.base_index:
             self._log.trim(self._log.tail_from(index, TAIL_BYTES))
             self._effects.add(Trim(index))

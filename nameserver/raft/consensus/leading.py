@@ -19,8 +19,9 @@ from .replication import BATCH_BYTES, PART_BYTES, PARTS_WINDOW, TRANSFER_TIMEOUT
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which a leader begins no transfer after it could not read its newest snapshot.
-UNREADABLE_PAUSE_S: Final = 1.0
+#: Shortest and longest time in seconds for which a leader begins no transfer after it could not read its
+#: newest snapshot. The time doubles while the same snapshot stays unreadable.
+UNREADABLE_PAUSE_S: Final = (1.0, 60.0)
 
 
 class Leading(EnginePart):
@@ -43,12 +44,18 @@ class Leading(EnginePart):
         self._handed_over = False  # this leader asked another member to take over
         self.unreadable_image = 0
         self._no_transfer_before = -math.inf
+        self._unreadable_pause_s = UNREADABLE_PAUSE_S[0]
         self.progress: dict[str, Progress] = {}
         self.notified_removed: set[str] = set()
         self.handing_over_until = -math.inf
         self.elected = 0
         self.successor: str | None = None
         self.doing = ""
+
+    def image_replaced(self) -> None:
+        """Allow transfers again, because this member has stored a new snapshot."""
+        self.unreadable_image = 0
+        self._no_transfer_before = -math.inf
 
     # ---- the term
 
@@ -298,8 +305,12 @@ class Leading(EnginePart):
                 # If a newer snapshot replaced this one, begin with the newer one at once. Otherwise the file
                 # cannot be read: wait, because each attempt sends the readable part again.
                 if newest is not None and newest[0] == t.index:
+                    shortest, longest = UNREADABLE_PAUSE_S
+                    again = self.unreadable_image == t.index
+                    pause_s = min(2 * self._unreadable_pause_s, longest) if again else shortest
+                    self._unreadable_pause_s = pause_s
                     self.unreadable_image = t.index
-                    self._no_transfer_before = now + UNREADABLE_PAUSE_S
+                    self._no_transfer_before = now + pause_s
                 return
             if not data:
                 return  # this member's disk has not read the piece yet
