@@ -272,7 +272,10 @@ class Client:
             if task is not None and task.cancelling():
                 raise  # this task was cancelled; a cancelled task of the listener is reported below
             raise ListenerEnded(error) from error
-        except SystemExit as error:
+        except (Exception, KeyboardInterrupt, GeneratorExit):  # GeneratorExit: this coroutine is being closed
+            raise
+        # An exception of another kind would cancel all tasks of the client's task group.
+        except BaseException as error:
             raise ListenerEnded(error) from error
 
     async def _wait(self, effect: Wait) -> bool:

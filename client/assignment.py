@@ -49,6 +49,10 @@ class Assignment:
 
     Attributes:
         queues: Queues that the member consumes, and queues that it releases when their last batch ends.
+        running: Queues of an orderly member whose messages a worker consumes now. A batch may run longer than
+            the queue's state: a reset or :meth:`seek` replaces the state at once.
+        released: Queues that the member released although the offsets of messages that it had returned were
+            not stored, each with the offset after these messages. The pull consumer clears it.
         changed: Signal that members or routes changed, so that queues must be assigned again.
         work: Signal that messages may be ready for the listener.
         room: Signal that a batch ended.
@@ -77,6 +81,8 @@ class Assignment:
         self.offsets: Offsets = OwnOffsets(config.offset_file) if config.broadcast else BrokerOffsets(reader)
         self._resets: dict[MessageQueue, int] = {}
         self.queues: dict[MessageQueue, ProcessQueue[Taken]] = {}
+        self.running: set[MessageQueue] = set()
+        self.released: dict[MessageQueue, int] = {}
         self.changed = Signal()
         self.work = Signal()
         self.room = Signal()
@@ -269,11 +275,20 @@ class Assignment:
 
     def _apply_resets(self) -> Operation[None]:
         resets, self._resets = self._resets, {}
-        for queue, offset in resets.items():
+        failure: RemotingError | None = None
+        for queue, asked in resets.items():
             if queue in self.queues and not self._leaving(queue):
+                offset = max(0, asked)
                 log.info("offset reset queue=%s offset=%d", queue, offset)
-                process = yield from self._begin(queue, max(0, offset))
+                try:
+                    process = yield from self._begin(queue, offset)
+                except RemotingError as error:
+                    # Nobody consumes this queue now. Store the offset, because the next rebalance assigns the
+                    # queue again and begins at the stored offset.
+                    failure, process = error, ProcessQueue[Taken](offset, serial=self._orderly)
                 yield from self.store(queue, process, oneway=True)
+        if failure is not None:
+            raise failure
 
     def _leaving(self, queue: MessageQueue) -> bool:
         process = self.queues.get(queue)
@@ -289,7 +304,7 @@ class Assignment:
             if process is None or process.leaving:  # during a release, another operation may remove a queue
                 continue
             process.leaving = True
-            if self._orderly and not process.idle:
+            if queue in self.running:
                 try:
                     yield Spawn(self._release(queue, process), f"release {queue.topic} {queue.broker_name}")
                 except RemotingError:
@@ -300,27 +315,29 @@ class Assignment:
 
     def _release(self, queue: MessageQueue, process: ProcessQueue[Taken]) -> Operation[None]:
         if self._orderly:
-            yield from self._finish(process)  # no other member may begin while this member's listener runs
+            yield from self._finish(queue)  # no other member may begin while this member's listener runs
         if self._stopping:
             return  # release_all stores the offsets
         process.dropped = True
         if self._auto_store:
             yield from self.store(queue, process, oneway=True, last=True)
         self.queues.pop(queue, None)
+        if process.taken_end > self.stored(queue):
+            self.released[queue] = process.taken_end
         self._stored.pop(queue, None)
         self._store_trouble.forget(queue)
         if self._orderly:
             yield from self._unlock((queue,))
 
-    def _finish(self, process: ProcessQueue[Taken]) -> Operation[None]:
-        """Wait until the running batch ends, or this member stops, but at most :data:`_LOCK_LIVES_S` seconds.
+    def _finish(self, queue: MessageQueue) -> Operation[None]:
+        """Wait until the queue's batch ends, or this member stops, but at most :data:`_LOCK_LIVES_S` seconds.
 
         The queue's lock is not renewed during this wait. When the broker's lock expires, another member may
         lock the queue.
         """
         instant: Instant = yield Clock()
         deadline_s = instant.now_s + _LOCK_LIVES_S
-        while not (process.idle or self._stopping) and instant.now_s < deadline_s:
+        while queue in self.running and not self._stopping and instant.now_s < deadline_s:
             yield from wait(self.room, self.room.version, deadline_s - instant.now_s)
             instant = yield Clock()
 
@@ -451,6 +468,10 @@ class Assignment:
         else:
             instant = yield Clock()
             self._store_trouble.worked(instant.now_s, source=queue)
+
+    def stored(self, queue: MessageQueue) -> int:
+        """Return the offset of a queue that this member stored or read last; 0 if there is none."""
+        return self._stored.get(queue, 0)
 
     def moved(self) -> dict[MessageQueue, ProcessQueue[Taken]]:
         """Return the queues of this member whose consumed offset is not stored yet."""

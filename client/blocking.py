@@ -48,6 +48,7 @@ from .blocking_parts import Admin as Admin
 from .blocking_parts import Producer as Producer
 from .blocking_parts import PullConsumer as PullConsumer
 from .blocking_parts import PushConsumer as PushConsumer
+from .blocking_parts import Steps
 from .callbacks import check_callback, check_hooks
 from .config import ClientConfig, ProducerConfig, PullConsumerConfig
 from .consumer import ConsumerConfig, Listener, PushConsumerCore
@@ -107,9 +108,8 @@ class Client:
         self.admin = AdminOperations(self.core.directory)
         self._pid = os.getpid()
         self._hooks = hooks
-        #: Lock for the state of all operations. A thread holds the lock while it runs an operation's code
-        #: from one effect to the next. Read the state of an operation only with this lock held.
-        self.between_steps = threading.Lock()
+        #: Runs the code of operations. Read the state of operations only in a function that it runs.
+        self.steps = Steps()
         self._tls = secured(self.core.directory)
         self._transport = BlockingClient(
             connect_timeout_s=config.connect_timeout_s, hooks=hooks, tls=self._tls
@@ -157,9 +157,14 @@ class Client:
 
         Running listeners, sends in threads and the client's own threads may continue for ``shutdown_s``
         seconds in total. Sends that have not ended by then fail; their errors state the outcome of the send.
+
+        Raises:
+            InvalidArgument: If a queue selector, log handler or signal handler calls this method inside a
+                call of this client; nothing was done.
         """
         if self.core.closing or os.getpid() != self._pid:
             return  # in a forked process: only the parent process is the member of the group and may leave it
+        self.steps.check()
         _open_clients.pop(id(self), None)
         deadline_s = time.monotonic() + self.core.config.shutdown_s
         try:
@@ -212,17 +217,14 @@ class Client:
             operation.close()
             raise ForkedClient(self._pid, os.getpid())
         try:
-            with self.between_steps:
-                effect = next(operation)
+            effect = self.steps.run(operation.send, None)
             while True:
                 try:
                     result = self._perform(effect)
                 except Exception as error:
-                    with self.between_steps:
-                        effect = operation.throw(error)
+                    effect = self.steps.run(operation.throw, error)
                 else:
-                    with self.between_steps:
-                        effect = operation.send(result)
+                    effect = self.steps.run(operation.send, result)
         except StopIteration as stop:
             value: T = stop.value
             return value
@@ -334,8 +336,7 @@ class Client:
         return self._transport
 
     def _peer_request(self, addr: str, request: RemotingCommand) -> RemotingCommand | None:
-        with self.between_steps:
-            answer = self.core.peer_request(request)
+        answer = self.steps.run(self.core.peer_request, request)
         # Run the operation in the thread that reads this connection. Until the operation ends, the thread
         # reads nothing else. This delays only heartbeats, because no other requests use this connection.
         return self.perform(answer) if isinstance(answer, Generator) else answer
@@ -382,12 +383,12 @@ class Client:
     def _wait(self, effect: Wait) -> bool:
         signal = effect.signal
         woken = threading.Event()
-        with self.between_steps:
+        with self.steps.lock:
             if signal.version != effect.seen:
                 return True
             signal.on_next(woken.set)
         woken.wait(effect.timeout_s)
-        with self.between_steps:
+        with self.steps.lock:
             signal.forget(woken.set)
             return signal.version != effect.seen
 

@@ -9,7 +9,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, TypeVarTuple
 
 from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.errors import RemotingError
@@ -30,6 +30,50 @@ from .queue_reader import ReceivedMessage
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Steps:
+    """Runs the code of a client's operations from one effect to the next, in one thread at a time.
+
+    Attributes:
+        lock: Lock that is held while such code runs. No function of the user may run in code that acquires
+            this lock itself.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._thread: int | None = None  # id of the thread that runs run() now
+
+    def run(self, call: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """Call a function that reads or changes the state of operations.
+
+        Raises:
+            InvalidArgument: As :meth:`check`; ``call`` was not called.
+        """
+        self.check()
+        with self.lock:
+            self._thread = threading.get_ident()
+            try:
+                return call(*arguments)
+            finally:
+                self._thread = None
+
+    def check(self) -> None:
+        """Check that the present thread does not run :meth:`run`.
+
+        Operations call functions of the user, such as queue selectors and log handlers. If such a function
+        uses the client, the thread would wait for itself for ever.
+
+        Raises:
+            InvalidArgument: If the present thread runs :meth:`run`.
+        """
+        # Look at the lock, too: after an interruption by KeyboardInterrupt, the id may be out of date.
+        if self._thread == threading.get_ident() and self.lock.locked():
+            raise InvalidArgument(
+                "a queue selector, log handler or signal handler called the client inside a call of the same"
+                " client, and would never end; allowed are calls in other threads, or after the outer call"
+            )
 
 
 class Client(Protocol):
@@ -37,7 +81,7 @@ class Client(Protocol):
 
     core: ClientCore
     admin: AdminOperations
-    between_steps: threading.Lock
+    steps: Steps
 
     def start(self) -> None: ...
 
@@ -240,13 +284,11 @@ class Consumer:
 
     def pause(self, *queues: MessageQueue) -> None:
         """Stop pulling and delivering messages of these queues; without arguments, of all assigned queues."""
-        with self._client.between_steps:
-            self.core.pause(queues or self.core.assigned)
+        self._client.steps.run(lambda: self.core.pause(queues or self.core.assigned))
 
     def resume(self, *queues: MessageQueue) -> None:
         """Pull and deliver messages of these paused queues again; without arguments, of all paused queues."""
-        with self._client.between_steps:
-            self.core.resume(queues or tuple(self.core.paused))
+        self._client.steps.run(lambda: self.core.resume(queues or tuple(self.core.paused)))
 
 
 class PushConsumer(Consumer):

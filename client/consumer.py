@@ -50,7 +50,8 @@ from .operation import (
 )
 from .process_queue import ProcessQueue
 from .producer import Message, ProducerCore
-from .queue_reader import BrokenMessage, ReceivedMessage, Taken, receive
+from .queue_reader import BODY_MAX, BrokenMessage, ReceivedMessage, Taken, receive
+from .retry import Outcome, outcome_of
 from .trouble import LINE_PERIOD_S, TroubleLog
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,8 @@ log = logging.getLogger(__name__)
 #: Pauses in seconds. Source: DefaultMQPushConsumerImpl, 4.9 and 5.3.
 _PAUSE_ON_FAILED_SENDBACK_S: Final = 5.0
 _PAUSE_ON_SUSPENDED_QUEUE_S: Final = 1.0
+_SEND_BACK_FAILED: Final = "send back failed queue=%s error=%s"
+_RESEND_FAILED: Final = "send to the retry topic failed error=%s"
 #: If a broker refuses this many times to copy an unreadable message to the retry topic, the consumer skips
 #: the message; the message stays in its queue.
 _BROKEN_TRIES_MAX: Final = 16
@@ -138,7 +141,11 @@ class PushConsumerCore(GroupMember):
         )
         self._listener = listener
         self._resender = ProducerCore(
-            ProducerConfig(group=config.group, retry_times=2), core.directory, core.ids, core.rng
+            # Consumers accept larger bodies than producers send without this setting.
+            ProducerConfig(group=config.group, retry_times=2, message_size_max=BODY_MAX),
+            core.directory,
+            core.ids,
+            core.rng,
         )
         self._busy = 0
         self._send_back_trouble = TroubleLog(log, "messages are sent back again group=%s", config.group)
@@ -204,10 +211,13 @@ class PushConsumerCore(GroupMember):
                 yield from wait(self._work, seen, 5.0)
                 continue
             self._busy += 1
+            if self.config.orderly:
+                self._assignment.running.add(taken[0])
             try:
                 yield from self._consume(*taken)
             finally:
                 self._busy -= 1
+                self._assignment.running.discard(taken[0])
                 self._room.notify()
 
     def _consume(
@@ -222,7 +232,8 @@ class PushConsumerCore(GroupMember):
         readable = tuple(message for message in batch if isinstance(message, ReceivedMessage))
         if readable and not process.dropped:
             yield from self._listen(queue, process, readable)
-        if process.count and (self.config.orderly or process.idle):
+        # After a reset, messages of the queue's new state may have waited for the end of this batch.
+        if process.dropped or (process.count and (self.config.orderly or process.idle)):
             self._work.notify()
 
     def _listen(
@@ -262,7 +273,7 @@ class PushConsumerCore(GroupMember):
                 )
             process.done(batch)
         elif self.config.orderly:
-            yield from self._suspend(process, batch)
+            yield from self._suspend(queue, process, batch)
         else:
             for message in batch:
                 if (yield from self._send_back(queue, message)):
@@ -271,7 +282,9 @@ class PushConsumerCore(GroupMember):
                     yield from self._core.pause(_PAUSE_ON_FAILED_SENDBACK_S)
                     process.give_back((message,))
 
-    def _suspend(self, process: ProcessQueue[Taken], batch: tuple[ReceivedMessage, ...]) -> Operation[None]:
+    def _suspend(
+        self, queue: MessageQueue, process: ProcessQueue[Taken], batch: tuple[ReceivedMessage, ...]
+    ) -> Operation[None]:
         """Deliver messages of an orderly queue again to this member's listener after a pause.
 
         Messages without remaining retries go to the dead letter topic.
@@ -279,10 +292,8 @@ class PushConsumerCore(GroupMember):
         times_max = self.config.max_reconsume_times
         again = []
         for message in batch:
-            # Send the copy with one retry more than allowed. Brokers of 4.9 and of 5.x then put the message
-            # into the dead letter topic at once.
             if 0 <= times_max <= message.reconsume_times and (
-                yield from self._resend(message, reconsume_times=times_max + 1, times_max=times_max)
+                yield from self._send_to_dead_letters(queue, message)
             ):
                 process.done((message,))
                 continue
@@ -290,6 +301,29 @@ class PushConsumerCore(GroupMember):
         if again:
             yield from self._core.pause(_PAUSE_ON_SUSPENDED_QUEUE_S)
             process.give_back(again)
+
+    def _send_to_dead_letters(self, queue: MessageQueue, message: ReceivedMessage) -> Operation[bool]:
+        """Send a message of an orderly queue to the dead letter topic; return True on success.
+
+        This member sends a copy. If no broker can have stored the copy, this member asks the message's broker
+        to copy the stored message. A message may be too large for a producer, but not for that broker.
+        """
+        times_max = self._reconsume_max()
+        try:
+            # Send the copy with one retry more than allowed. Brokers of 4.9 and of 5.x then put the message
+            # into the dead letter topic at once.
+            yield from self._resend(message, reconsume_times=times_max + 1, times_max=times_max)
+            return True
+        except RemotingError as error:
+            yield from self._tell_send_back(_RESEND_FAILED, error)
+            if outcome_of(error) is not Outcome.NOT_APPLIED:
+                return False  # another copy could be a second dead letter
+        try:
+            yield from self._ask_back(queue, message, times_max=0)
+            return True
+        except RemotingError as error:
+            yield from self._tell_send_back(_SEND_BACK_FAILED, queue, error)
+            return False
 
     def _hand_over(
         self, queue: MessageQueue, process: ProcessQueue[Taken], message: BrokenMessage
@@ -302,12 +336,12 @@ class PushConsumerCore(GroupMember):
         refused = 0
         while refused < _BROKEN_TRIES_MAX and not self.config.broadcast:
             try:
-                yield from self._ask_back(queue, message)
+                yield from self._ask_back(queue, message, times_max=self._reconsume_max())
                 process.done((message,))
                 return
             except RemotingError as error:
                 refused += isinstance(error, ResponseError)
-                yield from self._tell_send_back("send back failed queue=%s error=%s", queue, error)
+                yield from self._tell_send_back(_SEND_BACK_FAILED, queue, error)
             if self.stopping or process.dropped:
                 return  # the member that consumes this queue next will receive the message again
             yield from self._core.pause(_PAUSE_ON_FAILED_SENDBACK_S)
@@ -327,19 +361,22 @@ class PushConsumerCore(GroupMember):
         a copy to the retry topic.
         """
         try:
-            yield from self._ask_back(queue, message)
+            yield from self._ask_back(queue, message, times_max=self._reconsume_max())
             return True
         except RemotingError as error:
-            yield from self._tell_send_back("send back failed queue=%s error=%s", queue, error)
-        again = self._resend(
-            message, reconsume_times=message.reconsume_times + 1, times_max=self._reconsume_max()
-        )
-        return (yield from again)
+            yield from self._tell_send_back(_SEND_BACK_FAILED, queue, error)
+        times = message.reconsume_times + 1
+        try:
+            yield from self._resend(message, reconsume_times=times, times_max=self._reconsume_max())
+            return True
+        except RemotingError as error:
+            yield from self._tell_send_back(_RESEND_FAILED, error)
+            return False
 
-    def _ask_back(self, queue: MessageQueue, message: Taken) -> Operation[None]:
+    def _ask_back(self, queue: MessageQueue, message: Taken, *, times_max: int) -> Operation[None]:
         """Ask the broker to copy a message to the retry topic.
 
-        If no retries remain, the broker copies it to the dead letter topic.
+        If the message had ``times_max`` retries already, the broker copies it to the dead letter topic.
 
         Raises:
             RemotingError: If the broker did not copy the message.
@@ -350,7 +387,7 @@ class PushConsumerCore(GroupMember):
             delay_level=0,
             origin_msg_id=message.offset_message_id,
             origin_topic=message.topic,
-            max_reconsume_times=self._reconsume_max(),
+            max_reconsume_times=times_max,
             broker_name=queue.broker_name,
         )
         request = RemotingCommand.request(RequestCode.CONSUMER_SEND_MSG_BACK, fields.to_ext())
@@ -366,8 +403,12 @@ class PushConsumerCore(GroupMember):
         instant: Instant = yield Clock()
         self._send_back_trouble.failed(instant.now_s, line + " group=%s", *values, self.config.group)
 
-    def _resend(self, message: ReceivedMessage, *, reconsume_times: int, times_max: int) -> Operation[bool]:
-        """Send a copy of a message to the retry topic, with its number of retries; return True on success."""
+    def _resend(self, message: ReceivedMessage, *, reconsume_times: int, times_max: int) -> Operation[None]:
+        """Send a copy of a message to the retry topic, with its number of retries.
+
+        Raises:
+            RemotingError: If the copy was not stored, or if this is unknown.
+        """
         # Copy tags and keys without our checks: other clients may have written tags and keys that our checks
         # would refuse.
         kept = message.properties.items()
@@ -382,12 +423,7 @@ class PushConsumerCore(GroupMember):
             flag=message.flag,
             delay_level=3 + message.reconsume_times,
         )
-        try:
-            yield from self._resender.resend(again, properties)
-            return True
-        except RemotingError as error:
-            yield from self._tell_send_back("send to the retry topic failed error=%s", error)
-            return False
+        yield from self._resender.resend(again, properties)
 
     def _reconsume_max(self) -> int:
         return 16 if self.config.max_reconsume_times < 0 else self.config.max_reconsume_times

@@ -99,6 +99,7 @@ class ClientCore:
         self._closers: dict[object, Callable[[], Operation[None]]] = {}
         self._enders: dict[object, Callable[[], Operation[None]]] = {}
         self._unsent: dict[object, Callable[[], int]] = {}
+        self._closed: set[object] = set()  # closed producers; some of their messages have no outcome yet
         self._ending: set[object] = set()  # producers for which close_producer() runs now
         self._begun: set[str] = set()  # names of the background operations that were started
         self.deadline_s = math.inf
@@ -194,11 +195,19 @@ class ClientCore:
             yield from close()
             # Remove the producer only now. If the caller is cancelled before, close() of the client still
             # sends the producer's messages.
-            del self._closers[producer], self._unsent[producer]
-            self._enders.pop(producer, None)
+            del self._closers[producer]
+            self._closed.add(producer)
+            self._forget_closed()
         finally:
             self._ending.discard(producer)
         yield from self.leave(producer_group=group)
+
+    def _forget_closed(self) -> None:
+        """Forget the closed producers, except for those whose messages :meth:`end` must still report."""
+        for producer in [producer for producer in self._closed if not self._unsent[producer]()]:
+            self._closed.discard(producer)
+            del self._unsent[producer]
+            self._enders.pop(producer, None)
 
     def add_consumer(
         self,

@@ -319,7 +319,8 @@ class LingerCore:
     @property
     def unsent(self) -> int:
         """Number of messages that have no outcome yet."""
-        return self._batches.count
+        cut_off = sum(len(batch.items) for batch in self._cut_off if not batch.reported)
+        return self._batches.count + cut_off
 
     def _send_ripe(self) -> Operation[None]:
         try:

@@ -344,7 +344,9 @@ class GroupMember:
         queues = list(self._queues.items())
         for step in range(len(queues)):
             queue, process = queues[(self._turn + step) % len(queues)]
-            if queue in self.paused or (locked_s is not None and process.locked_until_s < locked_s):
+            if queue in self.paused or queue in self._assignment.running:
+                continue
+            if locked_s is not None and process.locked_until_s < locked_s:
                 continue
             batch = process.take(count)
             if batch:
@@ -484,7 +486,7 @@ class GroupMember:
                     result.max_offset,
                     result.next_offset,
                 )
-                process.restart(result.next_offset)
+                process.move(result.next_offset)
                 if self._auto_store:
                     yield from self._assignment.store(queue, process, oneway=True)
                 if result.next_offset == offset:

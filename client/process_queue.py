@@ -53,6 +53,7 @@ class ProcessQueue(Generic[M]):
         leaving: True if this member is about to release the queue. No more messages are delivered; messages
             that are being consumed are completed and committed.
         dropped: True if this member has released the queue. Results of messages are ignored from then on.
+        taken_end: Offset after the last message that :meth:`take` returned; 0 if it returned none yet.
 
     Invariants:
         - every offset below :attr:`commit_offset` was consumed, was filtered out, or was never requested;
@@ -70,6 +71,7 @@ class ProcessQueue(Generic[M]):
         "locked_until_s",
         "next_offset",
         "serial",
+        "taken_end",
     )
 
     def __init__(self, next_offset: int, *, serial: bool = False) -> None:
@@ -78,6 +80,7 @@ class ProcessQueue(Generic[M]):
         self.dropped = False
         self.leaving = False
         self.locked_until_s = float("-inf")
+        self.taken_end = 0
         self._waiting: dict[int, M] = {}
         self._in_flight: dict[int, M] = {}
         # The memory size of each message by offset, as it was when the message was pulled. The listener may
@@ -111,8 +114,8 @@ class ProcessQueue(Generic[M]):
     @property
     def commit_offset(self) -> int:
         """Offset to commit: the member that consumes this queue next begins at this offset."""
-        pending = [*self._waiting, *self._in_flight]
-        return min(pending) if pending else self.next_offset
+        # After `move` to a lower offset, messages that are being consumed may lie above `next_offset`.
+        return min([*self._waiting, *self._in_flight, self.next_offset])
 
     @property
     def cached_offsets(self) -> tuple[int, int]:
@@ -122,8 +125,14 @@ class ProcessQueue(Generic[M]):
 
     @property
     def full(self) -> bool:
-        """True if pulling has to pause, because a limit is exceeded."""
+        """True if pulling has to pause: a limit is exceeded, or messages from before a move are in flight.
+
+        After :meth:`move` to a lower offset, the next pull may return new messages with the offsets of
+        messages that are still being consumed. The offset alone would then not tell them apart.
+        """
         if self.count > MESSAGES_MAX or self._bytes > BYTES_MAX:
+            return True
+        if max(self._sizes, default=-1) >= self.next_offset:
             return True
         return not self.serial and self.count > 0 and self.next_offset - self.commit_offset > SPAN_MAX
 
@@ -158,6 +167,8 @@ class ProcessQueue(Generic[M]):
             message = self._waiting.pop(offset)
             self._in_flight[offset] = message
             batch.append(message)
+        if batch:
+            self.taken_end = max(self.taken_end, batch[-1].queue_offset + 1)
         return tuple(batch)
 
     def done(self, messages: Iterable[M]) -> None:
@@ -173,10 +184,16 @@ class ProcessQueue(Generic[M]):
                 self._waiting[message.queue_offset] = message
                 self._sorted = False
 
-    def restart(self, offset: int) -> None:
-        """Remove all messages and continue pulling at ``offset``."""
-        self._waiting.clear()
-        self._in_flight.clear()
-        self._sizes.clear()
-        self._bytes = 0
+    def move(self, offset: int) -> None:
+        """Continue pulling at ``offset``, because the broker's queue has no message at the present offset.
+
+        If ``offset`` is higher, the broker removed old messages. Messages that were pulled are kept: they are
+        not consumed yet, and the broker may not have them any more. If ``offset`` is lower, the broker's
+        queue ends there. Messages that wait from ``offset`` on are removed. Messages that are being consumed
+        are kept until their result is known, and pulling pauses until then; see :attr:`full`.
+        """
+        for stale in [waiting for waiting in self._waiting if waiting >= offset]:
+            del self._waiting[stale]
+            self._bytes -= self._sizes.pop(stale)
         self.next_offset = offset
+        self.taken_end = min(self.taken_end, offset)

@@ -12,7 +12,7 @@ from routekeeper.remoting.errors import RemotingError
 from .assignment import STORED_AT_ONCE
 from .config import PullConsumerConfig
 from .core import ClientCore
-from .errors import ClientClosed, InvalidArgument, OutcomeUnknown
+from .errors import ClientClosed, InvalidArgument, NotApplied, OutcomeUnknown
 from .member import GroupMember
 from .operation import Clock, Instant, Operation, together, wait
 from .process_queue import ProcessQueue
@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 #: Timeouts of this many seconds (388 days) or more are refused, because drivers cannot wait that long.
 _FOR_EVER_S: Final = 1 << 25
+#: Reason of the failure to store the offset of a queue that this member does not consume any more.
+_RELEASED: Final = "the queue was released before; its next consumer receives the messages again"
 
 
 class PullConsumerCore(GroupMember):
@@ -79,6 +81,10 @@ class PullConsumerCore(GroupMember):
                 f"timeout_s={timeout_s!r}, allowed are seconds below {_FOR_EVER_S}, and None"
             )
         self._consumed()
+        if self.config.auto_commit:
+            # Offsets are stored in the background, where failures are only logged. A later commit reports
+            # only the queues of messages that this call returns.
+            self._assignment.released.clear()
         instant: Instant = yield Clock()
         deadline_s = None if timeout_s is None else instant.now_s + timeout_s
         while not self.stopping:
@@ -98,6 +104,10 @@ class PullConsumerCore(GroupMember):
     def commit(self) -> Operation[None]:
         """Store the new offsets of all queues. All messages returned so far are then stored as consumed.
 
+        If a queue was released to another member before its offset was stored, this method cannot store the
+        offset any more. The first call after the release names the queue as failed; later calls do not. With
+        ``auto_commit``, :meth:`poll` forgets such queues.
+
         Raises:
             PartlyNotApplied: If the offsets of some queues were not stored; ``failures`` names these queues.
                 The offsets of all other queues are stored.
@@ -107,6 +117,8 @@ class PullConsumerCore(GroupMember):
         self._check_open()
         self._consumed()
         moved = self._assignment.moved()
+        released = dict(self._assignment.released)
+        self._assignment.released.clear()
         unstored: dict[MessageQueue, RemotingError] = {
             queue: OutcomeUnknown("the client was closed meanwhile") for queue in moved
         }
@@ -125,9 +137,13 @@ class PullConsumerCore(GroupMember):
             f"commit {self.config.group}",
             at_once=1 if self.config.broadcast else STORED_AT_ONCE,
         )
+        for queue, end in released.items():
+            # The offset may be stored after all: the queue may have come back, and its messages with it.
+            if self._assignment.stored(queue) < end:
+                unstored.setdefault(queue, NotApplied(_RELEASED))
         if unstored:
             failures = {self._namespace.queue_outside(queue): error for queue, error in unstored.items()}
-            raise partial_failure("offset not stored", failures, of=len(moved))
+            raise partial_failure("offset not stored", failures, of=len(moved.keys() | unstored.keys()))
 
     def committed(self, queue: MessageQueue) -> Operation[int | None]:
         """Return the offset stored for the group, or None if no offset is stored.

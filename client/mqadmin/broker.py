@@ -11,7 +11,7 @@ from ..admin import all_addrs, masters
 from ..errors import describe
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option
-from .targets import chosen, target_options
+from .targets import chosen, cluster_info, target_options
 
 _Show = Callable[[str, Mapping[str, str]], None]
 
@@ -23,7 +23,7 @@ def _targets(context: Context, args: Arguments) -> list[str]:
     """
     if chosen(args) == "b":
         return [args.text("b")]
-    addrs = list(all_addrs(context.run(context.client.admin.cluster_info()), args.text("c")))
+    addrs = list(all_addrs(cluster_info(context), args.text("c")))
     if not addrs:
         context.fail(f"no broker in cluster {args.text('c')!r}")
     return addrs
@@ -41,7 +41,7 @@ def _get_broker_config(context: Context, args: Arguments) -> int:
     master = ""
     roles: set[str] = set()
     if chosen(args) == "c":
-        info = context.run(context.client.admin.cluster_info())
+        info = cluster_info(context)
         roles = set(masters(info, args.text("c")).values())
 
     def show(addr: str, table: Mapping[str, str]) -> None:

@@ -26,6 +26,7 @@ from .targets import (
     ask_each,
     chosen,
     chosen_masters,
+    cluster_info,
     document,
     masters_of_topic,
     says_absent,
@@ -51,7 +52,7 @@ def _update_broker_config(context: Context, args: Arguments) -> int:
     body = f"{key}={value}\n".encode()
     addrs = chosen_masters(context, args)
     if "a" in args and chosen(args) == "c":
-        addrs = list(all_addrs(context.run(context.client.admin.cluster_info()), args.text("c")))
+        addrs = list(all_addrs(cluster_info(context), args.text("c")))
     failed = ask_each(context, addrs, RequestCode.UPDATE_BROKER_CONFIG, body=body, done=updated)
     if as_json:
         context.json({"key": key, "value": value, "brokers": done})
@@ -75,7 +76,7 @@ def _clean(code: RequestCode) -> Callable[[Context, Arguments], int]:
 def _topic_cluster_list(context: Context, args: Arguments) -> int:
     admin = context.client.admin
     names = {data.broker_name for data in context.run(admin.topic_route(args.text("t"))).broker_datas}
-    info = context.run(admin.cluster_info())
+    info = cluster_info(context)
     clusters = [name for name in sorted(info.cluster_addr_table) if names & {*info.cluster_addr_table[name]}]
     if args.json():
         context.json(clusters)
@@ -93,7 +94,7 @@ def _update_topic_perm(context: Context, args: Arguments) -> int:
     route = context.run(admin.topic_route(topic))
     addrs = masters_of_topic(context, topic)
     if chosen(args) == "c":
-        inside = masters(context.run(admin.cluster_info()), args.text("c"))
+        inside = masters(cluster_info(context), args.text("c"))
         addrs = {name: addr for name, addr in addrs.items() if inside.get(name) == addr}
     else:
         addrs = {name: addrs[name] for name in found_at(addrs, args.text("b"))}

@@ -15,6 +15,7 @@ from ..errors import describe
 from ..operation import Operation
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option
+from .targets import cluster_info
 
 _BASE: Final = "{:<22}  {:<22}  {:<4}  {:<22} {:<16}  {:>16}  {:>30}  {:<22}  {:>11}  {:<12}  {:<8}  {:>10}"
 _BASE_HEAD: Final = (
@@ -45,7 +46,7 @@ def _runtimes(
         address and figures. If a broker does not answer, its row has no figures, and the exit code is 1.
     """
     admin = context.client.admin
-    info = context.run(admin.cluster_info())
+    info = cluster_info(context)
     rows: list[tuple[str, str, int, str, Mapping[str, str]]] = []
     code = 0
     for cluster_name, broker_names in sorted(info.cluster_addr_table.items()):

@@ -25,7 +25,7 @@ from ..operation import Operation, read_clock
 from . import java
 from .context import Context
 from .options import Arguments, Command, Option, UsageError
-from .targets import says_absent, version_text
+from .targets import cluster_info, says_absent, version_text
 from .together import NO_CLUSTER, ask_together, brokers_of
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ def _call(context: Context, addr: str, code: RequestCode, left_s: float, **ext: 
 
 def _export_configs(context: Context, args: Arguments) -> int:
     cluster = args.text("c")
-    info = context.run(context.client.admin.cluster_info())
+    info = cluster_info(context)
     addrs = masters(info, cluster)
     if not addrs:
         raise NotApplied(f"no master in cluster {cluster!r}. {NO_CLUSTER}")
@@ -240,7 +240,7 @@ def _merged(documents: Iterable[Document], table: str, summed: Iterable[str]) ->
 
 def _export_metrics(context: Context, args: Arguments) -> int:
     cluster = args.text("c")
-    addrs = masters(context.run(context.client.admin.cluster_info()), cluster)
+    addrs = masters(cluster_info(context), cluster)
     if not addrs:
         raise NotApplied(f"no master in cluster {cluster!r}. {NO_CLUSTER}")
 

@@ -35,6 +35,7 @@ from .targets import (
     CLUSTER,
     ask_each,
     chosen_masters,
+    cluster_info,
     document,
     masters_of_topic,
     says_absent,
@@ -160,14 +161,16 @@ def _delete_sub_group(context: Context, args: Arguments) -> int:
     if "b" in args or failed:
         return failed
     for topic in (RETRY_PREFIX + group, DLQ_PREFIX + group):
-        failed |= ask_each(context, addrs, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
-        failed |= context.report(context.run(admin.delete_topic_in_nameservers(topic, None)))
+        if ask_each(context, addrs, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}):
+            failed = 1  # the broker's next registration would bring the topic back
+            continue
+        failed |= context.report(context.run(admin.delete_topic_in_nameservers(topic, args.text("c"))))
     return failed
 
 
 def _get_consumer_config(context: Context, args: Arguments) -> int:
     group, as_json = args.text("g"), args.json()
-    info = context.run(context.client.admin.cluster_info())
+    info = cluster_info(context)
     found: list[tuple[str, str, SubscriptionGroupConfig, dict[str, Any]]] = []
     code = 0
     for cluster in sorted(info.cluster_addr_table):

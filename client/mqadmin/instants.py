@@ -15,7 +15,7 @@ def instant(args: Arguments, short: str) -> int:
     """Return the time that an option names, in Unix ms; 0 if the option is absent.
 
     Raises:
-        UsageError: If the text is neither a number of ms nor a local time.
+        UsageError: If the text is neither a number of ms nor a local time from 1970 (UTC) on.
     """
     text = args.get(short)
     if text is None:
@@ -24,6 +24,10 @@ def instant(args: Arguments, short: str) -> int:
         return int(text)
     try:
         moment, _, ms = text.rpartition(":")
-        return int(datetime.strptime(moment, "%Y-%m-%d#%H:%M:%S").timestamp()) * 1000 + int(ms)
+        wall_ms = int(datetime.strptime(moment, "%Y-%m-%d#%H:%M:%S").timestamp()) * 1000 + int(ms)
     except ValueError:
         raise UsageError(f"-{short} {text!r}, allowed currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS") from None
+    if wall_ms < 0:
+        # Brokers take a negative time for the end of the queue.
+        raise UsageError(f"-{short} {text!r} is before 1970-01-01 00:00 UTC; 0 is the beginning")
+    return wall_ms

@@ -20,6 +20,7 @@ from ..producer import SendResult
 from . import java
 from .context import Context
 from .options import Arguments, Command, Option
+from .targets import cluster_info
 from .together import NO_CLUSTER
 
 _SIZE_MAX: Final = 4 * 1024 * 1024
@@ -138,7 +139,7 @@ def _cluster_rt(context: Context, args: Arguments) -> int:
     size = args.number("s", "size", 128, low=1, high=_SIZE_MAX)
     interval_s = args.number("i", "interval", 10, low=1, high=86_400)
     as_log, room = args.flag("p", "print log"), args.get("m") or "noname"
-    info = context.run(context.client.admin.cluster_info())
+    info = cluster_info(context)
     clusters = [args.text("c")] if "c" in args else sorted(info.cluster_addr_table)
     targets = [
         (cluster, name) for cluster in clusters for name in sorted(info.cluster_addr_table.get(cluster, ()))

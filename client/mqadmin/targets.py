@@ -10,6 +10,7 @@ from routekeeper.remoting.codes import MASTER_ID, RETRY_PREFIX, RequestCode, Res
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError, ResponseError
 from routekeeper.remoting.lenient import ANSWER, as_object, loads
+from routekeeper.remoting.route import ClusterInfo
 from routekeeper.remoting.wall_clock import local_text
 
 from ..admin import masters
@@ -149,6 +150,17 @@ def first_online(context: Context, addrs: Iterable[str], group: str) -> Consumer
     return found
 
 
+def cluster_info(context: Context) -> ClusterInfo:
+    """Ask a nameserver for clusters and brokers.
+
+    Raises:
+        UsageError: If neither ``-n`` nor NAMESRV_ADDR names a nameserver.
+    """
+    if not context.nameservers:
+        raise UsageError("needs a nameserver: name it by -n or NAMESRV_ADDR")
+    return context.run(context.client.admin.cluster_info())
+
+
 def chosen_masters(context: Context, args: Arguments, *, everywhere: bool = False) -> list[str]:
     """Return the broker of -b, or the masters of the cluster of -c.
 
@@ -162,7 +174,7 @@ def chosen_masters(context: Context, args: Arguments, *, everywhere: bool = Fals
         chosen(args)
     if "b" in args:
         return [args.text("b")]
-    info = context.run(context.client.admin.cluster_info())
+    info = cluster_info(context)
     clusters = [args.text("c")] if "c" in args else sorted(info.cluster_addr_table)
     addrs = [addr for cluster in clusters for addr in masters(info, cluster).values()]
     if not addrs:

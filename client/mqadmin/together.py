@@ -13,7 +13,7 @@ from ..operation import Operation, read_clock, together
 from ..retry import Outcome, outcome_of, partial_failure
 from .context import Context
 from .options import Arguments
-from .targets import chosen
+from .targets import chosen, cluster_info
 
 T = TypeVar("T")
 #: Largest number of requests at the same time. With one request after the other, a broker that does not
@@ -86,7 +86,7 @@ def brokers_of(context: Context, args: Arguments, *, with_slaves: bool = False) 
     """
     if chosen(args) == "b":
         return [args.text("b")]
-    info, cluster = context.run(context.client.admin.cluster_info()), args.text("c")
+    info, cluster = cluster_info(context), args.text("c")
     found = list(all_addrs(info, cluster) if with_slaves else masters(info, cluster).values())
     if not found:
         kind = "broker" if with_slaves else "master"

@@ -22,6 +22,7 @@ from . import java
 from .addresses import found_at
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option, UsageError, attributes_of
+from .targets import cluster_info
 
 _PERMISSIONS: Final = {"2": 2, "4": 4, "6": 6}
 _NO_CLUSTER: Final = "Make sure the specified clusterName exists or the name server connected to is correct."
@@ -36,7 +37,7 @@ def _update_topic(context: Context, args: Arguments) -> int:
         if topic.order:
             listed = {
                 (name, broker_id): known
-                for name, data in context.run(admin.cluster_info()).broker_addr_table.items()
+                for name, data in cluster_info(context).broker_addr_table.items()
                 for broker_id, known in data.broker_addrs.items()
             }
             holders = found_at(listed, addr)
@@ -52,7 +53,7 @@ def _update_topic(context: Context, args: Arguments) -> int:
         context.line(f"create topic to {addr} success.")
         context.line(java.topic_config_text(topic))
         return 0
-    found = masters(context.run(admin.cluster_info()), args.text("c"))
+    found = masters(cluster_info(context), args.text("c"))
     if not found:
         return context.fail(f"no master in cluster {args.text('c')!r}. {_NO_CLUSTER}")
     failures = 0
@@ -93,7 +94,7 @@ def _topic_config(args: Arguments) -> TopicConfig:
 def _delete_topic(context: Context, args: Arguments) -> int:
     topic, cluster = args.text("t"), args.text("c")
     admin = context.client.admin
-    addrs = all_addrs(context.run(admin.cluster_info()), cluster)
+    addrs = all_addrs(cluster_info(context), cluster)
     if not addrs:
         return context.fail(f"no broker in cluster {cluster!r}. {_NO_CLUSTER}")
     failures = 0
@@ -165,7 +166,7 @@ def _topic_list(context: Context, args: Arguments) -> int:
             for topic in topics:
                 context.line(topic)
         return 0
-    info = context.run(admin.cluster_info())
+    info = cluster_info(context)
     rows = []
     for topic in context.run(admin.topic_list()).topics:
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):

@@ -107,8 +107,10 @@ class BlockingClient:
             if self._close_on_timeout:
                 self._drop(connection, "a request timed out")
             raise
-        except ConnectionLost:
-            self._drop(connection, "the connection was lost")
+        except BaseException:
+            # An interruption, such as KeyboardInterrupt, also loses the connection if it cut off a frame.
+            if connection.lost:
+                self._drop(connection, "the connection was lost")
             raise
         self._hooks.after_response(addr, request, answer)
         return answer
@@ -136,8 +138,9 @@ class BlockingClient:
         request = self._hooks.before_request(addr, request)
         try:
             connection.oneway(request, deadline, unless)
-        except ConnectionLost:
-            self._drop(connection, "the connection was lost")
+        except BaseException:
+            if connection.lost:
+                self._drop(connection, "the connection was lost")
             raise
 
     def disconnect(self, addr: str) -> None:
@@ -297,6 +300,10 @@ class _Connection:
             self._thread = threading.Thread(target=self._read_always, name=f"remoting {addr}", daemon=True)
             self._thread.start()
 
+    @property
+    def lost(self) -> bool:
+        return self._lost is not None
+
     def usable(self) -> bool:
         """Return True if the connection is open; detect that the peer has closed an unused connection."""
         with self._changed:
@@ -308,7 +315,7 @@ class _Connection:
                     return bool(self._reader.recv(1, socket.MSG_PEEK))
                 # The received bytes may carry no data, only a message of TLS itself or the end of TLS.
                 while self._lost is None:
-                    self._take(self._reader.recv(_CHUNK) or None)
+                    self._take([self._reader.recv(_CHUNK)])
                 return False
             except BlockingIOError:
                 return True
@@ -339,18 +346,22 @@ class _Connection:
     def shut(self, reason: str) -> None:
         """Close the connection; all waiting callers get ConnectionLost."""
         with self._changed:
-            if self._lost is None:
-                self._lost = reason
-                self._session.lost()
-            self._changed.notify_all()
-            try:
-                self._reader.shutdown(socket.SHUT_RDWR)  # interrupts a thread that waits in recv
-            except OSError:
-                pass  # the peer has already closed the connection
+            self._lose(reason)
             if not self._reading and self._thread is None:
                 self._reader.close()
         with self._writing:
             self._writer.close()
+
+    def _lose(self, reason: str) -> None:
+        """End all use of the connection. The caller must hold the lock, and close the sockets later."""
+        if self._lost is None:
+            self._lost = reason
+            self._session.lost()
+        self._changed.notify_all()
+        try:
+            self._reader.shutdown(socket.SHUT_RDWR)  # interrupts a thread that waits in recv
+        except OSError:
+            pass  # the peer has already closed the connection
 
     def join(self, timeout_s: float) -> None:
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -362,15 +373,23 @@ class _Connection:
 
     def _send(self, frame: bytes, deadline: float, unless: Callable[[], bool] | None = None) -> None:
         with self._writing:
+            self._check_open(sent=False)  # the former writer may have cut off its frame
             check_holds(self.addr, unless)
+            complete = False
             try:
                 self._writer.settimeout(max(0.001, deadline - time.monotonic()))
                 self._writer.sendall(frame if self._pipe is None else self._pipe.seal(frame))
+                complete = True
             except TimeoutError:
-                # A part of the frame may have been sent. Further frames would be unreadable for the peer.
                 raise ConnectionLost(f"{self.addr} does not read, the frame is cut off", sent=True) from None
             except OSError as error:
                 raise ConnectionLost(f"connection to {self.addr} was lost: {error}", sent=True) from None
+            finally:
+                # A part of the frame may have been sent. Further frames would be unreadable for the peer. The
+                # reason may also be KeyboardInterrupt, or the timeout of a greenlet.
+                if not complete:
+                    with self._changed:
+                        self._lose("a frame was cut off")
 
     def _wait(self, opaque: int, deadline: float) -> RemotingCommand:
         with self._changed:
@@ -387,26 +406,36 @@ class _Connection:
                     continue
                 self._reading = True
                 self._changed.release()
+                received: list[bytes] = []
                 try:
-                    data = self._receive(left)
+                    self._receive(left, received)
                 finally:
                     self._changed.acquire()
                     self._reading = False
-                self._take(data)
+                    # Also if this thread was interrupted: the bytes may be answers to other threads, and one
+                    # of these threads must read now.
+                    self._take(received)
 
-    def _receive(self, timeout_s: float) -> bytes | None:
-        """Return received bytes; empty if none came in time, None if the connection is closed."""
+    def _receive(self, timeout_s: float, received: list[bytes]) -> None:
+        """Append received bytes to a list; append empty bytes if the connection is closed."""
         try:
             self._reader.settimeout(timeout_s)
-            return self._reader.recv(_CHUNK) or None
+            # Receive and append in one call. Python raises KeyboardInterrupt after a call in C has returned,
+            # so an assignment of recv's result could lose received bytes.
+            received.extend(map(self._reader.recv, (_CHUNK,)))
         except TimeoutError:
-            return b""
+            pass  # no bytes came in time
         except OSError:
-            return None
+            received.append(b"")
 
-    def _take(self, data: bytes | None) -> list[RemotingCommand]:
-        """Pass answers to waiting callers; return the peer's requests. The caller must hold the lock."""
+    def _take(self, received: list[bytes]) -> list[RemotingCommand]:
+        """Pass answers to waiting callers; return the peer's requests. The caller must hold the lock.
+
+        Args:
+            received: Bytes as :meth:`_receive` appended them.
+        """
         requests = []
+        data = b"".join(received) if all(received) else None
         if self._pipe is not None and data:
             try:
                 data = self._pipe.open(data)
@@ -435,9 +464,10 @@ class _Connection:
             # Always read with a timeout: both handles share one O_NONBLOCK flag, which a writer's timeout
             # sets. A read without timeout could then fail with EAGAIN, as if the peer had closed the
             # connection.
-            data = self._receive(_READ_TIMEOUT_S)
+            received: list[bytes] = []
+            self._receive(_READ_TIMEOUT_S, received)
             with self._changed:
-                requests = self._take(data)
+                requests = self._take(received)
                 lost = self._lost is not None
             if lost:
                 self._reader.close()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,11 +17,12 @@ import routekeeper.client.aio
 import routekeeper.client.blocking
 from routekeeper.client.config import ClientConfig, ConsumeFrom, ProducerConfig, PullConsumerConfig
 from routekeeper.client.errors import ClientClosed, OutcomeUnknown
-from routekeeper.client.producer import Message, SendResult
+from routekeeper.client.producer import Message, SendResult, SendStatus
 from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
+from tests.waiting import wait_until
 
 QUEUE = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
 MESSAGE = Message(topic="T", body=b"x")
@@ -26,6 +30,20 @@ SENDS: set[int] = {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 #: Settings of a slow producer: one message in each batch, one batch at a time.
 SLOW = ProducerConfig(group="g", batch_size=1, batches_max=1, linger_s=0, retry_times=0, send_timeout_s=0.5)
 PULLING = PullConsumerConfig(group="pulling", consume_from=ConsumeFrom.FIRST_OFFSET)
+
+
+class Hangs:
+    """A request hook of a user that holds up each send after its answer, until ``let_go`` is set."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+
+    def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
+        return request
+
+    def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
+        if request.code in SENDS:
+            self.let_go.wait(60)
 
 
 @pytest.fixture
@@ -99,18 +117,9 @@ def test_what_waits_when_close_is_cancelled_ends_too(silent: Any, eventually: Ca
 @pytest.mark.slow
 def test_messages_under_way_at_the_end_of_the_blocking_client_have_an_unknown_outcome(silent: Any) -> None:
     """One sender hangs in a hook of the user. Closing the sender's connection cannot end the hook."""
-    let_go = threading.Event()
-
-    class Hangs:
-        def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
-            return request
-
-        def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
-            if request.code in SENDS:
-                let_go.wait(60)
-
+    hook = Hangs()
     silent.unanswered = set()
-    client = routekeeper.client.blocking.Client(config(silent), hooks=(Hangs(),))
+    client = routekeeper.client.blocking.Client(config(silent), hooks=(hook,))
     try:
         client.start()
         producer = client.producer(SLOW)
@@ -118,8 +127,92 @@ def test_messages_under_way_at_the_end_of_the_blocking_client_have_an_unknown_ou
         client.close()
         check(*(future.exception(0) for future in futures))
     finally:
-        let_go.set()
+        hook.let_go.set()
         client.close()
+
+
+@pytest.mark.slow
+def test_a_message_under_way_when_its_producer_closes_gets_an_outcome_from_the_asyncio_client(
+    silent: Any,
+) -> None:
+    """The producer's close gives up while the sender still waits for the nameserver."""
+
+    async def main() -> None:
+        client = routekeeper.client.aio.Client(config(silent))
+        await client.start()
+        producer = client.producer(SLOW)
+        future = await producer.put(MESSAGE)
+        await producer.close()
+        assert not future.done()
+        await client.close()
+        with pytest.raises(OutcomeUnknown):
+            await asyncio.wait_for(future, 5)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_message_whose_sender_is_cancelled_before_other_tasks_gets_an_outcome(
+    silent: Any, eventually: Callable[..., None]
+) -> None:
+    """A loop that ends cancels its tasks in any order. Here the sender of the message is the first."""
+
+    async def main() -> None:
+        client = routekeeper.client.aio.Client(config(silent))
+        await client.start()
+        future = await client.producer(replace(SLOW, retry_unknown=False)).put(MESSAGE)
+        await asyncio.to_thread(
+            eventually,
+            lambda: RequestCode.GET_ROUTEINFO_BY_TOPIC in silent.codes(),
+            "a sender waits",
+            within_s=20.0,
+        )
+        (sender,) = (task for task in asyncio.all_tasks() if task.get_name().startswith("batches"))
+        sender.cancel()
+        with pytest.raises(OutcomeUnknown):
+            await asyncio.wait_for(future, 5)
+        await client.close()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+@pytest.mark.slow
+def test_messages_that_outlast_their_producer_get_an_outcome_from_the_blocking_client(silent: Any) -> None:
+    """The sender hangs in a hook of the user when the producer closes, and still when the client closes."""
+    hook = Hangs()
+    silent.unanswered = set()
+    client = routekeeper.client.blocking.Client(replace(config(silent), shutdown_s=0.1), hooks=(hook,))
+    try:
+        client.start()
+        producer = client.producer(replace(SLOW, send_timeout_s=0.1))
+        future = producer.put(MESSAGE)
+        producer.close()
+        assert not future.done()
+        client.close()
+        assert isinstance(future.exception(0), OutcomeUnknown)
+    finally:
+        hook.let_go.set()
+        client.close()
+
+
+def test_a_client_forgets_a_closed_producer_after_its_last_message_has_an_outcome(silent: Any) -> None:
+    hook = Hangs()
+    silent.unanswered = set()
+    with routekeeper.client.blocking.Client(replace(config(silent), shutdown_s=0.1), hooks=(hook,)) as client:
+        producer = client.producer(replace(SLOW, send_timeout_s=0.1))
+        kept = weakref.ref(producer.core)
+        future = producer.put(MESSAGE)
+        producer.close()
+        assert not future.done()
+        hook.let_go.set()
+        assert future.result(20).status is SendStatus.SEND_OK
+        del producer
+
+        def forgotten() -> bool:
+            client.producer("other").close()
+            gc.collect()
+            return kept() is None
+
+        wait_until(forgotten, "the client forgets the producer", within_s=20.0)
 
 
 AWAITED: dict[str, tuple[set[int], Callable[[Any, Any, Any], Awaitable[Any]]]] = {

@@ -30,6 +30,7 @@ from routekeeper.remoting.bodies import (
     LockBatch,
     LockBatchResponse,
     MessageQueue,
+    QueueOffsets,
 )
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
@@ -50,6 +51,7 @@ class Script:
         refused: Codes of requests that get an error as answer.
         routes: Bodies of routes by topic.
         held: If set, answers to sends wait until the event is set.
+        offset: The stored offset of the queue; "" to store none.
     """
 
     def __init__(self, peer: Any, body: bytes) -> None:
@@ -58,6 +60,7 @@ class Script:
         self.refused: set[int] = set()
         self.routes: dict[str, bytes] = {"T": body}
         self.held: threading.Event | None = None
+        self.offset = ""
         peer.answer = self.answer
 
     def answer(self, request: RemotingCommand) -> Any:
@@ -72,8 +75,12 @@ class Script:
                 return request.reply(17, remark="no route") if body is None else request.reply(body=body)
             case RequestCode.GET_CONSUMER_LIST_BY_GROUP:
                 return request.reply(body=ConsumerIdList(consumer_ids=("me",)).encode())
+            case RequestCode.QUERY_CONSUMER_OFFSET if self.offset:
+                return request.reply(ext_fields={"offset": self.offset})
             case RequestCode.QUERY_CONSUMER_OFFSET:
                 return request.reply(22, remark="Not found")
+            case RequestCode.UPDATE_CONSUMER_OFFSET if self.offset and ext["topic"] == "T":
+                self.offset = ext["commitOffset"]
             case RequestCode.LOCK_BATCH_MQ:
                 queues = LockBatch.decode(request.body).queues
                 return request.reply(body=LockBatchResponse(locked=queues).encode())
@@ -425,6 +432,28 @@ def test_a_queue_for_which_no_thread_was_left_is_consumed_later(
         "queue not begun",
         "rebalance works again group=g failures=1",
     ]
+
+
+@pytest.mark.slow
+def test_a_reset_of_offsets_for_which_no_thread_was_left_takes_effect_later(
+    script: Script, blocking: routekeeper.client.blocking.Client, scarce: Counter[str]
+) -> None:
+    seen: list[bytes] = []
+    blocking.consume(GROUP, {"T": "*"}, lambda batch: seen.extend(message.body for message in batch))
+    wait_until(lambda: seen == [b"x"], "the message arrives")
+    script.offset = "1"
+    scarce["pull T"] = 1
+    queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
+    script.peer.push(
+        RemotingCommand.request(
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+            {"group": "g", "topic": "T"},
+            QueueOffsets(offsets={queue: 0}).encode(),
+            oneway=True,
+        )
+    )
+    wait_until(lambda: seen == [b"x", b"x"], "the message arrives again", within_s=20.0)
+    assert scarce["pull T"] == 0
 
 
 @pytest.mark.slow

@@ -41,6 +41,18 @@ async def leaving_coroutine(_: object) -> None:
     leaving(_)
 
 
+class Stop(BaseException):
+    """An exception of a library, such as the failure of a test in pytest, or Cancelled of trio."""
+
+
+def stopping(_: object) -> None:
+    raise Stop
+
+
+async def stopping_coroutine(_: object) -> None:
+    stopping(_)
+
+
 def deliver(call: Callable[[object], object]) -> Operation[str]:
     try:
         yield Deliver(call, None)
@@ -49,7 +61,9 @@ def deliver(call: Callable[[object], object]) -> Operation[str]:
     return "nothing was raised"
 
 
-@pytest.mark.parametrize("call", [cancelled, leaving, cancelled_coroutine, leaving_coroutine])
+@pytest.mark.parametrize(
+    "call", [cancelled, leaving, stopping, cancelled_coroutine, leaving_coroutine, stopping_coroutine]
+)
 def test_what_is_no_exception_reaches_the_operation_as_one(call: Callable[[object], object]) -> None:
     config = ClientConfig(nameservers=("127.0.0.1:1",))
 

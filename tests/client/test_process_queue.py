@@ -103,10 +103,46 @@ def test_a_listener_that_changes_properties_leaves_no_memory_counted() -> None:
     queue.done(batch)
     assert queue.cached_bytes == 0
     queue.pulled(items(1, 2), 3)
-    queue.restart(0)
+    queue.move(0)
     assert queue.cached_bytes == 0
     queue.pulled(items(1), 3)
     assert queue.cached_bytes == 1
+
+
+def test_messages_below_a_moved_offset_are_still_consumed() -> None:
+    """The broker removed old messages, or lost its newest ones; messages below stay as they were."""
+    for offset in (95, 5000):
+        queue: ProcessQueue[Item] = ProcessQueue(0)
+        queue.pulled(items(*range(90)), 100)
+        batch = queue.take(10)
+        queue.move(offset)
+        assert queue.count == queue.cached_bytes == 90
+        assert queue.commit_offset == 0
+        queue.done(batch)
+        assert queue.commit_offset == 10
+        queue.done(queue.take(80))
+        assert queue.commit_offset == queue.next_offset == offset
+
+
+def test_new_messages_with_the_offsets_of_running_ones_are_pulled_later() -> None:
+    """A message that the broker lost must not acknowledge another message that got its offset."""
+    queue: ProcessQueue[Item] = ProcessQueue(0)
+    queue.pulled(items(*range(8)), 8)
+    lower, higher = queue.take(3), queue.take(3)
+    queue.move(3)
+    assert queue.count == 6, "the waiting messages 6 and 7 are not in the broker's queue any more"
+    assert queue.full
+    queue.done((*lower, higher[0]))
+    assert queue.commit_offset == 3, "the broker stores a new message there, which was not pulled"
+    queue.give_back(higher[1:])
+    assert (queue.full, queue.commit_offset) == (True, 3)
+    queue.done(queue.take(3))
+    assert (queue.full, queue.commit_offset, queue.cached_bytes) == (False, 3, 0)
+    new = items(3, 4)
+    queue.pulled(new, 5)
+    assert [id(item) for item in queue.take(9)] == [id(item) for item in new]
+    queue.done(new)
+    assert queue.commit_offset == 5
 
 
 @pytest.mark.slow

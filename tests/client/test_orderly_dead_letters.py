@@ -1,0 +1,105 @@
+"""Orderly groups: a message without remaining retries becomes a dead letter, even if nobody can send it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from routekeeper.client.consumer import ConsumeResult
+from routekeeper.client.queue_reader import ReceivedMessage
+from routekeeper.remoting.codes import RETRY_PREFIX, RequestCode, ResponseCode
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.message import StoredMessage, encode_properties
+from tests.client.test_consumer_sim import Broker, History, Member, World
+
+
+@dataclass
+class DeadLetters(Broker):
+    """A broker that records dead letters.
+
+    Attributes:
+        copies: Numbers of retries of the copies that members sent to the retry topic.
+        asked: Values of ``maxReconsumeTimes`` in the requests to copy a stored message.
+        answers: Codes of the next answers to sends; without them, a send succeeds.
+    """
+
+    copies: list[int] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
+    answers: list[int] = field(default_factory=list)
+
+    def serve(self, member: Member, request: RemotingCommand) -> tuple[float, RemotingCommand]:
+        match request.code:
+            case RequestCode.SEND_MESSAGE_V2 if self.answers:
+                return 0, request.reply(self.answers.pop(0), remark="refused by the test")
+            case RequestCode.SEND_MESSAGE_V2:
+                assert request.ext_fields["b"] == RETRY_PREFIX + "g"
+                self.copies.append(int(request.ext_fields["j"]))
+                return 0, request.reply(ext_fields={"msgId": "0" * 32, "queueId": "0", "queueOffset": "0"})
+            case RequestCode.CONSUMER_SEND_MSG_BACK:
+                self.asked.append(int(request.ext_fields["maxReconsumeTimes"]))
+                return 0, request.reply()
+        return super().serve(member, request)
+
+
+class Refusing(History):
+    """Listeners that refuse the message at offset 0 and accept all others."""
+
+    calls = 0
+
+    def begin(self, batch: Sequence[ReceivedMessage]) -> Callable[[], ConsumeResult]:
+        if batch[0].queue_offset:
+            return super().begin(batch)
+        self.calls += 1
+        return lambda: ConsumeResult.RECONSUME_LATER
+
+
+def consume(*answers: int, body: bytes = b"refused", **properties: str) -> DeadLetters:
+    """Let an orderly member refuse one message, until it receives the next message."""
+    world = World(1, loss=0.0)
+    broker = world.broker = DeadLetters(world, answers=list(answers))
+    broker.queues[RETRY_PREFIX + "g", 0]
+    message = StoredMessage(
+        topic="T", queue_id=0, body=body, physical_offset=7, properties=encode_properties(properties)
+    )
+    broker.queues["T", 0].append(message)
+    broker.append("T", 0, b"next")
+    history = Refusing(world.rng, failing=0.0)
+    Member(world, history, 1, orderly=True, max_reconsume_times=2)
+    world.run_until(lambda: b"next" in history.finished, 60)
+    assert history.calls >= 3, "a first try and two retries"
+    return broker
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param({}, id="small"),
+        pytest.param({"body": bytes(5 * 1024 * 1024)}, id="body above a producer's default limit"),
+    ],
+)
+def test_a_copy_of_the_message_is_sent(values: dict[str, Any]) -> None:
+    broker = consume(**values)
+    assert (broker.copies, broker.asked) == ([3], [])
+
+
+@pytest.mark.parametrize(
+    ("values", "answers"),
+    [
+        pytest.param({"long": "x" * 32_700}, (), id="properties too long for a copy"),
+        pytest.param({}, (ResponseCode.MESSAGE_ILLEGAL,), id="body above the broker's limit"),
+    ],
+)
+def test_the_broker_copies_a_message_that_cannot_be_sent(
+    values: dict[str, Any], answers: tuple[int, ...]
+) -> None:
+    broker = consume(*answers, **values)
+    assert (broker.copies, broker.asked) == ([], [0])
+
+
+def test_a_copy_that_may_be_stored_is_not_followed_by_another_kind_of_copy() -> None:
+    broker = consume(*[ResponseCode.SYSTEM_ERROR] * 3)
+    assert broker.asked == []
+    assert broker.copies == [3]
