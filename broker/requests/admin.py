@@ -147,8 +147,11 @@ def delete_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
         raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
     if state.topics.is_system(topic):
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
-    if not state.topics.delete(topic, now_ms=call.now_ms):
+    if old is None or not state.topics.delete(topic, now_ms=call.now_ms):
         return Later(reply=call.request.reply(), topics_saved=True, offsets_saved=True)
+    # Search again for held pulls: they are answered that their offset moved. Otherwise they would stay at
+    # offsets of the deleted queues, and a consumer would commit such an offset to a topic of the same name.
+    state.effects.arrived |= {(topic, queue_id) for queue_id in range(old.read_queue_nums)}
     state.store.delete_topic(topic)
     state.stats.drop_topic(topic)
     state.offsets.drop_topic(topic)

@@ -101,8 +101,21 @@ def pull_message(state: BrokerState, call: Call) -> RemotingCommand | Park:
     pull = _check(state, call, fields)
     if fields.sys_flag & _COMMIT and fields.commit_offset >= 0:
         with suppress(Refusal):  # only the answer to request 15 can report that a commit failed
-            state.commit_offsets(fields.topic, fields.consumer_group, {fields.queue_id: fields.commit_offset})
+            _commit(state, fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
     return look(state, pull)
+
+
+def _commit(state: BrokerState, topic: str, group: str, queue_id: int, offset: int) -> None:
+    """Store a group's offset of one queue, at most the end of the queue.
+
+    A consumer may still commit offsets of a topic that was deleted and created again. If such an offset were
+    stored, the group would skip the new topic's messages up to this offset.
+
+    Raises:
+        Refusal: If the broker would store too many offsets.
+    """
+    _, end = state.store.bounds(topic, queue_id)
+    state.commit_offsets(topic, group, {queue_id: min(offset, end)})
 
 
 def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
@@ -308,7 +321,7 @@ def _first_is_hot(state: BrokerState, fields: QueryConsumerOffsetFields) -> bool
 
 
 def update_consumer_offset(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve request 15, UPDATE_CONSUMER_OFFSET.
+    """Serve request 15, UPDATE_CONSUMER_OFFSET. An offset above the queue's end is stored as the end.
 
     Raises:
         Refusal: If the group, topic or queue does not exist (as in RocketMQ 5.3), or if the broker would
@@ -326,7 +339,7 @@ def update_consumer_offset(state: BrokerState, call: Call) -> RemotingCommand:
             f"queueId {fields.queue_id} is outside 0..{queues - 1}"
             f" or commitOffset {fields.commit_offset} is negative",
         )
-    state.commit_offsets(fields.topic, fields.consumer_group, {fields.queue_id: fields.commit_offset})
+    _commit(state, fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
     return call.request.reply()
 
 

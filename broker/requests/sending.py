@@ -44,6 +44,7 @@ from routekeeper.remoting.message import (
     PROPERTY_WAIT,
     SYS_MULTI_TAGS,
     SYS_TRANSACTION_ROLLBACK,
+    BatchItem,
     decode_batch,
     decode_properties,
     encode_properties,
@@ -57,6 +58,13 @@ _UNIQUE_MARK: Final = f"{PROPERTY_UNIQ_KEY}{NAME_END}"
 _VERSION_3_4_9: Final = 121
 _MULTI_TAG: Final = "MULTI_TAG"
 _TIMER_PROPERTIES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+#: Names of the properties for which a batch is refused, as they occur in the batch's body. Three searches of
+#: the whole body are faster than decoding the properties of every message.
+_REFUSED_MARKS: Final = (
+    f"{PROPERTY_TRAN_MSG}{NAME_END}".encode(),
+    f"{PROPERTY_DELAY}{NAME_END}".encode(),
+    b"TIMER_DEL",
+)
 #: Properties that change a message's topic, or cause its refusal, or are written by the broker (CLUSTER).
 _STEERING: Final = frozenset({PROPERTY_DELAY, PROPERTY_TRAN_MSG, PROPERTY_CLUSTER, *_TIMER_PROPERTIES})
 _SEND_V2: Final = int(RequestCode.SEND_MESSAGE_V2)
@@ -76,6 +84,7 @@ BATCH_MAX: Final = 10_000
 #: about 50 bytes, and the broker adds about 70.
 BATCH_SHARED_MAX: Final = 4 * 1024 * 1024
 _ITEM_SIZE: Final = struct.Struct(">i")
+_NO_DELAY: Final = "batch request does not support delayed messages"
 _DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 _DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 
@@ -243,15 +252,7 @@ def _checked(
     """
     config = _check(state, call, fields)
     queue_id = fields.queue_id if fields.queue_id >= 0 else state.pick_queue(config.write_queue_nums)
-    if properties.get(PROPERTY_TRAN_MSG, "").lower() == "true":
-        raise Refusal(
-            ResponseCode.NO_PERMISSION,
-            f"the broker[{state.advertise.ip}] sending transaction message is forbidden",
-        )
-    if any(name in properties for name in _TIMER_PROPERTIES):
-        raise Refusal(
-            ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
-        )
+    _check_kind(state, properties)
     if len(call.request.body) > state.config.message_size_max:
         raise Refusal(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -285,6 +286,23 @@ def _checked(
     if level > 0:
         draft = delayed(state, draft, properties, level, now_ms=call.now_ms)
     return [draft], queue_id, topic
+
+
+def _check_kind(state: BrokerState, properties: Mapping[str, str]) -> None:
+    """Check that a message is neither a half message of a transaction nor a timer message.
+
+    Raises:
+        Refusal: If it is one of them.
+    """
+    if properties.get(PROPERTY_TRAN_MSG, "").lower() == "true":
+        raise Refusal(
+            ResponseCode.NO_PERMISSION,
+            f"the broker[{state.advertise.ip}] sending transaction message is forbidden",
+        )
+    if any(name in properties for name in _TIMER_PROPERTIES):
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
+        )
 
 
 def _check(state: BrokerState, call: Call, fields: SendMessageFields) -> TopicConfig:
@@ -362,7 +380,7 @@ def _batch_drafts(state: BrokerState, call: Call, base: Draft, properties: dict[
             ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {base.topic}"
         )
     if PROPERTY_DELAY in properties:
-        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support delayed messages")
+        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_DELAY)
     _check_count(call.request.body)
     try:
         items = decode_batch(call.request.body)
@@ -370,6 +388,8 @@ def _batch_drafts(state: BrokerState, call: Call, base: Draft, properties: dict[
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
     if not items:
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "batch request holds no message")
+    if any(mark in call.request.body for mark in _REFUSED_MARKS):
+        _check_items(state, items)
     # A 5.x producer gives the whole batch one unique id. Do not add this id to a message that has a unique id
     # of its own: the batch's id would hide the message's id.
     batch_key = properties.pop(PROPERTY_UNIQ_KEY, None)
@@ -393,6 +413,21 @@ def _batch_drafts(state: BrokerState, call: Call, base: Draft, properties: dict[
             )
         )
     return drafts
+
+
+def _check_items(state: BrokerState, items: list[BatchItem]) -> None:
+    """Check the properties that each message of a batch has of its own.
+
+    Delay level 0 is allowed, because it means no delay, and Java's producers allow it in batches.
+
+    Raises:
+        Refusal: If one of the messages is a half message, a timer message or a delayed message.
+    """
+    for item in items:
+        properties = decode_properties(item.properties)
+        _check_kind(state, properties)
+        if _delay_level(properties) > 0:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_DELAY)
 
 
 def _check_count(batch: bytes) -> None:

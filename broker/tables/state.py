@@ -63,7 +63,8 @@ class Effects:
         register_all: True if all topics must be registered.
         nameservers: True if the setting that names the nameservers may have changed.
         save_topics, save_groups: True if the table of topics or of groups has changed and must be written.
-        arrived: Queues to which this request added messages, as topic and queue id.
+        arrived: Queues to which this request added messages, or which it removed, as topic and queue id. The
+            server searches again for the held pulls of these queues.
         tell: Requests to send to clients, each with the client's connection.
         clean: True if expired files must be removed soon, at any hour.
         about: Fields of the audit log's entry, by name: the object that the request changes, its old value

@@ -223,6 +223,35 @@ def test_malformed_batch_is_refused_and_nothing_stored(wire: WireLike, body: byt
     assert wire.call(30, {"topic": "BadBatch", "queueId": "0"}).ext_fields["offset"] == "0"
 
 
+@pytest.mark.parametrize(
+    ("properties", "code", "remark"),
+    [
+        ("TRAN_MSG\x01true\x02", 16, "transaction message is forbidden"),
+        ("K\x01v\x02TRAN_MSG\x01TRUE", 16, "transaction message is forbidden"),
+        ("TIMER_DELIVER_MS\x014102444800000\x02", 1, "timerWheelEnable"),
+        ("TIMER_DELAY_MS\x015000\x02", 1, "timerWheelEnable"),
+        ("TIMER_DELAY_SEC\x015\x02", 1, "timerWheelEnable"),
+        ("DELAY\x0118\x02", 13, "delayed messages"),
+    ],
+)
+def test_batch_with_one_message_that_is_refused_alone_is_refused_as_a_whole(
+    wire: WireLike, properties: str, code: int, remark: str
+) -> None:
+    batch = encode_batch([BatchItem(body=b"usual"), BatchItem(body=b"other", properties=properties)])
+    answer = wire.send_message("RefusedBatch", batch, code=320)
+    assert answer.code == code
+    assert remark in (answer.remark or "")
+    assert wire.call(30, {"topic": "RefusedBatch", "queueId": "0"}).ext_fields["offset"] == "0"
+
+
+@pytest.mark.parametrize("properties", ["TRAN_MSG\x01false\x02", "DELAY\x010\x02", "X_DELAY\x0118\x02"])
+def test_batch_with_properties_that_only_resemble_refused_ones_is_stored(
+    wire: WireLike, properties: str
+) -> None:
+    batch = encode_batch([BatchItem(body=b"x", properties=properties)])
+    assert wire.send_message("AllowedBatch", batch, code=320).code == 0
+
+
 def test_empty_body_is_accepted(wire: WireLike) -> None:
     assert wire.send_message("Empty", b"").code == 0
 
@@ -433,10 +462,37 @@ def test_offsets_are_stored_and_found(wire: WireLike) -> None:
     assert wire.call(14, where).ext_fields == {"offset": "0"}  # a new group starts at 0 in a new queue
     missing = wire.call(14, where | {"setZeroIfNotFound": "false"})
     assert missing.code == 22
+    batch = encode_batch(BatchItem(body=b"x") for _ in range(7))
+    assert wire.send_message("Offsets", batch, code=320, queue_id=1).code == 0
     assert wire.call(15, where | {"commitOffset": "7"}).code == 0
     assert wire.call(14, where).ext_fields == {"offset": "7"}
     table = ConsumerOffsetTable.decode(wire.call(43).body)
     assert table.offsets["Offsets@GO"] == {1: 7}
+
+
+def test_offset_of_a_deleted_topic_does_not_skip_messages_of_a_topic_of_the_same_name(wire: WireLike) -> None:
+    for _ in range(3):
+        wire.send_message("Stale", b"old")
+    where = {"consumerGroup": "GS", "topic": "Stale", "queueId": "0"}
+    assert wire.call(15, where | {"commitOffset": "3"}).code == 0
+    wire.call(215, {"topic": "Stale"})
+    create_topic(wire, "Stale")
+    assert wire.call(15, where | {"commitOffset": "3"}).code == 0  # the consumer has not noticed the deletion
+    assert wire.call(14, where).ext_fields == {"offset": "0"}
+    wire.answer(wire.pull("Stale", 0, group="GS", sys_flag=5, commitOffset="3"))
+    assert wire.call(14, where).ext_fields == {"offset": "0"}
+    wire.send_message("Stale", b"new")
+    assert pulled(wire, "Stale", 0, group="GS") == (0, [b"new"], 1)
+
+
+def test_held_pull_of_a_deleted_topic_is_answered_at_once_with_offset_0(
+    wire: WireLike, shared_broker: BrokerLike
+) -> None:
+    wire.send_message("HeldDeleted", b"old")
+    waiting = wire.pull("HeldDeleted", 1, sys_flag=6, suspend_ms=15_000)
+    assert shared_broker.wire().call(215, {"topic": "HeldDeleted"}).code == 0
+    answer = wire.answer(waiting, 5.0)
+    assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (21, "0")
 
 
 @pytest.mark.parametrize(
