@@ -815,6 +815,11 @@ class MessageStore:
     ) -> Generator[Callable[[], Any], Any, bool]:
         """Write log, queue entries and checkpoint in steps; return False if ``is_late`` ended the work."""
         yield partial(self._write_head, work)
+        # Forget these deletions even if a later step fails. Otherwise the next checkpoint would remove the
+        # files that this checkpoint writes for new topics of the same names.
+        for topic, deletion in work.doomed:
+            if self._doomed.get(topic) == deletion:
+                del self._doomed[topic]
         for start in range(0, len(work.entries), _QUEUES_AT_ONCE):
             if is_late():
                 return False
@@ -852,9 +857,6 @@ class MessageStore:
             self._checkpointed = None
             return
         self._queue_failure = None
-        for topic, deletion in work.doomed:
-            if self._doomed.get(topic) == deletion:
-                del self._doomed[topic]
         self._checkpointed = work.checkpoint
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ from routekeeper.broker.store.consume_queue import ENTRY, ConsumeQueue, Entry, w
 from routekeeper.broker.store.files import DISK
 from routekeeper.broker.store.log_scan import Record, read_indexed, read_record
 from routekeeper.broker.store.messages import Draft, GetStatus, MessageStore
+from routekeeper.broker.store.recovery import Checkpoint
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.message import Host, StoredMessage, decode_messages, encode_message, tag_hash
 
@@ -576,6 +578,36 @@ def test_topic_created_again_starts_at_zero_also_after_a_crash(open_store: OpenS
     put(store, 2, first=50)
     assert bodies(store) == numbers(2, 50)
     assert bodies(open_store(births={"T": born})) == numbers(2, 50)
+
+
+def test_a_failed_checkpoint_costs_no_messages_of_a_topic_that_was_created_again(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log begins later than the topic's first messages, so the next start cannot rebuild its queue."""
+    store = open_store()
+    put(store, 100, topic="U")
+    checkpoint(store)
+    run_here(store.remove_old_files(before=1e12))
+    put(store, 3)
+    checkpoint(store)
+    store.delete_topic("T")
+    store.confirm_topics(0, 1)
+    born = store.log.max_offset
+    put(store, 3, first=50)
+    write = Checkpoint.write
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Checkpoint, "write", fail)
+    run_here(store.checkpoint())
+    monkeypatch.setattr(Checkpoint, "write", write)
+    run_here(store.checkpoint())
+    put(store, 1, first=53)
+    checkpoint(store)
+    assert bodies(store) == numbers(4, 50)
+    again = open_store(births={"U": 0, "T": born})
+    assert (again.bounds("T", 0), bodies(again)) == ((0, 4), numbers(4, 50))
 
 
 def test_old_files_go_and_queues_begin_later(open_store: OpenStore, tmp_path: Path) -> None:
