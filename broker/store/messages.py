@@ -266,7 +266,10 @@ class MessageStore:
     @property
     def given_up(self) -> Holes:
         """Begin and end of each part of the log that is missing, and that an operator has given up."""
-        return tuple(hole for hole in self._given_up if hole[1] > self.log.min_offset)
+        return self._given_up_behind(self.log.min_offset)
+
+    def _given_up_behind(self, offset: int) -> Holes:
+        return tuple(hole for hole in self._given_up if hole[1] > offset)
 
     @property
     def damaged_entries(self) -> int:
@@ -729,17 +732,19 @@ class MessageStore:
         """Remove the oldest log files, and queue files whose entries all point into removed log files.
 
         Only log files last written before ``before`` (Unix s) are removed. A checkpoint with the log's new
-        begin is written first, because a power cut may bring removed files back.
+        begin is written first, because a power cut may bring removed files back. If the disk refuses the
+        checkpoint, all messages stay readable.
         """
         offset: int = yield lambda: self.log.first_kept(before, count_max)
         if offset > self.log.min_offset:
-            count = self.log.drop_before(offset)
-            logger.info("log files removed count=%s min_offset=%s", count, offset)
-            queues = tuple(self._queues.values())
-            firsts: list[int] = yield lambda: [queue.first_in_files(offset) for queue in queues]
-            for queue, first in zip(queues, firsts, strict=True):
-                queue.raise_min(first, offset)
-            yield from self.checkpoint()
+            yield from self.checkpoint(log_min=offset)
+            if self._checkpointed is not None and self._checkpointed.log_min == offset:
+                queues = tuple(self._queues.values())
+                firsts: list[int] = yield lambda: [queue.first_in_files(offset) for queue in queues]
+                count = self.log.drop_before(offset)
+                logger.info("log files removed count=%s min_offset=%s", count, offset)
+                for queue, first in zip(queues, firsts, strict=True):
+                    queue.raise_min(first, offset)
         for path in self.index.drop_before(self.log.min_offset):
             yield partial(self._disk.remove, path)
         if self._checkpointed is not None and self._checkpointed.log_min == self.log.min_offset:
@@ -757,12 +762,15 @@ class MessageStore:
         """
         return self.log.flush()
 
-    def checkpoint(self) -> Steps:
+    def checkpoint(self, *, log_min: int | None = None) -> Steps:
         """Write a checkpoint, and entries that are not in files yet. Never run two calls at the same time.
 
         After a failure, the store accepts no messages until a checkpoint works again.
+
+        Args:
+            log_min: As for :meth:`prepare_checkpoint`.
         """
-        work = self.prepare_checkpoint()
+        work = self.prepare_checkpoint(log_min=log_min)
         if work is None:
             return
         try:
@@ -776,21 +784,25 @@ class MessageStore:
             logger.info("checkpoint works again")
         self.finish_checkpoint(work)
 
-    def prepare_checkpoint(self) -> CheckpointWork | None:
+    def prepare_checkpoint(self, *, log_min: int | None = None) -> CheckpointWork | None:
         """Collect the data that a checkpoint has to write; None if nothing has changed.
 
         Also return None while a topic's deletion is not on disk: after a crash, the topic would exist again,
         and its files must then be unchanged.
+
+        Args:
+            log_min: The offset at which the log begins for the next start; None for its present begin.
         """
+        log_min = self.log.min_offset if log_min is None else log_min
         if any(number > self._confirmed for number in self._doomed.values()):
             return None
         checkpoint = Checkpoint(
             log_offset=self.log.max_offset,
             queue_entries=sum(queue.weighed_length for queue in self._queues.values()),
-            log_min=self.log.min_offset,
+            log_min=log_min,
             boot=self._boot,
             topics_counter=self._topics_counter,
-            given_up=self.given_up,
+            given_up=self._given_up_behind(log_min),
         )
         if checkpoint == self._checkpointed and not self._doomed:
             return None

@@ -96,6 +96,7 @@ class Truth:
         groups: Requested values of a group's maximum number of retries, in the order of the requests.
         group_from: Index in ``groups`` of the last acknowledged request; -1 if there is none.
         log_min: Least offset at which the log may begin: messages below it were removed for their age.
+        log_min_next: Where the log may begin after the next start, if a crash interrupts a removal.
     """
 
     lives: dict[str, int] = field(default_factory=dict)
@@ -109,6 +110,7 @@ class Truth:
     groups: list[int] = field(default_factory=list)
     group_from: int = -1
     log_min: int = 0
+    log_min_next: int = 0
 
 
 class Simulation:
@@ -242,9 +244,26 @@ class Simulation:
             self.disk, ROOT, CONFIG, store_host=HOST, boot=f"boot {self.boot}", now_ms=self.now_ms
         )
         self.flush = LogFlush(self.state.store)
+        self._follow_removals()
         self._spoil(self)
         self._depth = 0
         self.count["starts"] += 1
+
+    def _follow_removals(self) -> None:
+        """Note how far this broker's removals of old log files reach.
+
+        A removal is durable before readers notice it, so it may take effect at a start after a crash.
+        """
+        log, truth = self.state.store.log, self.truth
+        truth.log_min = max(truth.log_min, min(log.min_offset, truth.log_min_next))
+        first_kept = log.first_kept
+
+        def noted(before: float, count_max: int) -> int:
+            offset = first_kept(before, count_max)
+            truth.log_min_next = max(truth.log_min_next, offset)
+            return offset
+
+        log.first_kept = noted  # type: ignore[method-assign]
 
     def _stop(self) -> None:
         """End as the broker does when it stops cleanly: write everything."""

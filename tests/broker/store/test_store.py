@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -99,6 +100,10 @@ def checkpoint(store: MessageStore) -> None:
     assert work is not None
     store.write_checkpoint(work)
     store.finish_checkpoint(work)
+
+
+def no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def log_files(tmp_path: Path) -> list[Path]:
@@ -594,20 +599,33 @@ def test_a_failed_checkpoint_costs_no_messages_of_a_topic_that_was_created_again
     store.confirm_topics(0, 1)
     born = store.log.max_offset
     put(store, 3, first=50)
-    write = Checkpoint.write
-
-    def fail(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Checkpoint, "write", fail)
-    run_here(store.checkpoint())
-    monkeypatch.setattr(Checkpoint, "write", write)
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "write", no_space)
+        run_here(store.checkpoint())
     run_here(store.checkpoint())
     put(store, 1, first=53)
     checkpoint(store)
     assert bodies(store) == numbers(4, 50)
     again = open_store(births={"U": 0, "T": born})
     assert (again.bounds("T", 0), bodies(again)) == ((0, 4), numbers(4, 50))
+
+
+def test_no_message_is_given_up_for_old_files_that_a_full_disk_keeps(
+    open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    put(store, 100)
+    checkpoint(store)
+    files = len(log_files(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "write", no_space)
+        run_here(store.remove_old_files(before=math.inf, count_max=1))
+    assert (store.log.min_offset, len(log_files(tmp_path))) == (0, files)
+    assert bodies(store) == numbers(100)
+    run_here(store.remove_old_files(before=math.inf, count_max=1))
+    assert len(log_files(tmp_path)) == files - 1
+    low, _ = store.bounds("T", 0)
+    assert bodies(store, low) == numbers(100 - low, low)
 
 
 def test_old_files_go_and_queues_begin_later(open_store: OpenStore, tmp_path: Path) -> None:
