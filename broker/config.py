@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -431,6 +432,7 @@ def is_broker_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None and text.strip(".") != ""
 
 
+@functools.lru_cache(maxsize=4)
 def parse_delay_levels(text: str) -> tuple[int, ...]:
     """Return the delays in ``messageDelayLevel``, in ms.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -46,7 +47,7 @@ def deliver_due(state: BrokerState, *, now_ms: int, limit: int = TURN_MESSAGES) 
     wait_ms: int | None = None
     failure: OSError | None = None
     is_mending = False
-    levels, last = len(state.config.delay_levels_ms), state.delay_turn
+    levels, last = delay_queues(state), state.delay_turn
     for number in range(levels):
         level = state.delay_turn = (last + number) % levels + 1
         begin = state.delay_offsets.get(level)
@@ -73,6 +74,14 @@ def deliver_due(state: BrokerState, *, now_ms: int, limit: int = TURN_MESSAGES) 
     return None if wait_ms is None else wait_ms / 1000
 
 
+def delay_queues(state: BrokerState) -> int:
+    """Return the number of queues of the schedule topic.
+
+    If the operator removed delay levels, their queues may still contain messages, which must be delivered.
+    """
+    return max(len(state.config.delay_levels_ms), state.store.queue_counts.get(SCHEDULE_TOPIC, 0))
+
+
 def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -> tuple[int | None, bool]:
     """Deliver due messages of one level, within the bounds of one call.
 
@@ -83,8 +92,18 @@ def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -
     Raises:
         OSError: If a message cannot be read; deliveries before this message stay valid.
     """
-    queue_id, delay_ms = level - 1, state.config.delay_levels_ms[level - 1]
+    queue_id, levels_ms = level - 1, state.config.delay_levels_ms
+    # The delay of a level that the operator removed is unknown: trust the time in the entry.
+    delay_ms = levels_ms[queue_id] if queue_id < len(levels_ms) else math.inf
     low, high = state.store.bounds(SCHEDULE_TOPIC, queue_id)
+    if low < high:
+        next_offset = state.delay_offsets.setdefault(level, low)
+        if next_offset < low:
+            # Their log files were removed for their age, or because the disk was full.
+            logger.error(
+                "delayed messages removed before they were due level=%s count=%s", level, low - next_offset
+            )
+            state.delay_offsets[level] = low
     begin = offset = min(max(state.delay_offsets.get(level, low), low), high)
     if offset == high:
         return None, False

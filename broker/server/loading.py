@@ -13,6 +13,7 @@ from typing import Any, Final
 from routekeeper.broker.config import BrokerConfig
 from routekeeper.broker.requests.sending import due_again
 from routekeeper.broker.requests.tags import tags_code
+from routekeeper.broker.server.delay import delay_queues
 from routekeeper.broker.server.founding import keep_name
 from routekeeper.broker.store.files import Disk, load_state, make_directories
 from routekeeper.broker.store.journal import read_journals
@@ -227,7 +228,7 @@ def _count_delayed(state: BrokerState, begin: int, counts: dict[str, int]) -> No
         counts: Number of queues that each topic needs.
     """
     store = state.store
-    for queue_id in range(len(state.config.delay_levels_ms)):
+    for queue_id in range(delay_queues(state)):
         low, high = store.bounds(SCHEDULE_TOPIC, queue_id)
         for offset in range(max(state.delay_offsets.get(queue_id + 1, low), low), high):
             message = _message(store, queue_id, offset)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from routekeeper.broker.requests.sending import delayed
 from routekeeper.broker.server import delay
 from routekeeper.broker.server.delay import DelayService, deliver_due
+from routekeeper.broker.server.loading import run_here
 from routekeeper.broker.store.files import DISK
 from routekeeper.broker.store.messages import Draft
 from routekeeper.broker.tables.state import BrokerState
@@ -70,6 +73,37 @@ def test_levels_do_not_wait_for_each_other(state: BrokerState) -> None:
 def test_level_above_the_last_is_the_last(state: BrokerState) -> None:
     schedule(state, b"x", 99)
     assert state.store.bounds(SCHEDULE_TOPIC, 17) == (0, 1)
+
+
+def test_messages_of_a_level_that_was_removed_come_at_their_time(tmp_path: Path) -> None:
+    before = state_in(tmp_path, TopicConfig(topic_name="T"))
+    schedule(before, b"x", 18)
+    before.store.close()
+    state = state_in(tmp_path, TopicConfig(topic_name="T"))
+    state.config = replace(state.config, message_delay_level="1s 5s")
+    assert deliver_due(state, now_ms=NOW + 1_000) == 7199.0
+    deliver_all(state, now_ms=NOW + 7_200_000)
+    assert [message.body for message in delivered(state)] == [b"x"]
+    state.store.log.close()
+
+
+def test_delayed_messages_that_were_removed_with_old_log_files_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = state_in(tmp_path, TopicConfig(topic_name="T"), log_file_size=1000)
+    for number in range(20):
+        schedule(state, b"%d" % number, 18)
+    assert deliver_due(state, now_ms=NOW) == 7200.0
+    run_here(state.store.checkpoint())
+    run_here(state.store.remove_old_files(before=math.inf, count_max=2))
+    low, high = state.store.bounds(SCHEDULE_TOPIC, 17)
+    assert 0 < low < high
+    deliver_all(state, now_ms=NOW + 7_200_000)
+    assert len(delivered(state)) == 20 - low
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        f"delayed messages removed before they were due level=18 count={low}"
+    ]
+    state.store.log.close()
 
 
 def test_turn_is_limited_and_goes_on(state: BrokerState) -> None:
