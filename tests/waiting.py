@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Final, TypeVar
 
 #: Default deadline in seconds. It is long, because a test must not fail only because the machine is busy.
@@ -48,3 +50,17 @@ async def until(
     while not condition():
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
         await asyncio.sleep(0.001)
+
+
+def in_thread(call: Callable[[], _T]) -> Future[_T]:
+    """Run a function in a thread; return its outcome. The test goes on even if the function never ends."""
+    outcome: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return outcome

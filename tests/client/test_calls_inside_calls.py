@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -20,22 +18,9 @@ from routekeeper.client.blocking_parts import Producer
 from routekeeper.client.config import ClientConfig, ProducerConfig
 from routekeeper.client.errors import InvalidArgument, NotApplied
 from routekeeper.client.producer import Message, SendStatus
+from tests.waiting import in_thread
 
 MESSAGE = Message(topic="T", body=b"x")
-
-
-def in_thread(call: Callable[[], Any]) -> Future[Any]:
-    """Run a function in a thread; return its outcome."""
-    outcome: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(call())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return outcome
 
 
 CALLS: dict[str, Callable[[Client, Producer], object]] = {

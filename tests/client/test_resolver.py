@@ -6,7 +6,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import pytest
@@ -15,6 +14,7 @@ from routekeeper.client.fetch import http_fetch
 from routekeeper.client.mqadmin import addresses
 from routekeeper.client.mqadmin.addresses import found_at
 from routekeeper.client.operation import Fetch, Unreached
+from tests.waiting import in_thread
 
 T = TypeVar("T")
 
@@ -44,26 +44,12 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
     hanging.let_go.set()
 
 
-def beside(call: Callable[[], T]) -> Future[T]:
-    """Start a call in its own thread and return its future: the test goes on even if the call hangs."""
-    outcome: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(call())
-        except Exception as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return outcome
-
-
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_request_over_http_ends_in_time_although_the_resolver_hangs(
     scheme: str, resolver: Resolver
 ) -> None:
     fetch = Fetch(f"{scheme}://ns1.example:9880/readyz", 0.2)
-    error = beside(lambda: http_fetch(fetch)).exception(timeout=10)
+    error = in_thread(lambda: http_fetch(fetch)).exception(timeout=10)
     assert isinstance(error, Unreached), "nothing was sent"
     assert "ns1.example was not resolved within" in str(error)
 
@@ -73,7 +59,7 @@ def test_a_broker_is_looked_for_in_time_although_the_resolver_hangs(
 ) -> None:
     monkeypatch.setattr(addresses, "RESOLVE_S", 0.2)
     known = {"a": "broker-a.example:10911", "b": "127.0.0.1:10911"}
-    assert beside(lambda: found_at(known, "broker-b.example:10911")).result(timeout=10) == []
+    assert in_thread(lambda: found_at(known, "broker-b.example:10911")).result(timeout=10) == []
 
 
 def test_hung_resolutions_are_bounded_and_what_needs_none_goes_on(
@@ -81,7 +67,7 @@ def test_hung_resolutions_are_bounded_and_what_needs_none_goes_on(
 ) -> None:
     before = threading.active_count()
     fetch = Fetch("http://ns1.example:9880/readyz", 0.2)
-    asked = [beside(lambda: http_fetch(fetch)) for _ in range(30)]
+    asked = [in_thread(lambda: http_fetch(fetch)) for _ in range(30)]
     assert {type(each.exception(timeout=20)) for each in asked} == {Unreached}
     assert threading.active_count() - before <= 12
     page = http_page("here")

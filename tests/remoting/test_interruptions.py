@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.errors import ConnectionLost, RemotingError
 from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.transport.blocking import BlockingClient
-from tests.waiting import wait_until
+from tests.waiting import in_thread, wait_until
 
 #: More bytes than the send buffer of a socket may hold, so a sender waits for the peer.
 LARGE = b"x" * (8 << 20)
@@ -58,20 +57,6 @@ def interrupt() -> Iterator[Callable[[], None]]:
     former = signal.signal(signal.SIGUSR1, stop)
     yield lambda: signal.pthread_kill(own, signal.SIGUSR1)
     signal.signal(signal.SIGUSR1, former)
-
-
-def in_thread(call: Callable[[], Any]) -> Future[Any]:
-    """Run a function in a thread; return its outcome."""
-    outcome: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(call())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return outcome
 
 
 def wait_until_inside(thread: int, function: str) -> None:
