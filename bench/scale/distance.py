@@ -41,7 +41,8 @@ def probes(group: ScaleGroup, *, shared: bool, first: int = FIRST_KEY) -> Iterat
     ]
     try:
         for index, probe in enumerate(made):
-            if not (shared and group.kind == "jute" and index):  # only one session may create a shared node
+            # In ZooKeeper, the first probe creates the nodes that all probes share. A second creation fails.
+            if not (shared and group.kind == "jute" and index):
                 probe.prepare()
         yield made
     finally:
@@ -97,7 +98,8 @@ def changes(group: ScaleGroup, record: Record) -> dict[str, float]:
     """Return median times of changes at the leader, at a follower, and on all servers, in ms.
 
     For changes on all servers, two times are measured: the time until every server shows the change, and the
-    time from the first to the last server that shows it.
+    time from the first to the last server that shows it. RocketMQ's brokers report to every server, so also
+    to the leader in raft mode; a broker of ZooKeeper's has one session, here with the leader.
     """
     found: dict[str, float] = {}
     leader = group.leader()
@@ -115,7 +117,7 @@ def changes(group: ScaleGroup, record: Record) -> dict[str, float]:
         readers = [Probe(group.kind, addr, first) for addr in group.clients]
         try:
             for number in range(1, TIMES + 1):
-                shown = spread_of(writers if group.kind != "jute" else writers[:1], readers, number)
+                shown = spread_of(writers if group.kind != "jute" else [writers[leading]], readers, number)
                 record({"kind": "spread", "acked_s": shown.acked, "seen_s": shown.seen})
                 if len(shown.seen) == len(readers):
                     everywhere.append(max(shown.seen.values()) * 1e3)

@@ -407,8 +407,14 @@ class Brokers:
         return {"t_ns": t_ns}
 
     async def settle(self, command: Command) -> dict[str, Any]:
-        """Wait until the servers list all brokers."""
-        await self._all([lane.listed for lane in [*self.lanes, *self.resident]], command.seconds)
+        """Wait until all brokers are connected, and the servers list them.
+
+        ZooKeeper lists a broker whose connection was lost while its session lasts. So to be listed is not
+        enough: brokers that return over 30 s would still be away.
+        """
+        everyone = [*self.lanes, *self.resident]
+        await self._all([lane.connected for lane in everyone], command.seconds)
+        await self._all([lane.listed for lane in everyone], command.seconds)
         return {}
 
     async def rest(self, command: Command) -> dict[str, Any]:
