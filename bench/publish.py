@@ -1,4 +1,4 @@
-"""Publishes a finished comparison: its page, and the raw events from which anybody can make the page again.
+"""Publishes a finished measurement: its page, and the raw data from which anybody can make the page again.
 
     python -m routekeeper.bench.publish RESULT TO
     python -m routekeeper.bench.publish --again PUBLISHED
@@ -12,6 +12,12 @@ RESULT is the folder of ``mqbench compare`` with its ``report.html``. The folder
 
 To make the same page again, byte for byte, unpack all archives into one folder and run ``mqbench report runs
 void``. Leave out ``void`` if no attempt was void.
+
+If RESULT holds series of ``mqbench scale``, the folder TO receives:
+
+- ``scale.html`` and its tables ``scale-curves.csv`` and ``scale-figures.csv``;
+- for each series a folder with ``order.json`` (its settings), ``rows.jsonl`` (one line for each measurement;
+  the page is made from these lines), and ``events-DESIGN.tar.xz``, the raw events of each design.
 
 ``--again`` makes the page and the tables of a published folder anew. Use it after the report's code has
 changed.
@@ -31,10 +37,14 @@ from pathlib import Path
 from typing import Final
 
 from routekeeper.bench.__main__ import make_report
+from routekeeper.bench.report.page import NEIGHBOURS
 from routekeeper.bench.runfolder import MANIFEST_NAME, ManifestError, event_sums, read_manifest
+from routekeeper.bench.scale.order import ORDER_NAME, ROWS_NAME, read_order, read_rows, series_below
+from routekeeper.bench.scale.report import write_report
 
 PAGE: Final = "report.html"
 ARCHIVES: Final = "runs-{series}.tar.xz"
+SCALE_ARCHIVES: Final = "events-{design}.tar.xz"
 TABLES: Final = ("values.csv", "conditions.csv", "undivided.csv")
 #: Size in bytes of the largest archive that a repository should hold; publish larger archives with a release.
 COMMITTED_BYTES_MAX: Final = 10_000_000
@@ -84,13 +94,7 @@ def publish(result: Path, to: Path) -> list[Path]:
     with tempfile.TemporaryDirectory(prefix=".publish-", dir=to) as folder:
         made = Path(folder)
         for series, paths in sorted(by_series.items()):
-            with (
-                lzma.open(made / ARCHIVES.format(series=series), "wb", filters=_FILTERS) as packed,
-                tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
-            ):
-                # Put files of one kind side by side: they resemble each other, so they compress better.
-                for path in sorted(paths, key=lambda path: (path.name, path)):
-                    archive.add(path, str(path.relative_to(result)), filter=_without_origin)
+            _pack(made / ARCHIVES.format(series=series), paths, result)
         shutil.copyfile(result / PAGE, made / PAGE)
         for name in TABLES:
             shutil.copyfile(result / "marts" / name, made / name)
@@ -101,6 +105,73 @@ def publish(result: Path, to: Path) -> list[Path]:
             if old.name not in names:
                 old.unlink()
     return archives(to)
+
+
+def publish_scale(result: Path, to: Path) -> list[Path]:
+    """Write rows and raw events of the series at or below ``result`` into ``to``; return the archives' paths.
+
+    Page and tables are made from all series in ``to``: parts may be measured and published one by one.
+
+    Raises:
+        PublishError: If ``result`` has two series of one part, or a series without rows.
+    """
+    by_part: dict[str, Path] = {}
+    for series in series_below(result):
+        part = read_order(series).part
+        if part in by_part:
+            names = f"{by_part[part].name}, {series.name}"
+            raise PublishError(f"{result}: two series of the part {part}: {names}")
+        if not read_rows(series):
+            raise PublishError(f"{series}: no rows")
+        by_part[part] = series
+    to.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".publish-", dir=to) as folder:
+        made = Path(folder)
+        for part, series in by_part.items():
+            (made / part).mkdir()
+            for name in (ORDER_NAME, ROWS_NAME):
+                shutil.copyfile(series / name, made / part / name)
+            events = [path for path in sorted((series / "events").rglob("*.jsonl")) if path.stat().st_size]
+            for design in read_order(series).designs:
+                paths = [path for path in events if path.parent.name == f"arm={design}"]
+                if paths:
+                    _pack(made / part / SCALE_ARCHIVES.format(design=design), paths, series)
+        for part in by_part:
+            shutil.rmtree(to / part, ignore_errors=True)
+            (made / part).replace(to / part)
+    remake_scale(to, to)
+    return sorted(to.glob(f"*/{SCALE_ARCHIVES.format(design='*')}"))
+
+
+def make_again(published: Path, to: Path) -> list[Path]:
+    """Make all pages and tables of a published folder again; write them into ``to``; return the pages.
+
+    Raises:
+        PublishError: If there are neither raw events of a comparison nor series of ``mqbench scale``.
+    """
+    pages = []
+    if series_below(published):
+        pages.append(remake_scale(published, to))
+    if archives(published) or not pages:
+        remake(published, to)
+        pages.append(to / PAGE)
+    return pages
+
+
+def remake_scale(published: Path, to: Path) -> Path:
+    """Make page and tables of all series in ``published`` from their rows; write them into ``to``."""
+    return write_report(to, [(read_order(each), read_rows(each)) for each in series_below(published)])
+
+
+def _pack(name: Path, paths: Sequence[Path], root: Path) -> None:
+    """Pack files into an archive, under their names below ``root``."""
+    with (
+        lzma.open(name, "wb", filters=_FILTERS) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
+    ):
+        # Put files of one kind side by side: they resemble each other, so they compress better.
+        for path in sorted(paths, key=lambda path: (path.name, path)):
+            archive.add(path, str(path.relative_to(root)), filter=_without_origin)
 
 
 def remake(published: Path, to: Path) -> None:
@@ -115,6 +186,10 @@ def remake(published: Path, to: Path) -> None:
     to.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".publish-", dir=to) as folder:
         unpacked, made = Path(folder, "raw"), Path(folder, "made")
+        made.mkdir()
+        for name in NEIGHBOURS:  # the page links to pages that lie beside it
+            if (published / name).is_file():
+                shutil.copyfile(published / name, made / name)
         for archive in archives(published):
             shutil.unpack_archive(archive, unpacked)
         code = make_report([str(each) for each in sorted(unpacked.iterdir())], str(made))
@@ -149,11 +224,14 @@ def _without_origin(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Publish a finished comparison with its raw events.")
+    parser = argparse.ArgumentParser(description="Publish a finished measurement with its raw events.")
     parser.add_argument(
-        "result", nargs="?", type=Path, help="folder of mqbench compare, with its report.html"
+        "result",
+        nargs="?",
+        type=Path,
+        help="folder of mqbench compare with its report.html, or folder with series of mqbench scale",
     )
-    parser.add_argument("to", nargs="?", type=Path, help="folder for the page and the archive; it is made")
+    parser.add_argument("to", nargs="?", type=Path, help="folder for the page and the archives; it is made")
     parser.add_argument(
         "--again",
         type=Path,
@@ -165,10 +243,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("give RESULT and TO, or --again PUBLISHED")
     try:
         if arguments.again:
-            remake(arguments.again, arguments.again)
-            print(arguments.again / PAGE)
+            for page in make_again(arguments.again, arguments.again):
+                print(page)
             return 0
-        made = publish(arguments.result, arguments.to)
+        publishing = publish_scale if series_below(arguments.result) else publish
+        made = publishing(arguments.result, arguments.to)
     except (PublishError, OSError) as error:
         print(f"publish: {error}", file=sys.stderr)
         return 1

@@ -206,12 +206,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mqbench report: {error}", file=sys.stderr)
         return 2
     except (OSError, PySparkException, Py4JError) as error:
-        print(f"mqbench report: {str(error).partition(chr(10))[0] or type(error).__name__}", file=sys.stderr)
+        print(f"mqbench report: {_reason(error)}", file=sys.stderr)
         return 1
     finally:
         signal.signal(signal.SIGINT, before)
     print(path)
     return 0
+
+
+def _reason(error: BaseException) -> str:
+    """Return the reason of an error in one line.
+
+    The text of an error of the JVM may name only the call that failed. The reason is then the innermost
+    cause.
+    """
+    text = str(error)
+    cause = getattr(error, "java_exception", None)
+    while cause is not None:
+        text, cause = str(cause.toString()), cause.getCause()
+    return text.partition("\n")[0] or type(error).__name__
 
 
 if __name__ == "__main__":

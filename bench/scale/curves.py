@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -211,18 +212,15 @@ QUESTIONS: Final[tuple[Question, ...]] = (
     ),
     *_over_size(
         "storm-wait",
-        "All servers restart, brokers come back at once: the longest wait for a right answer",
+        "All servers restart: the longest wait for the route of one more broker, which has ten topics",
         "restart_wait_ms_longest",
         "ms",
     ),
     *_over_size(
-        "change", "One broker changes all its topics: all is acknowledged after", "change_took_s", "s"
-    ),
-    *_over_size(
-        "change-wait",
-        "One broker changes all its topics: the longest wait of a route query",
-        "change_wait_ms_longest",
-        "ms",
+        "change",
+        "One broker changes all its topics, seconds after the servers' start: all is acknowledged after",
+        "change_took_s",
+        "s",
     ),
     *_over_size("memory", "Largest memory of one server after the registration", "register_memory_mb", "MB"),
     _over_clients(
@@ -250,7 +248,6 @@ QUESTIONS: Final[tuple[Question, ...]] = (
         "s",
     ),
     _over_number("change", "A lone change at the leader is acknowledged after", "change_leader_ms", "ms"),
-    _over_number("rest", "Processor time of all servers at rest, a minute", "rest_cpu_s_a_minute", "s"),
     _over_number(
         "down-changes", "Servers that may be down while changes go on", "down_with_changes", "servers"
     ),
@@ -302,7 +299,10 @@ def curves_of(question: Question, rows: Sequence[Row]) -> list[Curve]:
 
 
 def growth(curve: Curve) -> list[float | None]:
-    """Return the exponent of a curve's growth between neighbouring points; None if a size or a value is 0."""
+    """Return how fast a curve grows between each two neighbouring points: the e in "value ~ size ** e".
+
+    The exponent e is None if a size or a value is 0.
+    """
     found: list[float | None] = []
     for one, other in itertools.pairwise(curve.known):
         assert one.median is not None
@@ -314,16 +314,31 @@ def growth(curve: Curve) -> list[float | None]:
     return found
 
 
+def steady(curve: Curve) -> int:
+    """Return 1 if a curve only grows, -1 if it only falls, and 0 otherwise."""
+    steps = [later.median - earlier.median for earlier, later in itertools.pairwise(curve.known)]  # type: ignore[operator]
+    return 1 if all(step > 0 for step in steps) else -1 if all(step < 0 for step in steps) else 0
+
+
 def bend(curve: Curve) -> Dot | None:
-    """Return the point at which a curve bends most; None if the curve has no bend."""
-    grown = growth(curve)
+    """Return the point at which a curve bends most; None if the curve has no bend.
+
+    Only a curve that always grows or always falls has a bend, and only between points whose rounds' ranges do
+    not overlap. Otherwise the differences of single rounds would look like a bend.
+    """
+    if not steady(curve):
+        return None
+    known, grown = curve.known, growth(curve)
     bends = [
         (abs(later - earlier), place)
         for place, (earlier, later) in enumerate(itertools.pairwise(grown))
-        if earlier is not None and later is not None
+        if earlier is not None
+        and later is not None
+        and _side(known[place], known[place + 1]) != 0
+        and _side(known[place + 1], known[place + 2]) != 0
     ]
     size, place = max(bends, default=(0.0, 0))
-    return curve.known[place + 1] if size >= BEND else None
+    return known[place + 1] if size >= BEND else None
 
 
 def crossings(curves: Sequence[Curve]) -> list[Crossing]:
@@ -359,7 +374,7 @@ def _side(one: Dot, other: Dot) -> int:
 
 
 def turns_at_crossings(rows: Sequence[Row], designs: Sequence[Arm]) -> list[Turn]:
-    """Return further measurements for two designs, at the points between which their curves cross."""
+    """Return further rounds to measure for two designs, at the points between which their curves cross."""
     points: dict[tuple[str, Arm], Point] = {}
     for question in QUESTIONS:
         for crossing in crossings(curves_of(question, rows)):
@@ -403,12 +418,19 @@ def size_written(x: float, question: Question) -> str:
 def sentences_of(question: Question, curves: Sequence[Curve]) -> list[str]:
     """Return the sentences on each design, and one sentence on each crossing."""
     found = [sentence for curve in curves for sentence in _of_curve(question, curve)]
-    for crossing in crossings(curves):
-        found.append(
-            f"{_upper(NAMES[crossing.first])} is below {NAMES[crossing.second]} up to "
-            f"{size_written(crossing.before.x, question)}, and above it from "
-            f"{size_written(crossing.after.x, question)} on."
-        )
+    crossed = crossings(curves)
+    pairs = Counter(frozenset((crossing.first, crossing.second)) for crossing in crossed)
+    for crossing in crossed:
+        times = pairs.pop(frozenset((crossing.first, crossing.second)), 0)
+        if times == 1:
+            found.append(
+                f"{_upper(NAMES[crossing.first])} is below {NAMES[crossing.second]} up to "
+                f"{size_written(crossing.before.x, question)}, and above it from "
+                f"{size_written(crossing.after.x, question)} on."
+            )
+        elif times:
+            first, second = NAMES[crossing.first], NAMES[crossing.second]
+            found.append(f"The curves of {first} and {second} cross {times} times.")
     return found + (_never_crossing(question, curves) if question.part == "distance" else [])
 
 
@@ -416,9 +438,11 @@ def _never_crossing(question: Question, curves: Sequence[Curve]) -> list[str]:
     """Return a sentence for each pair of designs whose curves do not cross.
 
     The sentence names the design with the lower values, or says that the designs do not differ clearly.
+    There is no sentence on independent mode: its servers exchange nothing, so no distance was measured.
     """
     found = []
-    for one, other in itertools.combinations(curves, 2):
+    far = [curve for curve in curves if curve.design != "independent"]
+    for one, other in itertools.combinations(far, 2):
         sides = [side for _, side in _apart(one, other)]
         if len(sides) > 1 and len(set(sides)) == 1:
             lower, higher = (one, other) if sides[0] < 0 else (other, one)
@@ -462,14 +486,19 @@ def _shape(question: Question, curve: Curve) -> str:
     values = [dot.median for dot in curve.known if dot.median is not None]
     if max(values) - min(values) <= FLAT * max(values):
         return "it hardly changes"
+    direction = steady(curve)
+    if not direction:
+        low, high = written(min(values), question.unit), written(max(values), question.unit)
+        return f"its values lie between {low} and {high}, without a direction"
     if bent is not None:
         place = curve.known.index(bent)
         exponents = growth(curve)
         earlier, later = exponents[place - 1], exponents[place]
         assert earlier is not None
         assert later is not None
-        faster = "faster" if later > earlier else "slower"
-        return f"it grows {faster} from {size_written(bent.x, question)} on"
+        faster = "faster" if direction * later > direction * earlier else "slower"
+        verb = "grows" if direction > 0 else "falls"
+        return f"it {verb} {faster} from {size_written(bent.x, question)} on"
     if len(grown) < len(curve.known) - 1 or question.linear:
         return _straight(question, curve)
     first, last = curve.known[0], curve.known[-1]

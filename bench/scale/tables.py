@@ -9,7 +9,7 @@ from typing import Final
 
 from routekeeper.bench.runfolder import Arm
 from routekeeper.bench.scale.curves import NAMES, written
-from routekeeper.bench.scale.points import Part, Point, Row
+from routekeeper.bench.scale.points import PERIOD_S, Part, Point, Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +21,24 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """A kind of line in a table: the figure, the points that have it, the line's text, and the unit."""
+    """A kind of line in a table: the figure, the points that have it, the line's text, and the unit.
+
+    Attributes:
+        plan: A time of the plan in the figure's unit. If all rounds are near it, the cell says so: then the
+            figure shows the plan, and nothing about the design.
+    """
 
     text: Callable[[Point], str]
     key: str
     unit: str
     chosen: Callable[[Point], bool]
+    plan: float | None = None
+
+
+#: Range around a time of the plan, as shares of it. The last of ten brokers that come back over a period
+#: comes after nine elevenths of the period.
+_PLAN_FROM: Final = 0.8
+_PLAN_TO: Final = 1.05
 
 
 def tables_of(part: Part, rows: Sequence[Row]) -> list[Table]:
@@ -43,13 +55,15 @@ def _table(title: str, first: str, lines: Sequence[_Line], rows: Sequence[Row]) 
     for line in lines:
         points = {row.point.name: row.point for row in rows if line.chosen(row.point)}
         for point in sorted(points.values(), key=lambda point: (point.brokers, point.topics, point.clients)):
-            cells = [_cell(rows, point, design, line.key, line.unit) for design in designs]
+            cells = [_cell(rows, point, design, line.key, line.unit, line.plan) for design in designs]
             if any(cells):
                 found.append([line.text(point), *(cell or "-" for cell in cells)])
     return Table(title=title, heads=[first, *(NAMES[design] for design in designs)], rows=found)
 
 
-def _cell(rows: Sequence[Row], point: Point, design: str, key: str, unit: str) -> str:
+def _cell(
+    rows: Sequence[Row], point: Point, design: str, key: str, unit: str, plan: float | None = None
+) -> str:
     of_point = [row for row in rows if row.point.name == point.name and row.design == design]
     values = [row.figures[key] for row in of_point if key in row.figures]
     if values:
@@ -61,6 +75,8 @@ def _cell(rows: Sequence[Row], point: Point, design: str, key: str, unit: str) -
                 written(each, unit) if unit else f"{each:,.0f}" for each in (min(values), max(values))
             )
             cell += f" ({low} to {high})"
+        if plan is not None and all(_PLAN_FROM * plan <= value <= _PLAN_TO * plan for value in values):
+            cell += ", set by the plan"
         return cell
     return "failed" if any(row.failed is not None for row in of_point) else ""
 
@@ -138,27 +154,51 @@ _TABLES: Final[dict[Part, list[tuple[str, str, list[_Line]]]]] = {
         (
             "The same, brokers come back over 30 s",
             "",
-            [_Line(text=_named, key="spread_right_s", unit="s", chosen=lambda point: point.spread)],
+            [
+                _Line(
+                    text=_named,
+                    key="spread_right_s",
+                    unit="s",
+                    chosen=lambda point: point.spread,
+                    plan=PERIOD_S,
+                )
+            ],
         ),
         (
-            "The longest wait for a right answer while brokers come back over 30 s",
+            "The longest wait for the route of the broker that comes back last of these",
             "",
-            [_Line(text=_named, key="spread_wait_ms_longest", unit="ms", chosen=lambda point: point.spread)],
+            [
+                _Line(
+                    text=_named,
+                    key="spread_wait_ms_longest",
+                    unit="ms",
+                    chosen=lambda point: point.spread,
+                    plan=1e3 * PERIOD_S,
+                )
+            ],
         ),
         (
-            "Largest memory of one server",
+            "Largest resident memory of one server",
             "",
             [_Line(text=_named, key="register_memory_mb", unit="MB", chosen=_of_kind("storm"))],
         ),
         (
-            "Clients that ask every 30 s: the last one knows a change after",
+            "What a Java virtual machine keeps after a collection of garbage",
             "",
-            [_Line(text=_named, key="poll_ms_last", unit="ms", chosen=lambda point: point.polling)],
+            [_Line(text=_named, key="register_heap_kept_mb", unit="MB", chosen=_of_kind("storm"))],
         ),
         (
-            "Processor time of all servers for these clients, a minute",
+            "Clients that ask every 30 s: the last one knows a change after",
             "",
-            [_Line(text=_named, key="poll_cpu_s_a_minute", unit="s", chosen=lambda point: point.polling)],
+            [
+                _Line(
+                    text=_named,
+                    key="poll_ms_last",
+                    unit="ms",
+                    chosen=lambda point: point.polling,
+                    plan=1e3 * PERIOD_S,
+                )
+            ],
         ),
     ],
     "distance": [

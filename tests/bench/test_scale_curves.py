@@ -100,6 +100,43 @@ def test_curve_bends_where_its_growth_changes_most() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("by_topics", "said"),
+    [
+        (
+            {100: (4.0,), 1_000: (5.6,), 10_000: (3.0,)},
+            "between 3 s and 5.60 s, without a direction",
+        ),
+        ({100: (9.0,), 1_000: (8.5,), 10_000: (2.0,)}, "it falls faster from 1,000 topics on"),
+        ({100: (9.0,), 1_000: (3.0,), 10_000: (2.9,)}, "it falls slower from 1,000"),
+        # The first two points' rounds overlap, so there is no bend.
+        (
+            {100: (1.0, 3.0), 1_000: (2.0, 3.0), 10_000: (30.0, 31.0)},
+            "ten times the size is 3.9 times the value",
+        ),
+    ],
+    ids=["no direction", "falls faster", "falls slower", "overlapping rounds"],
+)
+def test_only_a_clear_course_is_said(by_topics: dict[int, Sequence[float]], said: str) -> None:
+    (sentence,) = sentences_of(STORM, curves_of(STORM, storms("raft", by_topics)))
+    assert said in sentence
+
+
+def test_curves_that_cross_twice_contradict_no_sentence() -> None:
+    rows = storms("independent", {100: (1.0,), 1_000: (5.0,), 10_000: (6.0,)})
+    rows += storms("raft", {100: (2.0,), 1_000: (3.0,), 10_000: (9.0,)})
+    said = sentences_of(STORM, curves_of(STORM, rows))
+    assert said[2:] == ["The curves of independent mode and raft mode cross 2 times."]
+
+
+def test_figure_that_is_a_time_of_the_plan_says_so() -> None:
+    point = msgspec.structs.replace(storm(1_000), spread=True)
+    rows = [row(point, "independent", number, spread_right_s=24.6) for number in (1, 2)]
+    rows += [row(point, "raft", number, spread_right_s=value) for number, value in ((1, 1.5), (2, 24.6))]
+    (table,) = tables_of("size", rows)
+    assert table.rows == [[point.name, "24.6 s, set by the plan", "13.1 s (1.50 s to 24.6 s)"]]
+
+
 def test_curves_cross_where_the_rounds_of_both_lie_apart_on_both_sides() -> None:
     rows = storms("independent", {100: (1.0, 1.2), 1_000: (2.0, 2.5), 10_000: (9.0, 9.5)})
     rows += storms("zookeeper", {100: (3.0, 3.1), 1_000: (2.2, 3.3), 10_000: (4.0, 4.1)})
@@ -116,15 +153,16 @@ def test_distance_says_of_each_two_designs_whether_one_is_lower() -> None:
     rows = [row(far(ms), "independent", change_leader_ms=1.0) for ms in (0.0, 20.0)]
     rows += [row(far(ms), "raft", change_leader_ms=2.0 + ms) for ms in (0.0, 20.0)]
     rows += [
-        row(far(ms), "zookeeper", number, change_leader_ms=1.5 * ms + number)
+        row(far(ms), "zookeeper", number, change_leader_ms=1.5 * ms + 2 + number)
         for ms in (0.0, 20.0)
         for number in (1, 3)
     ]
     assert sentences_of(CHANGE, curves_of(CHANGE, rows)) == [
         "Independent mode: 1 ms at a round trip of 0 ms, 1 ms at a round trip of 20 ms; it hardly changes.",
         "Raft mode: 2 ms at a round trip of 0 ms, 22 ms at a round trip of 20 ms; +1 ms for each ms more.",
-        "ZooKeeper: 2 ms at a round trip of 0 ms, 32 ms at a round trip of 20 ms; +1.50 ms for each ms more.",
-        "Independent mode is below raft mode at every distance.",
+        "ZooKeeper: 4 ms at a round trip of 0 ms, 34 ms at a round trip of 20 ms; +1.50 ms for each ms more.",
+        # nothing on independent mode: no link of its own was delayed
+        "Raft mode is below ZooKeeper at every distance.",
     ]
 
 
@@ -250,7 +288,7 @@ def test_page_holds_each_part_its_tables_failures_and_points_that_were_left_out(
         (order("number"), numbers),
     ]
     page = page_of(series)
-    assert re.findall(r'<section id="(\w+)"', page) == ["size", "distance", "number", "method"]
+    assert re.findall(r'<section id="(\w+)"', page) == ["size", "distance", "number", "method", "limits"]
     assert "raft mode, 10 brokers with 10,000 topics each, round 1: Unhealthy: no &lt;leader&gt;</li>" in page
     assert "independent mode, 10 brokers with 100 topics each, round 3: it takes 9 s" in page
     assert "passed a TUN device that held them back" in page

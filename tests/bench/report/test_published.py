@@ -12,13 +12,16 @@ from typing import Final
 
 import pytest
 
-from routekeeper.bench.publish import PAGE, TABLES, archives, remake
-from tests.bench import recompute
+from routekeeper.bench.publish import PAGE, TABLES, archives, remake, remake_scale
+from routekeeper.bench.scale.order import ROWS_NAME, series_below
+from routekeeper.bench.scale.report import FILES as SCALE_FILES
+from tests.bench import recompute, recompute_scale
 
 pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(1800)]
 
 RESULTS: Final = Path(__file__).parents[3] / "docs" / "results"
 PUBLISHED: Final = sorted(folder for folder in RESULTS.iterdir() if folder.is_dir() and archives(folder))
+WITH_SCALE: Final = sorted({series.parent for series in series_below(RESULTS)})
 
 
 def content(path: Path) -> bytes:
@@ -49,4 +52,23 @@ def test_independent_program_computes_the_same_figures_from_the_raw_events(
     for archive in archives(published):
         shutil.unpack_archive(archive, tmp_path)
     compared, differ = recompute.differences(recompute.figures(tmp_path), published / "values.csv")
+    assert (differ, compared >= 12) == ([], True)
+
+
+@pytest.mark.parametrize("published", WITH_SCALE, ids=lambda folder: folder.name)
+def test_rows_make_the_published_page_of_sizes_and_distances_again(published: Path, tmp_path: Path) -> None:
+    remake_scale(published, tmp_path)
+    changed = [
+        name for name in SCALE_FILES if (published / name).read_bytes() != (tmp_path / name).read_bytes()
+    ]
+    assert not changed, f"python -m routekeeper.bench.publish --again {published}"
+
+
+@pytest.mark.parametrize("series", series_below(RESULTS), ids=lambda folder: folder.name)
+def test_independent_program_computes_the_same_figures_of_sizes_and_distances(
+    series: Path, tmp_path: Path
+) -> None:
+    for archive in series.glob("*.tar.xz"):
+        shutil.unpack_archive(archive, tmp_path)
+    compared, differ = recompute_scale.differences(recompute_scale.figures(tmp_path), series / ROWS_NAME)
     assert (differ, compared >= 12) == ([], True)
