@@ -83,6 +83,7 @@ class Assignment:
         self.queues: dict[MessageQueue, ProcessQueue[Taken]] = {}
         self.running: set[MessageQueue] = set()
         self.released: dict[MessageQueue, int] = {}
+        self._locks: set[MessageQueue] = set()  # queues whose locks this member may have
         self.changed = Signal()
         self.work = Signal()
         self.room = Signal()
@@ -134,7 +135,7 @@ class Assignment:
                 at_once=1 if self.config.broadcast else STORED_AT_ONCE,
             )
         if self._orderly:
-            yield from self._unlock(tuple(self.queues))
+            yield from self._unlock(sorted(self._locks))
         self.queues.clear()
 
     def _keep_balanced(self) -> Operation[None]:
@@ -274,10 +275,12 @@ class Assignment:
         self.changed.notify()
 
     def _apply_resets(self) -> Operation[None]:
-        resets, self._resets = self._resets, {}
         failure: RemotingError | None = None
-        for queue, asked in resets.items():
-            if queue in self.queues and not self._leaving(queue):
+        for queue in tuple(self._resets):
+            if self._leaving(queue):
+                continue  # its release stores the offset of the reset
+            asked = self._resets.pop(queue, None)
+            if asked is not None and queue in self.queues:
                 offset = max(0, asked)
                 log.info("offset reset queue=%s offset=%d", queue, offset)
                 try:
@@ -286,6 +289,7 @@ class Assignment:
                     # Nobody consumes this queue now. Store the offset, because the next rebalance assigns the
                     # queue again and begins at the stored offset.
                     failure, process = error, ProcessQueue[Taken](offset, serial=self._orderly)
+                self._stored.pop(queue, None)  # a pull may have stored an older offset since then
                 yield from self.store(queue, process, oneway=True)
         if failure is not None:
             raise failure
@@ -325,6 +329,7 @@ class Assignment:
         if process.taken_end > self.stored(queue):
             self.released[queue] = process.taken_end
         self._stored.pop(queue, None)
+        self._resets.pop(queue, None)
         self._store_trouble.forget(queue)
         if self._orderly:
             yield from self._unlock((queue,))
@@ -391,7 +396,10 @@ class Assignment:
         """
         stored = yield from self.offsets.committed(queue)
         if stored is not None:
-            self._stored[queue] = stored
+            # Brokers also answer 0 if no offset is stored and the queue is young. Store this 0 soon: for an
+            # older queue, they would answer "not found", and the group would skip messages.
+            if stored:
+                self._stored[queue] = stored
             return stored
         if self.config.consume_from is ConsumeFrom.FIRST_OFFSET:
             return 0
@@ -406,6 +414,7 @@ class Assignment:
     def _lock(self, queues: Sequence[MessageQueue]) -> Operation[tuple[MessageQueue, ...]]:
         """Lock queues at their brokers (request 41); return the queues whose locks this client now has."""
         held: set[MessageQueue] = set()
+        self._locks.update(queues)
 
         def ask(addr: str, part: Sequence[MessageQueue]) -> Operation[None]:
             body = LockBatch(
@@ -416,9 +425,17 @@ class Assignment:
                     addr,
                     RemotingCommand.request(RequestCode.LOCK_BATCH_MQ, body=body),
                     self._core.config.call_timeout_s,
+                    # After the unlock at the end, a late lock would keep the queues from other members.
+                    lambda: self._stopping,
                 )
                 if response.code == ResponseCode.SUCCESS:
-                    held.update(LockBatchResponse.decode(response.body).locked)
+                    locked = LockBatchResponse.decode(response.body).locked
+                    held.update(locked)
+                    refused = set(part).difference(locked)
+                    self._locks -= refused
+                    for queue in self.queues.keys() & refused:
+                        # Another member has the lock now, for example after a restart of the broker.
+                        self.queues[queue].locked_until_s = float("-inf")
             except RemotingError as error:
                 yield from self._tell("lock failed broker=%s error=%s", addr, error)
 
@@ -426,6 +443,7 @@ class Assignment:
         return tuple(queue for queue in queues if queue in held)
 
     def _unlock(self, queues: Sequence[MessageQueue]) -> Operation[None]:
+        self._locks.difference_update(queues)
         for addr, part in self._by_master(queues).items():
             body = LockBatch(
                 consumer_group=self.config.group, client_id=self._core.client_id, queues=tuple(part)
@@ -495,11 +513,16 @@ class Assignment:
             RemotingError: If the offset is not stored.
         """
         offset = process.commit_offset
+        if queue in self._resets:  # the reset counts, even if the queue is released before it is applied
+            offset = max(0, self._resets[queue])
         if (last and not self.config.broadcast) or self._stored.get(queue) != offset:
             # With automatic storing, a commit may be withdrawn when the queue is released, because the
-            # release stores the offset again. Without automatic storing no other commit follows, so this
-            # commit must be sent.
-            unless = None if last or not self._auto_store else lambda: process.dropped
+            # release stores the offset again. A oneway commit may also be withdrawn when another request
+            # begins to store an offset. Without automatic storing no other commit follows, so this commit
+            # must be sent.
+            superseded = process.begin_commit()
+            withdrawn = superseded if oneway else lambda: process.dropped
+            unless = None if last or not self._auto_store else withdrawn
             try:
                 yield from self.offsets.commit(queue, offset, oneway=oneway, unless=unless)
             except Withdrawn:

@@ -16,7 +16,7 @@ from routekeeper.remoting.bodies import (
     ConsumeDirectlyResult,
     MessageQueue,
 )
-from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError, ResponseError
 from routekeeper.remoting.fields import SendBackFields
@@ -36,7 +36,7 @@ from .config import ConsumerConfig as ConsumerConfig
 from .config import ProducerConfig
 from .core import ClientCore
 from .directory import ensure_success
-from .errors import ClientError, InvalidArgument, NoRoute
+from .errors import ClientError, InvalidArgument, NoRoute, SendNotApplied
 from .member import GroupMember
 from .operation import (
     Clock,
@@ -95,6 +95,18 @@ def _checked_result(result: Any) -> ConsumeResult:
     if isinstance(result, ConsumeResult):
         return result
     raise NoResult(f"the listener returned {discarded(result)}, allowed None or a ConsumeResult")
+
+
+def _is_too_large(error: RemotingError) -> bool:
+    """Return True if a copy of a message failed because it is too large, so that no further try can succeed.
+
+    Brokers add properties to a copy, so a copy may be too large although its message is stored.
+    """
+    if isinstance(error, ResponseError) and error.code == ResponseCode.SYSTEM_ERROR:
+        return error.remark in ("MESSAGE_ILLEGAL", "PROPERTIES_SIZE_EXCEEDED")  # Java's answers to request 36
+    if isinstance(error, ResponseError | SendNotApplied):
+        return error.code == ResponseCode.MESSAGE_ILLEGAL
+    return isinstance(error, InvalidArgument)
 
 
 class PushConsumerCore(GroupMember):
@@ -276,11 +288,12 @@ class PushConsumerCore(GroupMember):
             yield from self._suspend(queue, process, batch)
         else:
             for message in batch:
-                if (yield from self._send_back(queue, message)):
+                again = yield from self._send_back(queue, message)
+                if again is None:
                     process.done((message,))
                 else:
                     yield from self._core.pause(_PAUSE_ON_FAILED_SENDBACK_S)
-                    process.give_back((message,))
+                    process.give_back((again,))
 
     def _suspend(
         self, queue: MessageQueue, process: ProcessQueue[Taken], batch: tuple[ReceivedMessage, ...]
@@ -303,10 +316,11 @@ class PushConsumerCore(GroupMember):
             process.give_back(again)
 
     def _send_to_dead_letters(self, queue: MessageQueue, message: ReceivedMessage) -> Operation[bool]:
-        """Send a message of an orderly queue to the dead letter topic; return True on success.
+        """Send a message of an orderly queue to the dead letter topic; return False to try again later.
 
         This member sends a copy. If no broker can have stored the copy, this member asks the message's broker
-        to copy the stored message. A message may be too large for a producer, but not for that broker.
+        to copy the stored message. A message may be too large for a producer, but not for that broker. If the
+        message is too large for both, it stays in its queue.
         """
         times_max = self._reconsume_max()
         try:
@@ -318,12 +332,16 @@ class PushConsumerCore(GroupMember):
             yield from self._tell_send_back(_RESEND_FAILED, error)
             if outcome_of(error) is not Outcome.NOT_APPLIED:
                 return False  # another copy could be a second dead letter
+            own_failure = error
         try:
             yield from self._ask_back(queue, message, times_max=0)
             return True
         except RemotingError as error:
             yield from self._tell_send_back(_SEND_BACK_FAILED, queue, error)
-            return False
+            if not (_is_too_large(own_failure) and _is_too_large(error)):
+                return False
+        self._leave_behind(queue, message, "message left behind, too large for a copy")
+        return True
 
     def _hand_over(
         self, queue: MessageQueue, process: ProcessQueue[Taken], message: BrokenMessage
@@ -345,33 +363,49 @@ class PushConsumerCore(GroupMember):
             if self.stopping or process.dropped:
                 return  # the member that consumes this queue next will receive the message again
             yield from self._core.pause(_PAUSE_ON_FAILED_SENDBACK_S)
+        self._leave_behind(queue, message, "message left behind unread")
+        process.done((message,))
+
+    def _leave_behind(self, queue: MessageQueue, message: Taken, event: str) -> None:
         log.error(
-            "message left behind unread group=%s queue=%s offset=%d commit_log_offset=%d",
+            event + " group=%s queue=%s offset=%d commit_log_offset=%d",
             self.config.group,
             queue,
             message.queue_offset,
             message.commit_log_offset,
         )
-        process.done((message,))
 
-    def _send_back(self, queue: MessageQueue, message: ReceivedMessage) -> Operation[bool]:
-        """Send a message back, so that it is delivered again later; return True on success.
+    def _send_back(self, queue: MessageQueue, message: ReceivedMessage) -> Operation[ReceivedMessage | None]:
+        """Send a message back, so that it is delivered again later.
 
         The broker copies the message (request 36). If the broker does not copy the message, this member sends
-        a copy to the retry topic.
+        a copy to the retry topic. If the message is too large for both copies, this member delivers it again
+        itself, and after the last retry leaves it in its queue.
+
+        Returns:
+            None if this member need not deliver the message again; otherwise the message to deliver.
         """
+        times_max = self._reconsume_max()
+        is_last = message.reconsume_times >= times_max
         try:
-            yield from self._ask_back(queue, message, times_max=self._reconsume_max())
-            return True
+            # The stored message does not contain the retries that this member made itself.
+            yield from self._ask_back(queue, message, times_max=0 if is_last else times_max)
+            return None
         except RemotingError as error:
             yield from self._tell_send_back(_SEND_BACK_FAILED, queue, error)
+            refusal = error
         times = message.reconsume_times + 1
         try:
-            yield from self._resend(message, reconsume_times=times, times_max=self._reconsume_max())
-            return True
+            yield from self._resend(message, reconsume_times=times, times_max=times_max)
+            return None
         except RemotingError as error:
             yield from self._tell_send_back(_RESEND_FAILED, error)
-            return False
+            if not (_is_too_large(refusal) and _is_too_large(error)):
+                return message
+        if not is_last:
+            return msgspec.structs.replace(message, reconsume_times=times)
+        self._leave_behind(queue, message, "message left behind, too large for a copy")
+        return None
 
     def _ask_back(self, queue: MessageQueue, message: Taken, *, times_max: int) -> Operation[None]:
         """Ask the broker to copy a message to the retry topic.

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final
 from routekeeper.remoting.bodies import ConsumerData, HeartbeatData
 from routekeeper.remoting.codes import MASTER_ID, RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
-from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.errors import RemotingError, Withdrawn
 from routekeeper.remoting.fields import UnregisterClientFields
 
 from .config import ClientConfig
 from .directory import Directory, RouteSource, ask_nameservers
 from .errors import InvalidArgument
+from .guarded_logs import guard_loggers
 from .operation import Clock, Instant, Invoke, Oneway, Operation, Signal, Spawn, read_clock, together, wait
 from .trouble import TroubleLog
 from .unique_ids import UniqueIds
@@ -85,6 +86,7 @@ class ClientCore:
         rng: random.Random,
         source: RouteSource = ask_nameservers,
     ) -> None:
+        guard_loggers()
         self.config = config
         self.client_id = config.client_id or f"{identity.ip}@{identity.pid}#{identity.serial}"
         self.rng = rng
@@ -100,6 +102,7 @@ class ClientCore:
         self._enders: dict[object, Callable[[], Operation[None]]] = {}
         self._unsent: dict[object, Callable[[], int]] = {}
         self._closed: set[object] = set()  # closed producers; some of their messages have no outcome yet
+        self._leaves = 0  # number of times that this client began to leave a group
         self._ending: set[object] = set()  # producers for which close_producer() runs now
         self._begun: set[str] = set()  # names of the background operations that were started
         self.deadline_s = math.inf
@@ -269,6 +272,7 @@ class ClientCore:
             if self._producer_groups[producer_group] > 0:
                 return
             del self._producer_groups[producer_group]
+        self._leaves += 1
         fields = UnregisterClientFields(
             client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
         )
@@ -293,10 +297,19 @@ class ClientCore:
             producer_groups=tuple(sorted(self._producer_groups)),
         ).encode()
         request = RemotingCommand.request(RequestCode.HEART_BEAT, body=body)
+        leaves, withdrawn = self._leaves, False
 
         def tell(addr: str) -> Operation[None]:
+            nonlocal withdrawn
             try:
-                response: RemotingCommand = yield Invoke(addr, request, self.config.call_timeout_s)
+                # After the notification that this client leaves a group, a late heartbeat would join the
+                # group again, and nobody would consume this client's share of the queues.
+                response: RemotingCommand = yield Invoke(
+                    addr, request, self.config.call_timeout_s, lambda: self._leaves != leaves
+                )
+            except Withdrawn:
+                withdrawn = True
+                return
             except RemotingError as error:
                 self.silent.add(addr)
                 now_s = (yield from read_clock()).now_s
@@ -319,6 +332,8 @@ class ClientCore:
         addrs = tuple(self._heartbeat_addrs(consumers=bool(self._consumers)))
         self.silent.intersection_update(addrs)
         yield from self._each(addrs, tell, "heartbeat")
+        if withdrawn:
+            yield from self.beat()  # with the groups that are left
 
     def _each(
         self, addrs: Iterable[str], tell: Callable[[str], Operation[None]], name: str

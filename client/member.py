@@ -10,7 +10,13 @@ from typing import Final
 from routekeeper.remoting.bodies import ConsumerData, MessageQueue, QueueOffsets, SubscriptionData
 from routekeeper.remoting.codes import RETRY_PREFIX, VERSION, RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
-from routekeeper.remoting.errors import RemoteProtocolError, RemotingError, ResponseError, TooManyRequests
+from routekeeper.remoting.errors import (
+    RemoteProtocolError,
+    RemotingError,
+    ResponseError,
+    TooManyRequests,
+    Withdrawn,
+)
 from routekeeper.remoting.inspection import ConsumerRunningInfo, ConsumerStatus, RunningQueue
 from routekeeper.remoting.logs import shortened
 
@@ -423,21 +429,25 @@ class GroupMember:
                 continue
             offset = process.next_offset
             before: Instant = yield Clock()
+            commit = process.commit_offset if self._commit_with_pull else 0
             try:
                 result = yield from self.reader.pull(
                     queue,
                     offset,
                     subscribed,
                     count=self.config.pull_batch_size,
-                    commit=process.commit_offset if self._commit_with_pull else 0,
+                    commit=commit,
                     suspend_s=self.config.suspend_s,
                     timeout_s=self.config.pull_timeout_s,
                     broker_id=broker_id,
-                    # Withdraw a pull that still waits when the queue is released. The pull contains an old
-                    # offset to commit, which would overwrite the offset stored at the release.
-                    unless=lambda: process.dropped,
+                    # Withdraw a pull that still waits when the queue is released, or when another request
+                    # begins to store an offset. The pull contains an old offset to commit, which would
+                    # overwrite the newer offset.
+                    unless=process.begin_commit() if commit > 0 else lambda: process.dropped,
                     room=self._message_room,
                 )
+            except Withdrawn:
+                continue
             except ResponseError as error:
                 if error.code == ResponseCode.FLOW_CONTROL:
                     yield from self._core.pause(_PAUSE_ON_FLOW_CONTROL_S)
@@ -463,6 +473,7 @@ class GroupMember:
                         level=logging.ERROR if isinstance(error, RemoteProtocolError) else logging.WARNING,
                     )
                     yield from self._core.pause(_PAUSE_ON_ERROR_S)
+                broker_id = 0  # a slave that does not answer may stay in the route for minutes
                 continue
             # Ignore the result if the queue was released, or if its offset was reset during the request.
             given_up = process.dropped or process.next_offset != offset

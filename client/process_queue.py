@@ -6,7 +6,7 @@ This module decides when to pull, which messages to consume next, and which offs
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Generic, Protocol, TypeVar
 
 #: Limits for the messages of one queue in memory; above a limit, pulling pauses. Source:
@@ -62,6 +62,7 @@ class ProcessQueue(Generic[M]):
 
     __slots__ = (
         "_bytes",
+        "_commits",
         "_in_flight",
         "_sizes",
         "_sorted",
@@ -81,6 +82,7 @@ class ProcessQueue(Generic[M]):
         self.leaving = False
         self.locked_until_s = float("-inf")
         self.taken_end = 0
+        self._commits = 0  # number of requests to store an offset that have begun
         self._waiting: dict[int, M] = {}
         self._in_flight: dict[int, M] = {}
         # The memory size of each message by offset, as it was when the message was pulled. The listener may
@@ -116,6 +118,16 @@ class ProcessQueue(Generic[M]):
         """Offset to commit: the member that consumes this queue next begins at this offset."""
         # After `move` to a lower offset, messages that are being consumed may lie above `next_offset`.
         return min([*self._waiting, *self._in_flight, self.next_offset])
+
+    def begin_commit(self) -> Callable[[], bool]:
+        """Count a request that stores :attr:`commit_offset`; return a check to call before it is sent.
+
+        The check returns True if a later request began, or if the queue was released. The request must then
+        not be sent: its older offset would overwrite the newer one.
+        """
+        self._commits += 1
+        number = self._commits
+        return lambda: self.dropped or self._commits != number
 
     @property
     def cached_offsets(self) -> tuple[int, int]:

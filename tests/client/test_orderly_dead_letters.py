@@ -1,7 +1,8 @@
-"""Orderly groups: a message without remaining retries becomes a dead letter, even if nobody can send it."""
+"""Messages without remaining retries that nobody can send, or that nobody can copy: they stop no queue."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,11 +25,13 @@ class DeadLetters(Broker):
         copies: Numbers of retries of the copies that members sent to the retry topic.
         asked: Values of ``maxReconsumeTimes`` in the requests to copy a stored message.
         answers: Codes of the next answers to sends; without them, a send succeeds.
+        refusals: Codes and remarks of the next answers to requests to copy; without them, a copy succeeds.
     """
 
     copies: list[int] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
     answers: list[int] = field(default_factory=list)
+    refusals: list[tuple[int, str]] = field(default_factory=list)
 
     def serve(self, member: Member, request: RemotingCommand) -> tuple[float, RemotingCommand]:
         match request.code:
@@ -38,6 +41,9 @@ class DeadLetters(Broker):
                 assert request.ext_fields["b"] == RETRY_PREFIX + "g"
                 self.copies.append(int(request.ext_fields["j"]))
                 return 0, request.reply(ext_fields={"msgId": "0" * 32, "queueId": "0", "queueOffset": "0"})
+            case RequestCode.CONSUMER_SEND_MSG_BACK if self.refusals:
+                code, remark = self.refusals.pop(0)
+                return 0, request.reply(code, remark=remark)
             case RequestCode.CONSUMER_SEND_MSG_BACK:
                 self.asked.append(int(request.ext_fields["maxReconsumeTimes"]))
                 return 0, request.reply()
@@ -56,10 +62,16 @@ class Refusing(History):
         return lambda: ConsumeResult.RECONSUME_LATER
 
 
-def consume(*answers: int, body: bytes = b"refused", **properties: str) -> DeadLetters:
-    """Let an orderly member refuse one message, until it receives the next message."""
+def consume(
+    *answers: int,
+    body: bytes = b"refused",
+    refusals: Sequence[tuple[int, str]] = (),
+    orderly: bool = True,
+    **properties: str,
+) -> DeadLetters:
+    """Let a member refuse one message, until the offset after this message and the next one is stored."""
     world = World(1, loss=0.0)
-    broker = world.broker = DeadLetters(world, answers=list(answers))
+    broker = world.broker = DeadLetters(world, answers=list(answers), refusals=list(refusals))
     broker.queues[RETRY_PREFIX + "g", 0]
     message = StoredMessage(
         topic="T", queue_id=0, body=body, physical_offset=7, properties=encode_properties(properties)
@@ -67,8 +79,9 @@ def consume(*answers: int, body: bytes = b"refused", **properties: str) -> DeadL
     broker.queues["T", 0].append(message)
     broker.append("T", 0, b"next")
     history = Refusing(world.rng, failing=0.0)
-    Member(world, history, 1, orderly=True, max_reconsume_times=2)
-    world.run_until(lambda: b"next" in history.finished, 60)
+    Member(world, history, 1, orderly=orderly, max_reconsume_times=2)
+    world.run_until(lambda: broker.offsets.get(("g", "T", 0)) == 2, 120)
+    assert b"next" in history.finished
     assert history.calls >= 3, "a first try and two retries"
     return broker
 
@@ -103,3 +116,40 @@ def test_a_copy_that_may_be_stored_is_not_followed_by_another_kind_of_copy() -> 
     broker = consume(*[ResponseCode.SYSTEM_ERROR] * 3)
     assert broker.asked == []
     assert broker.copies == [3]
+
+
+TOO_LONG = "x" * 32_700
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        pytest.param((ResponseCode.MESSAGE_ILLEGAL, "the message is illegal"), id="our broker"),
+        pytest.param((ResponseCode.SYSTEM_ERROR, "PROPERTIES_SIZE_EXCEEDED"), id="Java's broker"),
+    ],
+)
+def test_a_message_too_large_for_every_copy_stays_in_its_queue_after_its_retries(
+    orderly: bool, refusal: tuple[int, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = consume(refusals=[refusal] * 10, orderly=orderly, long=TOO_LONG)
+    assert broker.copies == []
+    assert broker.asked == []
+    (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert "left behind, too large for a copy" in record.getMessage()
+    assert "offset=0" in record.getMessage()
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+def test_a_refusal_for_another_reason_does_not_leave_the_message_in_its_queue(orderly: bool) -> None:
+    refusals = [(ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE")] * 3
+    broker = consume(refusals=refusals, orderly=orderly, long=TOO_LONG)
+    assert broker.copies == []
+    assert len(broker.asked) == 1
+
+
+def test_the_last_copy_of_a_message_that_fits_into_no_retry_is_a_dead_letter() -> None:
+    """A dead letter needs fewer properties than a retry, which is delayed."""
+    refusals = [(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal")] * 2
+    broker = consume(refusals=refusals, orderly=False, long=TOO_LONG)
+    assert broker.asked == [0]

@@ -325,3 +325,34 @@ def test_an_orderly_group_gives_up_a_message_after_its_retries(
         seen = [message.reconsume_times for message in sink.messages if message.body == b"refused"]
         assert seen == [0, 1, 2]
         eventually(dead(client, "stuck"), "the refused message is in the dead letter queue")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_message_too_large_for_a_dead_letter_stays_in_its_queue_and_stops_nothing(
+    orderly: bool,
+    nameserver: Any,
+    broker: Any,
+    eventually: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic, group = f"Long{orderly}", f"long{orderly}"
+    with Client(settings(nameserver)) as client:
+        create(client, broker, topic, eventually)
+        sender = client.producer(ProducerConfig(group="pg"))
+        sender.send(Message(topic=topic, body=b"first"))
+        # The broker still stores these properties, but not with the properties that a copy needs as well.
+        sender.send(Message(topic=topic, body=b"refused", properties={"long": "x" * 32_600}))
+        sender.send(Message(topic=topic, body=b"last"))
+        sink = Sink(refused=b"refused")
+        config = ConsumerConfig(
+            group=group, consume_from=ConsumeFrom.FIRST_OFFSET, orderly=orderly, max_reconsume_times=1
+        )
+        with caplog.at_level(logging.ERROR, logger="routekeeper.client.consumer"):
+            client.consume(config, {topic: "*"}, sink)
+            queue = MessageQueue(topic=topic, broker_name="broker-a", queue_id=0)
+            reader = TopicReader(client.core, group).reader
+            eventually(lambda: client.run(reader.committed(queue)) == 3, "the offset behind all three")
+        assert sorted(sink.bodies()) == [b"first", b"last", b"refused", b"refused"]
+        assert "left behind, too large for a copy" in caplog.text
+        assert dead(client, group)() is False
