@@ -93,7 +93,8 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
         The remark is the text of a RemotingError; for another error it also names the error's class.
         """
         words = str(error) if isinstance(error, RemotingError) else f"{type(error).__name__}: {error}"
-        return self.reply(ResponseCode.SYSTEM_ERROR, remark=words)
+        # The text may contain a file's name that is not UTF-8: then it could not be sent.
+        return self.reply(ResponseCode.SYSTEM_ERROR, remark=words.encode("utf-8", "replace").decode())
 
     @property
     def is_response(self) -> bool:
@@ -113,7 +114,8 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
             opaque: Used in place of this command's own opaque.
 
         Raises:
-            LocalProtocolError: The frame would exceed a limit, or a number does not fit into its field.
+            LocalProtocolError: The frame would exceed a limit, a number or a name does not fit into its
+                field, or a text is not UTF-8.
         """
         language = "JAVA" if self.language is None else self.language._name_  # faster than .name
         opaque = self.opaque if opaque is None else opaque

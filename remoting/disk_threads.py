@@ -32,7 +32,11 @@ class DiskThreads(Executor):
     def submit(
         self, work: Callable[_Arguments, _Result], /, *args: _Arguments.args, **kwargs: _Arguments.kwargs
     ) -> Future[_Result]:
-        """Queue ``work`` for the threads, and return its future. All calls must come from the same thread."""
+        """Queue ``work`` for the threads, and return its future. All calls must come from the same thread.
+
+        Raises:
+            RuntimeError: If there is no thread, and the system cannot start one now; nothing was queued.
+        """
         future: Future[_Result] = Future()
 
         def run() -> None:
@@ -44,10 +48,15 @@ class DiskThreads(Executor):
                 else:
                     future.set_result(result)
 
-        self._work.put(run)
         if self._made < self._count:
-            self._made += 1
-            threading.Thread(target=self._run, name=f"{self.name} {self._made}", daemon=True).start()
+            try:
+                name = f"{self.name} {self._made + 1}"
+                threading.Thread(target=self._run, name=name, daemon=True).start()
+                self._made += 1
+            except RuntimeError:
+                if not self._made:
+                    raise  # without any thread, this work and all later work would wait for ever
+        self._work.put(run)
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:

@@ -62,7 +62,7 @@ def encode_header(header: Header, codec: HeaderCodec) -> bytes:
     """Encode a header.
 
     Raises:
-        LocalProtocolError: If a number does not fit the codec's field.
+        LocalProtocolError: If a number or a name does not fit the codec's field, or a text is not UTF-8.
     """
     if codec is not HeaderCodec.JSON:
         return _encode_binary(header)
@@ -95,7 +95,11 @@ def encode_json(
     remark: str | None,
     ext_fields: Mapping[str, str] | None,
 ) -> bytes:
-    """Encode a JSON header from its members; the arguments are the attributes of :class:`Header`."""
+    """Encode a JSON header from its members; the arguments are the attributes of :class:`Header`.
+
+    Raises:
+        LocalProtocolError: If a text has half of a surrogate pair.
+    """
     # Java writes the members in alphabetical order and leaves out members that are null.
     members: dict[str, Any] = {"code": code}
     if ext_fields is not None:
@@ -107,7 +111,10 @@ def encode_json(
         members["remark"] = remark
     members["serializeTypeCurrentRPC"] = "JSON"
     members["version"] = version
-    return orjson.dumps(members)
+    try:
+        return orjson.dumps(members)
+    except orjson.JSONEncodeError as error:
+        raise LocalProtocolError(f"header cannot be sent as JSON: {error}") from None
 
 
 def _decode_json(data: bytes) -> Header:
@@ -126,7 +133,7 @@ def read_any_json(data: bytes) -> Header:
         RemoteProtocolError: If the bytes are no JSON header.
     """
     try:
-        members = orjson.loads(data)
+        members = _loads(data)
     except orjson.JSONDecodeError as error:
         raise RemoteProtocolError(f"header of {len(data)} bytes is not JSON: {error}") from None
     if type(members) is not dict:
@@ -150,6 +157,14 @@ def read_any_json(data: bytes) -> Header:
         _spelt(remark) if remark is not None else None,
         ext_fields,
     )
+
+
+def _loads(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        # A client may send keys of messages in a local encoding. Java reads U+FFFD in place of wrong bytes.
+        return orjson.loads(data.decode("utf-8", "replace"))
 
 
 def _check_count(count: int) -> None:
@@ -198,11 +213,20 @@ def _encode_binary(header: Header) -> bytes:
         raise LocalProtocolError(
             f"code={header.code} or version={header.version} does not fit the 16 bits of a binary header"
         )
-    remark = (header.remark or "").encode()
-    entries = b"".join(
-        _INT16.pack(len(key)) + key + _INT32.pack(len(value)) + value
-        for key, value in ((name.encode(), text.encode()) for name, text in (header.ext_fields or {}).items())
-    )
+    try:
+        remark = (header.remark or "").encode()
+        entries = b"".join(
+            _INT16.pack(len(key)) + key + _INT32.pack(len(value)) + value
+            for key, value in (
+                (name.encode(), text.encode()) for name, text in (header.ext_fields or {}).items()
+            )
+        )
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"header cannot be sent as UTF-8: {error.reason}") from None
+    except struct.error:  # a client chooses the names in an answer that a broker forwards
+        raise LocalProtocolError(
+            "argument name is longer than the 32767 bytes that a binary header allows"
+        ) from None
     language = LANGUAGES.get(header.language, LanguageCode.JAVA)
     fixed = _FIXED.pack(header.code, language, header.version, header.opaque, header.flag, len(remark))
     return fixed + remark + _INT32.pack(len(entries)) + entries
@@ -219,15 +243,17 @@ def _decode_binary(data: bytes) -> Header:
         if entries_size < 0 or end > len(data):
             raise RemoteProtocolError(f"extFields of {entries_size} bytes run past the header's {len(data)}")
         ext_fields: dict[str, str] | None = {} if entries_size else None
+        count = 0  # also counts repeated names: reading 1 MiB of them would block other work for too long
         while position < end:
+            count += 1
+            _check_count(count)
             (key_size,) = _INT16.unpack_from(data, position)
             key, position = _text(data, position + 2, key_size)
             (value_size,) = _INT32.unpack_from(data, position)
             value, position = _text(data, position + 4, value_size)
             assert ext_fields is not None
             ext_fields[key] = value
-            _check_count(len(ext_fields))
-    except (struct.error, UnicodeDecodeError) as error:
+    except struct.error as error:
         raise RemoteProtocolError(f"binary header of {len(data)} bytes is malformed: {error}") from None
     return Header(
         code,
@@ -244,4 +270,4 @@ def _text(data: bytes, start: int, size: int) -> tuple[str, int]:
     end = start + size
     if size < 0 or end > len(data):
         raise RemoteProtocolError(f"text of {size} bytes runs past the header's {len(data)}")
-    return data[start:end].decode(), end
+    return data[start:end].decode("utf-8", "replace"), end

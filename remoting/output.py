@@ -94,7 +94,10 @@ class OutputThread:
             self._waiting.append(data)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="output", daemon=True)
-                _start_deaf_to_signals(self._thread)
+                try:
+                    _start_deaf_to_signals(self._thread)
+                except RuntimeError:  # the system cannot start a thread now: the next line tries again
+                    self._thread = None
             self._changed.notify_all()
 
     def drop(self) -> None:

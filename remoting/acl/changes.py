@@ -16,6 +16,7 @@ import orjson
 from routekeeper.remoting.acl.accounts import (
     KEY_LENGTH_MIN,
     PERMISSIONS,
+    WHITE_MAX,
     Account,
     Accounts,
     AclFile,
@@ -32,7 +33,9 @@ from routekeeper.remoting.acl.addresses import AddressError, parse_addresses
 #: Text in place of a secret in answers. It is too short to be a secret, so no client can store it as a
 #: secret.
 MASK: Final = "******"
-_COMMA: Final = re.compile(r",(?![^{]*\})")
+#: Matches an entry of a list: commas in its braces do not end it. No character is examined more than twice,
+#: because an operator's request may contain 1 MiB of commas.
+_ENTRY: Final = re.compile(r"(?:[^,{]++|\{[^{}]*+\}|\{)++")
 
 
 class ChangeFailed(Exception):
@@ -104,8 +107,11 @@ def put_white(
     name = fields.get("aclFileFullPath") or default_file
     if listed is None or (name != default_file and name not in accounts.files):
         raise ChangeFailed(f"The globalWhiteAddresses[{listed}] has been updated failed.")
+    entries = [text for text in _ENTRY.findall(listed) if text.strip()]
+    if len(entries) > WHITE_MAX:
+        raise ChangeFailed(f"globalWhiteAddrs: {len(entries)} entries, allowed are {WHITE_MAX}")
     try:
-        white = tuple(parse_addresses(text) for text in _COMMA.split(listed) if text.strip())
+        white = tuple(map(parse_addresses, entries))
     except AddressError as error:
         raise ChangeFailed(str(error)) from None
     return _changed(accounts, name, replace(_content(accounts, name), white=white), now_ms)

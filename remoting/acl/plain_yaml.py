@@ -278,7 +278,12 @@ def _unescape(text: str, line: int) -> str:
             raise YamlError(line, f"\\{match[4]} in a quoted value is unknown")
         return _ESCAPES[match[4]]
 
-    return _ESCAPE.sub(one, text)
+    found = _ESCAPE.sub(one, text)
+    try:
+        # Java joins two escapes that are the halves of one character.
+        return found.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise YamlError(line, "an escape is half of a character, allowed are whole characters") from None
 
 
 def spell_text(text: str) -> str:

@@ -298,7 +298,12 @@ class _Connection:
         self._thread: threading.Thread | None = None
         if handlers:
             self._thread = threading.Thread(target=self._read_always, name=f"remoting {addr}", daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError as error:  # the system cannot start another thread
+                self._thread = None
+                self.shut(str(error))
+                raise ConnectionLost(f"no connection to {addr}: {error}", sent=False) from None
 
     @property
     def lost(self) -> bool:
@@ -478,19 +483,21 @@ class _Connection:
     def _serve(self, request: RemotingCommand) -> None:
         handler = self._handlers.get(request.code)
         answer: RemotingCommand | None
-        if handler is None:
-            answer = request.reply(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
-            )
-        else:
-            try:
+        try:
+            if handler is None:
+                answer = request.reply(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    remark=f" request type {request.code} not supported",
+                )
+            else:
                 answer = handler(self.addr, request)
-            except Exception as error:  # a failed request must not close the connection
-                if not isinstance(error, RemotingError):
-                    log.exception("handler of a peer's request failed code=%s", request.code)
-                answer = request.failed(error)
-        if answer is not None and not request.is_oneway:
+            frame = b"" if answer is None else answer.encode()
+        except Exception as error:  # a failed request must not end the thread that reads this connection
+            if not isinstance(error, RemotingError):
+                log.exception("handler of a peer's request failed code=%s", request.code)
+            frame = request.failed(error).encode()
+        if frame and not request.is_oneway:
             try:
-                self._send(answer.encode(), time.monotonic() + TIMEOUT_S)
+                self._send(frame, time.monotonic() + TIMEOUT_S)
             except ConnectionLost:
                 pass  # the next read notices the failure

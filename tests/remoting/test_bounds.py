@@ -165,6 +165,14 @@ def test_many_arguments_of_a_binary_header_are_not_all_read() -> None:
         read_command(frame, 0, len(frame) - 4)
 
 
+def test_a_name_that_a_binary_header_repeats_counts_each_time() -> None:
+    entries = (struct.pack(">h", 1) + b"a" + struct.pack(">i", 0)) * (ARGUMENTS_MAX + 1)
+    header = struct.pack(">hBhiiii", 105, 0, 409, 1, 0, 0, len(entries)) + entries
+    frame = encode_frame(header, codec=HeaderCodec.ROCKETMQ)
+    with pytest.raises(RemoteProtocolError, match=f"header has {ARGUMENTS_MAX + 1} arguments or more"):
+        read_command(frame, 0, len(frame) - 4)
+
+
 @pytest.mark.parametrize("name", ["code", "version", "opaque", "flag", "remark"])
 @pytest.mark.parametrize(
     "value",

@@ -166,12 +166,18 @@ def test_json_header_is_read_as_tolerantly_as_java_does(members: object, expecte
         b'{"extFields":[]}',
         b'{"extFields":{"a":' + b"[" * 400 + b"]" * 400 + b"}}",
         b"[" * 5000,
-        b'{"a":"\xff"}',
     ],
 )
 def test_what_is_no_json_header_is_refused(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_header(data, HeaderCodec.JSON)
+
+
+@pytest.mark.parametrize("codec", HeaderCodec)
+def test_bytes_that_are_not_utf_8_are_read_as_java_reads_them(codec: HeaderCodec) -> None:
+    header = encode_header(Header(10, "CPP", 409, 1, 0, "r", {"i": "KEYS\x01##"}), codec)
+    read = decode_header(header.replace(b"##", b"\xb6\xa9"), codec)
+    assert read.ext_fields == {"i": "KEYS\x01\ufffd\ufffd"}
 
 
 oddities = st.sampled_from(
@@ -345,6 +351,34 @@ def test_number_too_large_for_a_binary_header_is_refused_before_it_is_sent(field
     with pytest.raises(LocalProtocolError):
         encode_header(header, HeaderCodec.ROCKETMQ)
     assert decode_header(encode_header(header, HeaderCodec.JSON), HeaderCodec.JSON) == header
+
+
+@pytest.mark.parametrize(
+    ("ext", "codec"),
+    [
+        ({"x" * 32_768: ""}, HeaderCodec.ROCKETMQ),
+        ({"half": "\ud83d"}, HeaderCodec.ROCKETMQ),
+        ({"half": "\ud83d"}, HeaderCodec.JSON),
+    ],
+    ids=["long name", "half a character", "half a character, JSON"],
+)
+def test_text_that_does_not_fit_a_header_is_refused_before_it_is_sent(
+    ext: dict[str, str], codec: HeaderCodec
+) -> None:
+    with pytest.raises(LocalProtocolError):
+        RemotingCommand(code=0, ext_fields=ext, codec=codec).encode()
+
+
+def test_longest_name_of_an_argument_fits_a_binary_header() -> None:
+    header = Header(0, "JAVA", 0, 0, 0, None, {"x" * 32_767: "y"})
+    assert decode_header(encode_header(header, HeaderCodec.ROCKETMQ), HeaderCodec.ROCKETMQ) == header
+
+
+@pytest.mark.parametrize("codec", HeaderCodec)
+def test_error_whose_text_is_not_utf_8_can_be_sent(codec: HeaderCodec) -> None:
+    request = RemotingCommand(code=1, ext_fields={}, codec=codec)
+    (frame,) = FrameDecoder().feed(request.failed(ValueError("no file \udcff")).encode())
+    assert decode_command(frame).remark == "ValueError: no file ?"
 
 
 @pytest.mark.parametrize("codec", HeaderCodec)

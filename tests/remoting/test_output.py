@@ -65,6 +65,23 @@ def test_drain_waits_no_longer_than_it_may_and_only_once() -> None:
     reader.reads.set()
 
 
+def test_line_for_which_no_thread_could_be_started_is_written_with_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    reader = Reader()
+    reader.reads.set()
+    output = OutputThread(reader.write)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        output.put(b"first\n")
+    output.put(b"second\n")
+    output.drain(WAIT_S)
+    assert reader.text == b"first\nsecond\n"
+
+
 def test_lines_that_nobody_can_take_are_counted() -> None:
     def broken(data: bytes) -> None:
         raise BrokenPipeError

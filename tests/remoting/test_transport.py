@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from msgspec.structs import replace
 
 from routekeeper.remoting.addresses import is_loopback, plain_host
 from routekeeper.remoting.codes import FLAG_RESPONSE, HeaderCodec
@@ -654,6 +655,43 @@ def test_blocking_client_serves_the_peer_from_its_reader_thread() -> None:
     asyncio.run(main())
 
 
+def test_blocking_client_goes_on_reading_after_an_answer_that_cannot_be_encoded() -> None:
+    too_long = "x" * (1 << 24)  # a header has 24 bits for its length
+
+    async def ask_back(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        refused = await connection.invoke(request(40), timeout_s=WITHIN_S)
+        other = await connection.invoke(request(41), timeout_s=WITHIN_S)
+        return command.reply(body=b"%d %d" % (refused.code, other.code))
+
+    def calls(addr: str) -> None:
+        with BlockingClient() as client:
+            client.on_request(40, lambda _addr, command: command.reply(remark=too_long))
+            assert client.invoke(addr, request(3), timeout_s=WITHIN_S).body == b"1 3"
+
+    async def main() -> None:
+        async with serving({3: ask_back}) as (_, addr):
+            await asyncio.to_thread(calls, addr)
+
+    asyncio.run(main())
+
+
+def test_blocking_client_without_a_thread_to_read_with_has_no_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, BlockingClient() as client:
+        client.on_request(40, lambda _addr, command: command.reply())
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(ConnectionLost, match="can't start new thread") as lost:
+            client.invoke(f"127.0.0.1:{listener.getsockname()[1]}", request(1))
+        assert not lost.value.sent
+        with listener.accept()[0] as accepted:
+            accepted.settimeout(WITHIN_S)
+            assert accepted.recv(1) == b"", "the client has closed the connection"
+
+
 def test_blocking_client_keeps_the_connection_of_a_reader_that_waits_while_others_write() -> None:
     def calls(addr: str, server: RemotingServer) -> None:
         with BlockingClient() as client:
@@ -805,6 +843,34 @@ def test_answer_too_large_for_a_frame_becomes_an_error() -> None:
             answer = await client.invoke(addr, request(1))
             assert answer.code == 1
             assert "above the limit" in (answer.remark or "")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
+@pytest.mark.parametrize(
+    ("codec", "ext"),
+    [(HeaderCodec.ROCKETMQ, {"x" * 40_000: ""}), (HeaderCodec.JSON, {"half a character": "\ud83d"})],
+    ids=["long name", "no UTF-8"],
+)
+def test_server_goes_on_after_an_answer_that_fits_no_header(
+    codec: HeaderCodec, ext: dict[str, str], *, later: bool
+) -> None:
+    """A client chooses the arguments of an answer that a broker forwards to another client."""
+
+    async def soon(answer: RemotingCommand) -> RemotingCommand:
+        await asyncio.sleep(0)
+        return answer
+
+    def forward(connection: Connection, command: RemotingCommand) -> Any:
+        answer = command.reply(ext_fields=ext)
+        return soon(answer) if later else answer
+
+    async def main() -> None:
+        async with serving({1: echo, 2: forward}) as (_, addr), RemotingClient() as client:
+            answer = await client.invoke(addr, replace(request(2), codec=codec), timeout_s=WITHIN_S)
+            assert answer.code == 1
+            assert (await client.invoke(addr, request(1, b"on"))).body == b"on"
 
     asyncio.run(main())
 

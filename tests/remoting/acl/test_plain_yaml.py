@@ -91,6 +91,7 @@ def test_text_is_read_as_a_yaml_library_reads_it(text: str) -> None:
         ('a: "b" c\n', "line 1: something follows a quoted value"),
         ("a: [b\n", "line 1: a list in brackets must end on its line"),
         ('a: "\\q"\n', r"line 1: \\q in a quoted value is unknown"),
+        ('a: "\\ud83d"\n', "line 1: an escape is half of a character"),
         ("a: b: c\n", "line 1: a list or a mapping inside a value"),
         ("a: b\x07\n", "line 1: holds a character that cannot be printed"),
         ("x: " + "y" * 5000 + "\n", "line 1: 5003 characters, allowed are 4096"),
@@ -100,6 +101,10 @@ def test_text_is_read_as_a_yaml_library_reads_it(text: str) -> None:
 def test_rest_of_yaml_is_refused_with_its_line(text: str, fault: str) -> None:
     with pytest.raises(YamlError, match=fault):
         parse_yaml(text.encode())
+
+
+def test_two_escapes_are_the_halves_of_one_character_as_in_java() -> None:
+    assert plain(parse_yaml(rb'a: "\ud83d\ude00"')) == {"a": "\U0001f600"}
 
 
 def test_bytes_that_are_no_text_are_refused_with_their_line() -> None:
