@@ -142,7 +142,7 @@ def _cluster_acl_config_version(context: Context, args: Arguments) -> int:
             )
     for addr, failure in failures.items():
         context.fail(f"broker {addr}: {describe(failure)}")
-    if not failures and not as_json:
+    if not context.failures and not as_json:
         whose = "broker" if "b" in args else "cluster"
         context.line(f"get {whose}'s plain access config version success.")
     return 1 if failures else 0

@@ -10,17 +10,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from routekeeper.remoting.codes import DLQ_PREFIX, ORDER_TOPIC_NAMESPACE, RETRY_PREFIX, RequestCode
+from routekeeper.remoting.codes import (
+    DLQ_PREFIX,
+    MASTER_ID,
+    ORDER_TOPIC_NAMESPACE,
+    RETRY_PREFIX,
+    RequestCode,
+)
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.lenient import INT64_MAX, as_object, get_int
-from routekeeper.remoting.route import TopicConfig
 
-from ..admin import all_addrs, masters
+from ..admin import all_addrs
 from ..errors import NotApplied, describe
 from . import java
 from .addresses import found_at
 from .context import Context
+from .kept import check_kept, check_setting
 from .options import OUTPUT, Arguments, Command, Option, UsageError
 from .targets import (
     ask_each,
@@ -30,6 +36,7 @@ from .targets import (
     document,
     masters_of_topic,
     says_absent,
+    stored_topic,
     target_options,
 )
 
@@ -38,20 +45,19 @@ _PERMISSIONS: Final = ("2", "4", "6")
 
 def _update_broker_config(context: Context, args: Arguments) -> int:
     key, value, as_json = args.text("k"), args.text("v"), args.json()
+    check_setting(key, value)
+    with_slaves = args.flag("a", "updateAllBroker")
     done: list[str] = []
-    if "\n" in key + value or "=" in key:
-        raise UsageError(
-            f"key {key!r} may contain neither a line break nor '=', and value {value!r} no line break"
-        )
 
     def updated(addr: str, _answer: RemotingCommand) -> None:
+        check_kept(context.run(context.client.admin.broker_config(addr)), key, value)
         done.append(addr)
         if not as_json:
             context.line(f"update broker config success, {addr}")
 
     body = f"{key}={value}\n".encode()
     addrs = chosen_masters(context, args)
-    if "a" in args and chosen(args) == "c":
+    if with_slaves and chosen(args) == "c":
         addrs = list(all_addrs(cluster_info(context), args.text("c")))
     failed = ask_each(context, addrs, RequestCode.UPDATE_BROKER_CONFIG, body=body, done=updated)
     if as_json:
@@ -67,7 +73,7 @@ def _clean(code: RequestCode) -> Callable[[Context, Arguments], int]:
         if as_json:
             context.json({addr: addr in done for addr in addrs})
         else:
-            context.line("false" if failed else "success")
+            context.line("false" if context.failures else "success")
         return failed
 
     return run
@@ -91,44 +97,41 @@ def _update_topic_perm(context: Context, args: Arguments) -> int:
     if text not in _PERMISSIONS:
         raise UsageError(f"perm={text!r}, allowed {'|'.join(_PERMISSIONS)}")
     admin, perm = context.client.admin, int(text)
-    route = context.run(admin.topic_route(topic))
-    addrs = masters_of_topic(context, topic)
     if chosen(args) == "c":
-        inside = masters(cluster_info(context), args.text("c"))
-        addrs = {name: addr for name, addr in addrs.items() if inside.get(name) == addr}
+        addrs = masters_of_topic(context, topic, args.text("c"))
     else:
-        addrs = {name: addrs[name] for name in found_at(addrs, args.text("b"))}
+        route = context.run(admin.topic_route(topic))
+        known = {
+            data.broker_name: data.broker_addrs[MASTER_ID]
+            for data in route.broker_datas
+            if MASTER_ID in data.broker_addrs
+        }
+        addrs = {name: known[name] for name in found_at(known, args.text("b"))}
     if not addrs:
         raise NotApplied("updateTopicPerm error broker not exit or broker is not master!.")
     failed = 0
     changes: list[dict[str, Any]] = []
-    for data in route.queue_datas:
-        addr = addrs.get(data.broker_name)
-        if addr is None:
-            continue
-        change = {"brokerName": data.broker_name, "brokerAddr": addr, "from": data.perm, "to": perm}
-        if data.perm == perm:
-            changes.append(change)
-            if not as_json:
-                context.line("new perm equals to the old one!")
-            continue
-        config = TopicConfig(
-            topic_name=topic,
-            read_queue_nums=data.read_queue_nums,
-            write_queue_nums=data.write_queue_nums,
-            perm=perm,
-            topic_sys_flag=data.topic_sys_flag,
-        )
+    for name, addr in addrs.items():
         try:
-            context.run(admin.create_topic(addr, replace(config, perm=perm)))
+            # Ask the broker: the nameserver may show another permission, as after wipeWritePerm, and knows
+            # neither the order flag nor the attributes of the topic.
+            before = stored_topic(context, addr, topic)
+            after = replace(before, perm=perm)
+            if after != before:
+                # The attributes of a request are edits, so a request without attributes keeps them all.
+                context.run(admin.create_topic(addr, replace(after, attributes={})))
         except RemotingError as error:
             failed = context.fail(f"broker {addr}: {describe(error)}")
             continue
-        changes.append(change)
-        if not as_json:
-            context.line(f"update topic perm from {data.perm} to {perm} in {addr} success.")
-            if "b" in args:
-                context.line(f"{java.topic_config_text(config)}.")
+        changes.append({"brokerName": name, "brokerAddr": addr, "from": before.perm, "to": perm})
+        if as_json:
+            continue
+        if after == before:
+            context.line("new perm equals to the old one!")
+            continue
+        context.line(f"update topic perm from {before.perm} to {perm} in {addr} success.")
+        if "b" in args:
+            context.line(f"{java.topic_config_text(after)}.")
     if as_json:
         context.json(changes)
     return failed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -165,10 +166,12 @@ def _rate(text: str | None) -> float:
 
 
 def _number(text: str | None) -> float:
+    """Return a broker's figure; 0 if the text is no finite number."""
     try:
-        return float(text or 0)
+        number = float(text or 0)
     except ValueError:
         return 0.0
+    return number if math.isfinite(number) else 0.0
 
 
 def _perm(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, TextIO, TypeVar
+from typing import Any, Final, TextIO, TypeVar
 
 from routekeeper.remoting.logs import printable
 
@@ -15,6 +15,8 @@ from ..errors import describe
 from ..operation import Operation
 
 T = TypeVar("T")
+#: Number of newest failures that a context keeps: some subcommands run without end.
+_KEPT: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +25,8 @@ class Context:
 
     Attributes:
         nameservers: Nameservers from ``-n`` or NAMESRV_ADDR.
-        failures: One line for each missing answer or failed task. If there is any line, the exit code is not
-            0.
+        failures: One line for each of the newest missing answers and failed tasks. If there is any line, the
+            exit code is not 0.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Context:
         """Print a failure as one line on stderr; return 1. The final exit code is then not 0."""
         text = reason if isinstance(reason, str) else describe(reason)
         self.failures.append(text)
+        del self.failures[:-_KEPT]
         print(f"mqadmin {self.name}: {printable(' '.join(text.split()))}", file=self.err, flush=True)
         return 1
 

@@ -19,13 +19,12 @@ from routekeeper.remoting.errors import RemoteProtocolError, ResponseError
 from routekeeper.remoting.lenient import ANSWER, INT64_MAX, as_object, get_int, loads
 from routekeeper.remoting.properties import split_properties
 
-from ..admin import masters
 from ..errors import NotApplied, PartlyNotApplied
 from ..operation import Operation, read_clock
 from . import java
 from .context import Context
 from .options import Arguments, Command, Option, UsageError
-from .targets import cluster_info, says_absent, version_text
+from .targets import cluster_info, masters_of_cluster, says_absent, version_text
 from .together import NO_CLUSTER, ask_together, brokers_of
 
 T = TypeVar("T")
@@ -100,9 +99,11 @@ def _of_all(
     """Ask all given brokers and return their answers, by address.
 
     Raises:
-        PartlyNotApplied: If a broker gave no answer; an export needs all answers.
+        NotApplied: If a broker has no master, or gave no answer; an export needs all answers.
     """
     addrs = list(addrs)
+    if context.failures:
+        raise NotApplied("nothing exported, because a broker has no master")
     found, failures = ask_together(context, addrs, ask, within_s=_WITHIN_S)
     if failures:
         raise PartlyNotApplied("nothing exported, because a broker gave no answer", failures, of=len(addrs))
@@ -120,7 +121,7 @@ def _call(context: Context, addr: str, code: RequestCode, left_s: float, **ext: 
 def _export_configs(context: Context, args: Arguments) -> int:
     cluster = args.text("c")
     info = cluster_info(context)
-    addrs = masters(info, cluster)
+    addrs = masters_of_cluster(context, info, cluster)
     if not addrs:
         raise NotApplied(f"no master in cluster {cluster!r}. {NO_CLUSTER}")
 
@@ -240,7 +241,7 @@ def _merged(documents: Iterable[Document], table: str, summed: Iterable[str]) ->
 
 def _export_metrics(context: Context, args: Arguments) -> int:
     cluster = args.text("c")
-    addrs = masters(cluster_info(context), cluster)
+    addrs = masters_of_cluster(context, cluster_info(context), cluster)
     if not addrs:
         raise NotApplied(f"no master in cluster {cluster!r}. {NO_CLUSTER}")
 

@@ -6,6 +6,7 @@ cloneGroupOffset, brokerConsumeStats, producerConnection, producer and consumerS
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,14 +23,14 @@ from routekeeper.remoting.bodies import (
 from routekeeper.remoting.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError, ResponseError
-from routekeeper.remoting.lenient import ANSWER, as_object, loads
+from routekeeper.remoting.lenient import ANSWER, as_object, get_int, get_list, loads
 
-from ..admin import masters
 from ..errors import NotApplied, describe
 from ..queue_reader import QueueReader
 from . import java
 from .context import Context
-from .instants import instant, now_ms
+from .instants import instant
+from .kept import has_attributes
 from .options import OUTPUT, OUTPUT_LONG, Arguments, Command, Option, UsageError, attributes_of
 from .targets import (
     CLUSTER,
@@ -37,6 +38,7 @@ from .targets import (
     chosen_masters,
     cluster_info,
     document,
+    masters_of_cluster,
     masters_of_topic,
     says_absent,
     second_text,
@@ -47,6 +49,8 @@ from .targets import (
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _TIMEOUT_MS_MAX: Final = 3_600_000
+#: Version number of RocketMQ 5.1.0. Source: MQVersion.
+_V5_1_0: Final = 433
 
 
 def _update_sub_group(context: Context, args: Arguments) -> int:
@@ -121,10 +125,7 @@ def _kept(context: Context, addrs: Sequence[str], group: str, asked: Mapping[str
         have = as_object(_groups(answer).get(group) or {}, "group")
         for name, value in asked.items():
             if name == "attributes":
-                kept = as_object(have.get(name) or {}, name)
-                same = all(
-                    kept.get(key[1:]) == (new if key[0] == "+" else None) for key, new in value.items()
-                )
+                same = has_attributes(have.get(name), value)
             elif name == "groupRetryPolicy":
                 policy = as_object(have.get(name) or {}, name)
                 same = {key: policy.get(key) for key in value} == value
@@ -158,7 +159,7 @@ def _delete_sub_group(context: Context, args: Arguments) -> int:
     failed = ask_each(context, addrs, RequestCode.DELETE_SUBSCRIPTIONGROUP, ext, done=deleted)
     if as_json:
         context.json({"group": group, "brokers": done})
-    if "b" in args or failed:
+    if "b" in args or context.failures:
         return failed
     for topic in (RETRY_PREFIX + group, DLQ_PREFIX + group):
         if ask_each(context, addrs, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}):
@@ -174,7 +175,7 @@ def _get_consumer_config(context: Context, args: Arguments) -> int:
     found: list[tuple[str, str, SubscriptionGroupConfig, dict[str, Any]]] = []
     code = 0
     for cluster in sorted(info.cluster_addr_table):
-        for name, addr in masters(info, cluster).items():
+        for name, addr in masters_of_cluster(context, info, cluster).items():
 
             def listed(_addr: str, answer: RemotingCommand, cluster: str = cluster, name: str = name) -> None:
                 members = _groups(answer).get(group)
@@ -205,10 +206,12 @@ def _get_consumer_config(context: Context, args: Arguments) -> int:
 
 def _reset_offset_by_time(context: Context, args: Arguments) -> int:
     text = args.text("s")
-    if text == "-1":  # end of the queue; 4.9 and 5.3 read other negative numbers differently
+    if text in ("-1", "now"):
+        # The end of each queue. Do not send the present time for "now": a broker of 4.9 would go to the last
+        # message, and the group would consume it again. 4.9 and 5.3 read other negative numbers differently.
         wall_ms = -1
     else:
-        wall_ms = now_ms() if text == "now" else instant(args, "s")
+        wall_ms = instant(args, "s")
     group, topic = args.text("g"), args.text("t")
     force = args.flag("f", "force") if "f" in args else True
     if "b" in args and "q" in args:
@@ -219,6 +222,7 @@ def _reset_offset_by_time(context: Context, args: Arguments) -> int:
         addrs = {args.text("b"): args.text("b")}
         if "c" in args:
             raise UsageError("-b selects one broker and -c the brokers of a cluster: give one of them")
+        _require_one_queue_resets(context, args.text("b"))
     elif "b" in args or "q" in args or "o" in args:
         raise UsageError("-b, -q and -o select one queue: give both -b and -q")
     else:
@@ -232,6 +236,27 @@ def _reset_offset_by_time(context: Context, args: Arguments) -> int:
     return _reset(
         context, group, topic, addrs, wall_ms, force=force, chosen=chosen, title=title, as_json=as_json
     )
+
+
+def _require_one_queue_resets(context: Context, addr: str) -> None:
+    """Check that a broker obeys the queue id in the request to reset offsets.
+
+    Other brokers ignore the queue id and reset every queue of the topic: brokers of 4.9, and brokers of 5.x
+    with ``useServerSideResetOffset=false``.
+
+    Raises:
+        NotApplied: If the broker would reset every queue.
+    """
+    admin = context.client.admin
+    obeys = context.run(admin.broker_config(addr)).get("useServerSideResetOffset")
+    if obeys is None:  # a broker of RouteKeeper, or a broker of RocketMQ before 5.1
+        version = get_int(context.run(admin.broker_runtime(addr)), "brokerVersion")
+        obeys = java.flag(version >= _V5_1_0)
+    if obeys != "true":
+        raise NotApplied(
+            f"nothing was reset: broker {addr} would ignore -q and reset every queue of the topic; only"
+            " brokers of RocketMQ 5 with useServerSideResetOffset=true reset one queue"
+        )
 
 
 _ROLLED: Final = (
@@ -360,7 +385,7 @@ def _roll_back(
         else:
             done.append((queue, offset.broker_offset, offset.consumer_offset, wanted, new))
     if not here:
-        context.warn(f"broker {addr}: group {group!r} has no offsets of topic {topic!r}")
+        failed = context.fail(f"broker {addr}: group {group!r} has no offsets of topic {topic!r}")
     return failed
 
 
@@ -368,16 +393,47 @@ def _clone_group_offset(context: Context, args: Arguments) -> int:
     source, target, topic = args.text("s"), args.text("d"), args.text("t")
     ext = {"srcGroup": source, "destGroup": target, "topic": topic}
     ext["offline"] = java.flag(args.flag("o", "offline"))
-    as_json, done = args.json("O"), list[str]()
+    as_json, done, lacking = args.json("O"), list[str](), list[str]()
+
+    def copied(addr: str, _answer: RemotingCommand) -> None:
+        # Brokers also answer success if they copied nothing.
+        table = context.run(context.client.admin.call(addr, RequestCode.GET_ALL_CONSUMER_OFFSET)).body
+        queues = queues_with_offset(table, topic, source)
+        if not queues:
+            lacking.append(addr)
+        elif queues <= queues_with_offset(table, topic, target):
+            done.append(addr)
+        else:
+            raise NotApplied(
+                f"copied nothing, because the online members of group {source!r} do not subscribe to topic"
+                f" {topic!r}; -o true copies all the same"
+            )
+
     addrs = masters_of_topic(context, topic).values()
-    failed = ask_each(
-        context, addrs, RequestCode.CLONE_GROUP_OFFSET, ext, done=lambda addr, _answer: done.append(addr)
-    )
+    failed = ask_each(context, addrs, RequestCode.CLONE_GROUP_OFFSET, ext, done=copied)
+    for addr in lacking:
+        reason = f"broker {addr}: group {source!r} has no offsets of topic {topic!r}"
+        if done:
+            context.warn(reason)
+        else:
+            failed = context.fail(reason)
     if as_json:
         context.json({"srcGroup": source, "destGroup": target, "topic": topic, "brokers": done})
     elif not failed:
         context.line(f"clone group offset success. srcGroup[{source}], destGroup=[{target}], topic[{topic}]")
     return failed
+
+
+def queues_with_offset(table: bytes, topic: str, group: str) -> set[bytes]:
+    """Return the ids of a topic's queues in which a group has an offset.
+
+    Args:
+        table: A broker's answer to request 43. It has the offsets of all groups, so it may be too large to be
+            read as a whole.
+    """
+    key = re.escape(orjson.dumps(f"{topic}@{group}"))
+    found = re.search(key + rb"\s*:\s*\{([^{}]*)\}", table)
+    return set(re.findall(rb'"?(\d+)"?\s*:', found[1])) if found else set()
 
 
 _CONSUME_STATS: Final = "{:<64}  {:<64}  {:<32}  {:<4}  {:<20}  {:<20}  {:<20}  {}"
@@ -395,9 +451,9 @@ def _broker_consume_stats(context: Context, args: Arguments) -> int:
     )
     found = document(answer)
     rows: list[tuple[str, MessageQueue, Any]] = []
-    for entry in found.get("consumeStatsList") or ():
-        for group, listed in as_object(entry, "consume stats").items():
-            for stats in listed or ():
+    for entry in get_list(found, "consumeStatsList"):
+        for group in as_object(entry, "consume stats"):
+            for stats in get_list(entry, group):
                 for queue, offset in sorted(ConsumeStats.from_json(stats).offsets.items()):
                     if offset.broker_offset - offset.consumer_offset >= level:
                         rows.append((group, queue, offset))
@@ -476,10 +532,11 @@ def _producer(context: Context, args: Arguments) -> int:
     if args.json():
         context.json(table)
         return 0
-    for group, producers in table.items():
+    for group in table:
+        producers = get_list(table, group)
         if not producers:
             context.line(f"producer group ({group}) instances are empty")
-        for producer in producers or ():
+        for producer in producers:
             members = as_object(producer, "producer")
             text = (
                 f"clientId={members.get('clientId')},remoteIP={members.get('remoteIP')},"
@@ -558,7 +615,7 @@ def held_twice(infos: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _subscriptions(info: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [as_object(one, "subscription") for one in info.get("subscriptionSet") or ()]
+    return [as_object(one, "subscription") for one in get_list(info, "subscriptionSet")]
 
 
 _POLICY: Final = (

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from routekeeper.remoting.wall_clock import now_ms
+from routekeeper.remoting.lenient import INT64_MAX
 
 from .options import Arguments, UsageError
-
-__all__ = ["instant", "now_ms"]
 
 
 def instant(args: Arguments, short: str) -> int:
@@ -20,12 +18,15 @@ def instant(args: Arguments, short: str) -> int:
     text = args.get(short)
     if text is None:
         return 0
-    if text.isdecimal():
-        return int(text)
     try:
-        moment, _, ms = text.rpartition(":")
-        wall_ms = int(datetime.strptime(moment, "%Y-%m-%d#%H:%M:%S").timestamp()) * 1000 + int(ms)
-    except ValueError:
+        if text.isdecimal():
+            wall_ms = int(text)
+        else:
+            moment, _, ms = text.rpartition(":")
+            wall_ms = int(datetime.strptime(moment, "%Y-%m-%d#%H:%M:%S").timestamp()) * 1000 + int(ms)
+        if wall_ms > INT64_MAX:
+            raise ValueError
+    except ValueError:  # Python also refuses to read a number of thousands of digits
         raise UsageError(f"-{short} {text!r}, allowed currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS") from None
     if wall_ms < 0:
         # Brokers take a negative time for the end of the queue.

@@ -18,6 +18,7 @@ from routekeeper.remoting.route import TopicConfig
 from ..errors import NotApplied
 from ..operation import Operation
 from .context import Context
+from .kept import has_attributes
 from .options import Arguments, Command, Option, UsageError
 from .together import ask_together, brokers_of, raise_failures
 
@@ -121,12 +122,11 @@ def _read_file(context: Context, kind: _Kind, name: str) -> list[dict[str, Any]]
     Raises:
         UsageError: If the file cannot be read, or an item is wrong; the text names the wrong item.
     """
-    path = Path(name)
-    if not path.exists():
-        raise UsageError(f"the file path {name} does not exists")
     try:
-        with path.open("rb") as file:
+        with Path(name).open("rb") as file:
             content = file.read(_SIZE_MAX + 1)
+    except FileNotFoundError:
+        raise UsageError(f"the file path {name} does not exists") from None
     except OSError as error:
         raise UsageError(f"{name}: {error.strerror}") from None
     if len(content) > _SIZE_MAX:
@@ -194,20 +194,8 @@ def _has(kind: _Kind, present: object, wanted: Mapping[str, Any]) -> bool:
     except RemotingError:
         return False
     return all(
-        _has_attributes(have.get(name), value) if name == "attributes" else have.get(name) == value
+        has_attributes(have.get(name), value) if name == "attributes" else have.get(name) == value
         for name, value in wanted.items()
-    )
-
-
-def _has_attributes(present: object, edits: Mapping[str, str]) -> bool:
-    """Return True if attributes have the values that edits set.
-
-    The edit ``+name: value`` sets the attribute ``name``; the edit ``-name`` removes it.
-    """
-    have = present if isinstance(present, dict) else {}
-    return all(
-        have.get(name.lstrip("+-")) == (None if name.startswith("-") else value)
-        for name, value in edits.items()
     )
 
 

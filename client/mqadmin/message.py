@@ -86,7 +86,11 @@ def _consume_message(context: Context, args: Arguments) -> int:
     begin_ms, end_ms = instant(args, "s"), instant(args, "e")
     consumer = TopicReader(context.client.core, args.get("g") or TOOLS_CONSUMER)
     queues = context.run(consumer.queues(args.text("t")))
-    if "b" not in args:
+    if "i" not in args:
+        if "b" in args:
+            queues = tuple(queue for queue in queues if queue.broker_name == args.text("b"))
+            if not queues:
+                raise NotApplied(f"The broker[{args.text('b')}] not exist, or has no queue of the topic")
         left = count
         for queue in sorted(queues):
             if left <= 0:

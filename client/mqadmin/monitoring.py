@@ -10,7 +10,7 @@ from routekeeper.remoting import wall_clock
 from routekeeper.remoting.bodies import ConsumeOffset, ConsumerConnection, MessageQueue
 from routekeeper.remoting.codes import RETRY_PREFIX, RequestCode
 from routekeeper.remoting.errors import RemotingError
-from routekeeper.remoting.lenient import ANSWER, INT64_MAX, as_object, get_bool, get_int, loads
+from routekeeper.remoting.lenient import ANSWER, INT64_MAX, as_object, get_bool, get_int, get_list, loads
 
 from ..config import ConsumerConfig
 from ..errors import describe
@@ -222,7 +222,7 @@ def _pushed(info: Info) -> bool:
 
 
 def _subscriptions(info: Info) -> list[tuple[str, str]]:
-    members = (as_object(one, "subscription") for one in info.get("subscriptionSet") or ())
+    members = (as_object(one, "subscription") for one in get_list(info, "subscriptionSet"))
     return sorted((str(one.get("topic")), str(one.get("subString"))) for one in members)
 
 

@@ -6,7 +6,10 @@ from typing import Final
 
 from routekeeper.remoting.properties import split_properties
 
+from ..directory import EachAnswer
+from ..errors import NotApplied
 from .context import Context
+from .kept import check_kept, check_setting
 from .options import OUTPUT, Arguments, Command, Option
 
 
@@ -44,13 +47,33 @@ def _get_config(context: Context, args: Arguments) -> int:
 
 
 def _update_config(context: Context, args: Arguments) -> int:
-    name, value = args.text("k"), args.text("v")
-    answers = context.run(context.client.admin.update_namesrv_config({name: value}))
-    done = [answer.addr for answer in answers if answer.response is not None]
+    name, value, admin = args.text("k"), args.text("v"), context.client.admin
+    check_setting(name, value)
+    answers = context.run(admin.update_namesrv_config({name: value}))
+    shown = {answer.addr: answer for answer in context.run(admin.namesrv_config())}
+    checked = [_checked(answer, shown[answer.addr], name, value) for answer in answers]
+    done = [answer.addr for answer in checked if answer.error is None]
     if done:
         context.line(f"update name server config success![{', '.join(done)}]")
         context.line(f"{name} : {value}")
-    return context.report(answers)
+    return context.report(checked)
+
+
+def _checked(changed: EachAnswer, shown: EachAnswer, name: str, value: str) -> EachAnswer:
+    """Return a nameserver's answer to a change; an error if its settings then lack the change.
+
+    Args:
+        shown: The nameserver's settings after the change.
+    """
+    if changed.error is not None:
+        return changed
+    if shown.response is None:
+        return shown
+    try:
+        check_kept(split_properties(shown.response.body), name, value)
+    except NotApplied as error:
+        return EachAnswer(changed.addr, None, error)
+    return changed
 
 
 _NAMESPACE: Final = Option(short="s", long="namespace", description="set the namespace", required=True)

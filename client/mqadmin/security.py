@@ -5,6 +5,7 @@ They are read from the command line and the environment.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
@@ -62,7 +63,7 @@ def credentials_of(args: Arguments, environment: Mapping[str, str]) -> Credentia
     named, home = args.get("acl-file"), environment.get("ROCKETMQ_HOME")
     if named is not None:
         path = Path(named)
-    elif home and (Path(home) / _TOOLS_FILE).exists():
+    elif home and os.path.exists(Path(home) / _TOOLS_FILE):  # never raises, unlike Path.exists
         path = Path(home) / _TOOLS_FILE
     else:
         return None

@@ -10,7 +10,7 @@ from routekeeper.remoting.codes import MASTER_ID, RETRY_PREFIX, RequestCode, Res
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError, ResponseError
 from routekeeper.remoting.lenient import ANSWER, as_object, loads
-from routekeeper.remoting.route import ClusterInfo
+from routekeeper.remoting.route import ClusterInfo, TopicConfig
 from routekeeper.remoting.wall_clock import local_text
 
 from ..admin import masters
@@ -81,14 +81,43 @@ def masters_of_topic(context: Context, topic: str, cluster: str | None = None) -
         if not parent and cluster not in (None, data.cluster):
             continue
         addr = data.broker_addrs.get(MASTER_ID)
-        missing = f"broker {data.broker_name} has no master and is left out"
         if addr is not None:
             found[data.broker_name] = addr
-        elif missing not in context.failures:
-            context.fail(missing)
+        else:
+            _report_masterless(context, data.broker_name)
     if cluster is not None and not found:
         raise NotApplied(f"no master in cluster {cluster!r} has topic {topic!r}")
     return found
+
+
+def masters_of_cluster(context: Context, info: ClusterInfo, cluster: str) -> dict[str, str]:
+    """Return the address of each master of a cluster, by broker name; report brokers without a master."""
+    found = masters(info, cluster)
+    for name in sorted(info.cluster_addr_table.get(cluster, ())):
+        if name not in found:
+            _report_masterless(context, name)
+    return found
+
+
+def _report_masterless(context: Context, broker_name: str) -> None:
+    """Report a broker name that has no master. Later reports of the same name are left out."""
+    text = f"broker {broker_name} has no master and is left out"
+    if text not in context.failures:
+        context.fail(text)
+
+
+def stored_topic(context: Context, addr: str, topic: str) -> TopicConfig:
+    """Return the settings of a topic that a broker has stored.
+
+    Raises:
+        NotApplied: If the broker does not have the topic.
+        RemotingError: If the broker did not answer.
+    """
+    answer = context.run(context.client.admin.call(addr, RequestCode.GET_ALL_TOPIC_CONFIG))
+    table = as_object(document(answer).get("topicConfigTable") or {}, "topicConfigTable")
+    if topic not in table:
+        raise NotApplied(f"it does not have topic {topic!r}")
+    return TopicConfig.from_json(table[topic], topic_name=topic)
 
 
 def says_absent(error: RemotingError) -> bool:
@@ -176,7 +205,7 @@ def chosen_masters(context: Context, args: Arguments, *, everywhere: bool = Fals
         return [args.text("b")]
     info = cluster_info(context)
     clusters = [args.text("c")] if "c" in args else sorted(info.cluster_addr_table)
-    addrs = [addr for cluster in clusters for addr in masters(info, cluster).values()]
+    addrs = [addr for each in clusters for addr in masters_of_cluster(context, info, each).values()]
     if not addrs:
         context.fail(f"no master in cluster {', '.join(clusters)!r}")
     return list(dict.fromkeys(addrs))
@@ -194,18 +223,17 @@ def ask_each(
     """Send a request to brokers one after the other; report failures; return the exit code.
 
     Args:
-        done: Called with each broker's address and its successful answer.
+        done: Called with each broker's address and its successful answer. A broker for which it raises a
+            RemotingError has failed.
     """
     failures = count = 0
     for addr in addrs:
         count += 1
         try:
-            answer = context.run(context.client.admin.call(addr, code, ext or {}, body))
+            done(addr, context.run(context.client.admin.call(addr, code, ext or {}, body)))
         except RemotingError as error:
             failures += 1
             context.fail(f"broker {addr}: {describe(error)}")
-        else:
-            done(addr, answer)
     return 1 if failures or not count else 0
 
 

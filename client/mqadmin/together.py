@@ -7,13 +7,13 @@ from typing import Final, TypeVar
 
 from routekeeper.remoting.errors import RemotingError
 
-from ..admin import all_addrs, masters
+from ..admin import all_addrs
 from ..errors import NotApplied
 from ..operation import Operation, read_clock, together
 from ..retry import Outcome, outcome_of, partial_failure
 from .context import Context
 from .options import Arguments
-from .targets import chosen, cluster_info
+from .targets import chosen, cluster_info, masters_of_cluster
 
 T = TypeVar("T")
 #: Largest number of requests at the same time. With one request after the other, a broker that does not
@@ -87,7 +87,9 @@ def brokers_of(context: Context, args: Arguments, *, with_slaves: bool = False) 
     if chosen(args) == "b":
         return [args.text("b")]
     info, cluster = cluster_info(context), args.text("c")
-    found = list(all_addrs(info, cluster) if with_slaves else masters(info, cluster).values())
+    found = list(masters_of_cluster(context, info, cluster).values())
+    if with_slaves:
+        found = list(all_addrs(info, cluster))
     if not found:
         kind = "broker" if with_slaves else "master"
         raise NotApplied(f"no {kind} in cluster {cluster!r}. {NO_CLUSTER}")

@@ -16,13 +16,14 @@ from routekeeper.remoting.errors import RemoteProtocolError, RemotingError, Resp
 from routekeeper.remoting.lenient import ANSWER, loads
 from routekeeper.remoting.route import ClusterInfo, TopicConfig, TopicRouteData
 
-from ..admin import QUEUE_NUMS_MAX, all_addrs, masters
-from ..errors import describe
+from ..admin import QUEUE_NUMS_MAX, all_addrs
+from ..errors import NotApplied, describe
 from . import java
 from .addresses import found_at
 from .context import Context
+from .kept import has_attributes
 from .options import OUTPUT, Arguments, Command, Option, UsageError, attributes_of
-from .targets import cluster_info
+from .targets import cluster_info, masters_of_cluster, stored_topic
 
 _PERMISSIONS: Final = {"2": 2, "4": 4, "6": 6}
 _NO_CLUSTER: Final = "Make sure the specified clusterName exists or the name server connected to is correct."
@@ -33,7 +34,7 @@ def _update_topic(context: Context, args: Arguments) -> int:
     admin = context.client.admin
     if "b" in args:
         addr = args.text("b")
-        context.run(admin.create_topic(addr, topic))
+        _create(context, addr, topic)
         if topic.order:
             listed = {
                 (name, broker_id): known
@@ -53,20 +54,22 @@ def _update_topic(context: Context, args: Arguments) -> int:
         context.line(f"create topic to {addr} success.")
         context.line(java.topic_config_text(topic))
         return 0
-    found = masters(cluster_info(context), args.text("c"))
+    info, cluster = cluster_info(context), args.text("c")
+    found = masters_of_cluster(context, info, cluster)
     if not found:
-        return context.fail(f"no master in cluster {args.text('c')!r}. {_NO_CLUSTER}")
+        return context.fail(f"no master in cluster {cluster!r}. {_NO_CLUSTER}")
     failures = 0
     for addr in found.values():
         try:
-            context.run(admin.create_topic(addr, topic))
+            _create(context, addr, topic)
         except RemotingError as error:
             failures += 1
             context.fail(f"create topic to {addr} failed: {describe(error)}")
         else:
             context.line(f"create topic to {addr} success.")
-    if failures:
-        return context.fail(f"done at {len(found) - failures} of {len(found)} brokers")
+    if context.failures:
+        of = len(info.cluster_addr_table[cluster])
+        return context.fail(f"done at {len(found) - failures} of {of} brokers")
     if topic.order:
         order_conf = ";".join(f"{name}:{topic.write_queue_nums}" for name in found)
         if context.report(context.run(admin.kv_put(ORDER_TOPIC_NAMESPACE, topic.topic_name, order_conf))):
@@ -74,6 +77,20 @@ def _update_topic(context: Context, args: Arguments) -> int:
         context.line(f"set cluster orderConf. isOrder=true, orderConf=[{order_conf}]")
     context.line(java.topic_config_text(topic))
     return 0
+
+
+def _create(context: Context, addr: str, topic: TopicConfig) -> None:
+    """Create or change a topic at one broker.
+
+    Raises:
+        NotApplied: If the broker stored the topic without its attributes, as brokers of 4.x do.
+        RemotingError: If the broker refused the request, or did not answer.
+    """
+    context.run(context.client.admin.create_topic(addr, topic))
+    if not topic.attributes:
+        return
+    if not has_attributes(stored_topic(context, addr, topic.topic_name).attributes, topic.attributes):
+        raise NotApplied(f"broker {addr} stored the topic without the attributes, which it does not know")
 
 
 def _topic_config(args: Arguments) -> TopicConfig:
@@ -94,9 +111,11 @@ def _topic_config(args: Arguments) -> TopicConfig:
 def _delete_topic(context: Context, args: Arguments) -> int:
     topic, cluster = args.text("t"), args.text("c")
     admin = context.client.admin
-    addrs = all_addrs(cluster_info(context), cluster)
+    info = cluster_info(context)
+    addrs = all_addrs(info, cluster)
     if not addrs:
         return context.fail(f"no broker in cluster {cluster!r}. {_NO_CLUSTER}")
+    masters_of_cluster(context, info, cluster)  # a missing master still has the topic
     failures = 0
     for addr in addrs:
         try:
@@ -104,7 +123,7 @@ def _delete_topic(context: Context, args: Arguments) -> int:
         except RemotingError as error:
             failures += 1
             context.fail(f"delete topic at {addr} failed: {describe(error)}")
-    if failures:
+    if context.failures:
         return context.fail(
             f"deleted at {len(addrs) - failures} of {len(addrs)} brokers, not at the name servers:"
             " a broker that still has the topic would report it again"

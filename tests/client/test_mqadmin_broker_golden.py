@@ -42,12 +42,25 @@ FAILS: Final = {
 }
 #: Commands after which our tool asks the broker whether it stored the setting. Apache's tool does not ask, so
 #: the recording of the command lacks this answer. The value names another command whose recording has it.
-LENDERS: Final = {"updateSubGroup-orderly": "getConsumerConfig", "updateSubGroup-policy": "getConsumerConfig"}
+LENDERS: Final = {
+    "updateSubGroup-orderly": "getConsumerConfig",
+    "updateSubGroup-policy": "getConsumerConfig",
+    "updateBrokerConfig-b": "getBrokerConfig-b",
+    "updateBrokerConfig-c": "getBrokerConfig-b",
+    "updateBrokerConfig-all": "getBrokerConfig-b",
+}
 #: To clone offsets, our tool sends one request (code 314) to the broker. Apache's tool reads the offsets and
 #: writes each of them (code 15).
 CLONE_GROUP_OFFSET: Final = 314
 UPDATE_CONSUMER_OFFSET: Final = 15
 VIEW_MESSAGE_BY_ID: Final = 33
+#: Two answers of a broker that Apache's tool does not ask for, by their codes: all topics, and the offsets of
+#: all groups. Our tool reads a topic's permission, and cloned offsets, from the broker.
+ALL_TOPICS: Final = 21
+ALL_OFFSETS: Final = 43
+CLONED: Final = b'{"offsetTable":{"Golden@golden_group":{0:3,1:0},"Golden@CloneOf":{0:3,1:0}}}'
+#: Permission of topic Golden at the broker, in the cases whose permission is not 4.
+PERMISSIONS: Final = {"updateTopicPerm-b": 6}
 #: Beginnings of the names of those cases in which Apache's tool prints a table in the order of a hash table.
 UNORDERED: Final = ("getBrokerConfig-",)
 
@@ -66,6 +79,11 @@ def replayed(case: dict[str, Any], their_broker: str, new_peer: Callable[..., An
     for asked in (*case["asked"], *lent):
         left.setdefault(asked["code"], []).append(asked)
     left.setdefault(VIEW_MESSAGE_BY_ID, []).append(last_message(release))
+    golden = {"topicName": "Golden", "readQueueNums": 2, "writeQueueNums": 2}
+    golden["perm"] = PERMISSIONS.get(case["name"], 4)
+    topics = json.dumps({"topicConfigTable": {"Golden": golden}}).encode()
+    for code, table in ((ALL_TOPICS, topics), (ALL_OFFSETS, CLONED)):
+        left.setdefault(code, []).append({"fields": {}, "answer_body": base64.b64encode(table).decode()})
 
     def answer(request: Any) -> Any:
         given = left.get(request.code)
@@ -133,7 +151,8 @@ def comparable(text: str, name: str) -> list[str]:
     # Our tool prints each member's number of queues; Apache's prints the name of the file with the answers.
     text = re.sub(r"(?<=#Version             ).*", "LAST", text)
     text = re.sub(r"^(1 +\d+\.\S+ +V\S+ +).*", r"\1LAST", text, flags=re.MULTILINE)
-    text = re.sub(r"(timestamp\(string\)\[now\], timestamp\(long\)\[)\d+", r"\1NOW", text)
+    # Our tool sends -1 for "now", as 4.9.7 does; 5.3.3 sends the present time.
+    text = re.sub(r"(timestamp\(string\)\[now\], timestamp\(long\)\[)-?\d+", r"\1NOW", text)
     lines = [line.rstrip() for line in text.strip("\n").splitlines()]
     return sorted(lines) if name.startswith(UNORDERED) else lines
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from routekeeper.client.mqadmin.__main__ import COMMANDS, main
+from routekeeper.remoting.codes import RequestCode
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden" / "mqadmin" / "5.3.3"
 CASES: dict[str, dict[str, Any]] = {
@@ -121,10 +122,16 @@ def apache(new_peer: Callable[..., Any], golden_5: Any) -> str:
     The peer puts its own address in place of the recorded nameserver's address.
     """
     peer = new_peer()
+    changes = b""
 
     def answer(request: Any) -> Any:
+        nonlocal changes
         found = golden_5.answer(request, "namesrv", "broker")
         body = re.sub(rb"127\.0\.0\.1:10921", peer.addr.encode(), found.body)
+        if request.code == RequestCode.UPDATE_NAMESRV_CONFIG:
+            changes += request.body
+        if request.code == RequestCode.GET_NAMESRV_CONFIG:
+            body += b"\n" + changes  # the settings were recorded before the change
         return request.reply(found.code, remark=found.remark, ext_fields=found.ext_fields, body=body)
 
     peer.answer = answer

@@ -152,6 +152,17 @@ def test_messages_are_found_in_every_way(tool: Tool, broker: Any) -> None:
     assert "max: 2, min: 0\n" in tool.ok("queryCq", "-t", tool.topic, "-q", "0", "-i", "0", "-b", broker.addr)
 
 
+def test_a_broker_name_without_a_queue_reads_all_queues_of_the_broker(tool: Tool) -> None:
+    for number in ("0", "1"):
+        body = f"in queue {number}"
+        tool.ok("sendMessage", "-t", tool.topic, "-p", body, "-b", "broker-a", "-i", number)
+    command = ("consumeMessage", "-t", tool.topic, "-b")
+    out = tool.ok(*command, "broker-a")
+    assert [out.count(f"BODY: in queue {number}") for number in (0, 1)] == [1, 1]
+    assert "in queue 0" not in tool.ok(*command, "broker-a", "-i", "1")
+    assert "The broker[nobody] not exist" in tool.fails(*command, "nobody")
+
+
 def test_offsets_are_reset_skipped_and_cloned(tool: Tool, broker: Any) -> None:
     send(tool, "one", "two", "three")
     tool.ok("updateSubGroup", "-b", broker.addr, "-g", "Lag")
@@ -315,7 +326,9 @@ def test_topics_and_brokers_are_changed(tool: Tool, broker: Any, eventually: Cal
         "new perm equals to the old one!\n"
     )
     assert "allowed 2|4|6" in tool.fails("updateTopicPerm", "-b", broker.addr, "-t", tool.topic, "-p", "7")
-    assert "broker not exit" in tool.fails("updateTopicPerm", "-c", "NoCluster", "-t", tool.topic, "-p", "6")
+    assert "no master in cluster" in tool.fails(
+        *("updateTopicPerm", "-c", "NoCluster", "-t", tool.topic, "-p", "6")
+    )
     assert tool.ok("topicClusterList", "-t", tool.topic) == "DefaultCluster\n"
     assert tool.json("topicClusterList", "-t", tool.topic) == ["DefaultCluster"]
     conf = ("updateOrderConf", "-t", tool.topic, "-m")

@@ -35,6 +35,7 @@ class Brokers:
             offset of its queue 0.
         resetting: Brokers that reset the group's offsets on request, to offset 7. The other brokers refuse
             this request, as brokers of 4.9 do.
+        unknown: Name of the broker at which the group has no offsets.
         stored: Queues whose offset was stored.
     """
 
@@ -44,6 +45,7 @@ class Brokers:
         self._known = answers({"T": route, "%RETRY%G": route})
         self.failing = ""
         self.resetting: set[str] = set()
+        self.unknown = ""
         self.stored: list[str] = []
         for name, peer in self.peers.items():
             peer.answer = lambda request, name=name: self.answer(name, request)
@@ -58,6 +60,8 @@ class Brokers:
                 return request.reply(body=QueueOffsets(offsets=dict.fromkeys(queues, 7)).encode())
             case RequestCode.INVOKE_BROKER_TO_RESET_OFFSET:
                 return request.reply(ResponseCode.CONSUMER_NOT_ONLINE, remark="no members")
+            case RequestCode.GET_CONSUME_STATS if name == self.unknown:
+                return request.reply(body=ConsumeStats().encode())
             case RequestCode.GET_CONSUME_STATS:
                 offset = ConsumeOffset(broker_offset=9, consumer_offset=1)
                 return request.reply(body=ConsumeStats(offsets=dict.fromkeys(queues, offset)).encode())
@@ -102,6 +106,14 @@ def test_offsets_of_all_other_queues_are_reset(failing: str, brokers: Brokers) -
     assert "not today" in err
     rows = [line.split()[:2] for line in out.splitlines()[1:]]
     assert [" ".join(row) for row in rows] == others
+
+
+def test_a_broker_without_offsets_of_the_group_is_not_reset_and_is_named(brokers: Brokers) -> None:
+    brokers.unknown = "broker-b"
+    code, out, err = brokers.run("skipAccumulatedMessage", "-g", "G", "-t", "T")
+    assert (code, err.count("\n")) == (1, 1)
+    assert f"broker {brokers.peers['broker-b'].addr}: group 'G' has no offsets of topic 'T'" in err
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["broker-a"] * 2 + ["broker-c"] * 2
 
 
 def test_offsets_that_brokers_reset_are_listed_beside_those_that_the_tool_set(brokers: Brokers) -> None:

@@ -67,6 +67,37 @@ def test_mqadmin_administers_apaches_servers(servers: tuple[str, str]) -> None:
             assert "BODY: hello" in out
 
 
+def test_mqadmin_names_changes_that_apaches_servers_did_not_make(
+    servers: tuple[str, str], apache_deployment: ApacheDeployment
+) -> None:
+    namesrv, broker = servers
+    old = apache_deployment.release.startswith("4.")
+    code, out, err = mqadmin(namesrv, "updateTopic", "-b", broker, "-t", "Kept", "-a", "+message.type=NORMAL")
+    assert (code, "stored the topic without the attributes" in err) == (int(old), old), out + err
+    wait_until(lambda: mqadmin(namesrv, "topicRoute", "-t", "Kept")[0] == 0, "the route")
+    assert mqadmin(namesrv, "updateSubGroup", "-b", broker, "-g", "KeptGroup")[0] == 0
+    reset = ("resetOffsetByTime", "-g", "KeptGroup", "-t", "Kept", "-s", "0", "-b", broker, "-q", "1")
+    code, out, err = mqadmin(namesrv, *reset)
+    assert (code, "would ignore -q" in err) == (int(old), old), out + err
+    for argv, text in (
+        (["updateBrokerConfig", "-b", broker, "-k", "noSuchKey", "-v", "1"], "no setting 'noSuchKey'"),
+        (["updateBrokerConfig", "-b", broker, "-k", "fileReservedTime", "-v", "many"], "is '"),
+        (["updateNamesrvConfig", "-k", "noSuchKey", "-v", "1"], "no setting 'noSuchKey'"),
+        (["cloneGroupOffset", "-s", "NoGroup", "-d", "KeptGroup", "-t", "Kept"], "has no offsets of topic"),
+    ):
+        code, out, err = mqadmin(namesrv, *argv)
+        assert (code, out) == (1, "")
+        assert text in err
+    for argv in (
+        ["updateBrokerConfig", "-b", broker, "-k", "fileReservedTime", "-v", "073"],
+        ["updateBrokerConfig", "-b", broker, "-k", "traceOn", "-v", "TRUE"],
+        ["updateNamesrvConfig", "-k", "productEnvName", "-v", "kept"],
+    ):
+        code, out, err = mqadmin(namesrv, *argv)
+        assert (code, err) == (0, "")
+        assert "success" in out
+
+
 def test_the_blocking_client_sends_and_pulls(servers: tuple[str, str]) -> None:
     namesrv, _ = servers
     with Client(patient([namesrv])) as started:
