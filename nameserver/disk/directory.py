@@ -15,6 +15,8 @@ from .files import DISK, File, Files, make_directories, replace_file
 
 IDENTITY: Final = "identity.json"
 IDENTITY_SIZE_MAX: Final = 64 * 1024
+#: Format of the file in the independent mode.
+_FORMAT: Final = 1
 
 
 class DirectoryError(Exception):
@@ -47,20 +49,26 @@ def hold_directory(root: Path, *, mode: str) -> None:
     """Make a directory, lock it until this process ends, and bind it to ``mode``.
 
     Raises:
-        DirectoryError: If another process has locked the directory, it belongs to another mode, or it cannot
-            be written.
+        DirectoryError: If another process has locked the directory, it belongs to another mode, a newer
+            program wrote it, or it cannot be written.
     """
     path = root / IDENTITY
     try:
         make_directories(DISK, root)
         lock_directory(DISK, root)
         if not path.exists():
-            replace_file(DISK, path, [orjson.dumps({"format": 1, "mode": mode}) + b"\n"])
-        found = orjson.loads(DISK.read(path, size_max=IDENTITY_SIZE_MAX))["mode"]
+            replace_file(DISK, path, [orjson.dumps({"format": _FORMAT, "mode": mode}) + b"\n"])
+        identity = orjson.loads(DISK.read(path, size_max=IDENTITY_SIZE_MAX))
+        found, version = identity["mode"], identity["format"]
     except OSError as error:
         raise DirectoryError(f"data directory {root} cannot be used: {error.strerror}") from None
     except (orjson.JSONDecodeError, KeyError, TypeError):
         raise DirectoryError(
-            f"{path} is damaged; it must name the mode that the directory belongs to"
+            f"{path} is damaged; it must name its format, and the mode that the directory belongs to"
         ) from None
     check_mode(root, found, mode)
+    if version != _FORMAT:
+        raise DirectoryError(
+            f"{path} has format {version}, this program knows {_FORMAT}: go on with the program that wrote "
+            "it, or use another data directory"
+        )

@@ -14,6 +14,7 @@ from aiohttp import web
 from routekeeper.nameserver.handlers import route_of
 from routekeeper.nameserver.modes.changes import Kind
 from routekeeper.nameserver.modes.interface import Consistency, Freshness, FreshnessNotOffered, NoQuorum
+from routekeeper.nameserver.raft.consensus.log import FIRST_INDEX
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.types import KvEntry
@@ -72,12 +73,17 @@ class Reads:
 
         Revisions can be compared only if this number and the table's epoch are equal. In independent mode,
         every start of the process has a number of its own. In raft mode, all members of a group have the same
-        number.
+        number. A member without log entries does not know its group: it may still join another group than the
+        one that it would found.
         """
         if not self._life:
             if (operations := self._consistency.operations) is None:
                 self._life = self._consistency.status().boot_id
-            elif isinstance(name := operations.raft_status().cluster, str) and name:
+            elif (
+                self._consistency.status().applied_index > FIRST_INDEX
+                and isinstance(name := operations.raft_status().cluster, str)
+                and name
+            ):
                 self._life = int.from_bytes(blake2b(name.encode(), digest_size=6).digest(), "big")
         return self._life
 

@@ -139,7 +139,7 @@ class StateMachine(Protocol):
             or never.
 
         Raises:
-            StopMember: A newer program made the snapshot.
+            StopMember: The snapshot is damaged, or a newer program made it.
         """
 
     def restored(self, image: bytes | bytearray) -> bytes:
@@ -150,7 +150,7 @@ class StateMachine(Protocol):
         state.
 
         Raises:
-            StopMember: A newer program made the snapshot.
+            StopMember: The snapshot is damaged, or a newer program made it.
         """
 
 

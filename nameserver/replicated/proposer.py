@@ -547,7 +547,7 @@ class Proposer(Component):
         why = self._reader.why_not()
         outcome: ConsistencyError = NoQuorum(f"not applied: {why}")
         if pending.in_doubt:
-            outcome = OutcomeUnknown(f"no verdict within {WRITE_DEADLINE_S} s, it may apply yet: {why}")
+            outcome = OutcomeUnknown(f"no outcome is known, it may apply yet: {why}")
         self._end(pending.proposal.sequence, outcome)
 
     def _end(self, sequence: int, outcome: Moved | ConsistencyError, *, later: bool = False) -> None:

@@ -11,8 +11,9 @@ from typing import Final
 import msgspec
 
 from routekeeper.nameserver.raft.types import StopMember
-from routekeeper.nameserver.routes.image import encode_image
+from routekeeper.nameserver.routes.image import ImageError, encode_image
 from routekeeper.nameserver.routes.table import RouteTable
+from routekeeper.remoting.lenient import UNREADABLE
 
 SNAPSHOT_FORMAT: Final = 1
 
@@ -47,7 +48,7 @@ def snapshot_of_epoch(data: bytes | bytearray, *, after: int) -> bytes:
         after: Epoch of the table that the restored state replaces.
 
     Raises:
-        StopMember: This program does not know the snapshot's format.
+        StopMember: The snapshot is damaged, or this program does not know its format.
     """
     found = _read(data)
     return msgspec.msgpack.encode(msgspec.structs.replace(found, epoch=max(found.epoch, after) + 1))
@@ -57,14 +58,20 @@ def read_snapshot(data: bytes | bytearray) -> tuple[RouteTable, int]:
     """Return the table, and the term of the last leader, from a snapshot.
 
     Raises:
-        StopMember: This program does not know the snapshot's format.
+        StopMember: The snapshot is damaged, or this program does not know its format.
     """
     found = _read(data)
-    return RouteTable.restore(found.table, epoch=found.epoch), found.led_term
+    try:
+        return RouteTable.restore(found.table, epoch=found.epoch), found.led_term
+    except ImageError as error:
+        raise StopMember(str(error)) from error
 
 
 def _read(data: bytes | bytearray) -> _Snapshot:
-    found = msgspec.msgpack.decode(data, type=_Snapshot)
+    try:
+        found = msgspec.msgpack.decode(data, type=_Snapshot)
+    except UNREADABLE as error:
+        raise StopMember(f"state image of {len(data)} bytes cannot be read: {error}") from error
     if found.format != SNAPSHOT_FORMAT:
         raise StopMember(f"state image has format {found.format}, this program knows {SNAPSHOT_FORMAT}")
     return found

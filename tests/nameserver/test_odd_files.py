@@ -1,6 +1,6 @@
-"""Tests of files that are not regular or far too large: the nameserver names the file and ends.
+"""Tests of files that are not regular, far too large, or of a newer release: the nameserver ends.
 
-It prints only one line.
+It prints only one line, which names the file.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from routekeeper.nameserver.raft.storage.images import Snapshots
 from tests.ports import free_addresses
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
@@ -94,6 +96,23 @@ def test_a_fifo_in_a_member_s_directory_is_refused(
     line = one_line_of("--mode", "raft", "--raft", address, "--peers", address, "--data", str(data))
     assert str(data) in line
     assert "not a regular file" in line
+
+
+def test_a_data_directory_of_a_newer_release_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "identity.json").write_text('{"format": 2, "mode": "independent"}')
+    line = one_line_of("--data", str(data))
+    assert "identity.json has format 2, this program knows 1" in line
+
+
+def test_a_member_refuses_a_snapshot_of_a_newer_release(tmp_path: Path, raft_data: tuple[str, Path]) -> None:
+    address, made = raft_data
+    data = shutil.copytree(made, tmp_path / "data")
+    table = msgspec.msgpack.encode([9])
+    Snapshots(data / "raft").store(1000, 1, b"", msgspec.msgpack.encode([1, 1, table]))
+    line = one_line_of("--mode", "raft", "--raft", address, "--peers", address, "--data", str(data))
+    assert "image is of format 9, this program reads 2" in line
 
 
 @pytest.mark.parametrize("flag", ["-c", "--http-token-file", "--raft-secret-file", "--raft-tls-cert"])

@@ -135,6 +135,7 @@ class Images(EnginePart):
         self._wanted = False
         self._making = True
         configuration = encode_configuration(self._log.committed_configuration(index)[1])
+        self._log.repeat_commit()
         self._effects.add(MakeImage(index, term, configuration))
 
     def made(self, index: int) -> None:

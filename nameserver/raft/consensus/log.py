@@ -150,6 +150,14 @@ class RaftLog:
         self._unwritten.append((self._position, self.last_index, at))
         return self._position, ops
 
+    def repeat_commit(self) -> None:
+        """Write the commit index again with the next write, because the journal begins a segment now.
+
+        Otherwise the new segment may stay empty. If the snapshot is lost later, the next start could not know
+        that entries are missing.
+        """
+        self._commit_written = 0
+
     def durable(self, position: int) -> None:
         """Record that the journal has durably written everything up to ``position``."""
         while self._unwritten and self._unwritten[0][0] <= position:

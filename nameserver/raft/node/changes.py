@@ -161,9 +161,15 @@ class Changes:
         if not await self._until(done, deadline):
             raise ChangeUnknown("the snapshot is not stored yet")
         try:
-            return await member.images.as_file()
+            async with asyncio.timeout_at(deadline):
+                return await member.images.as_file()
+        except TimeoutError as error:  # this is an OSError, too
+            raise ChangeUnknown("the disk has not answered yet") from error
         except OSError as error:
-            raise ChangeRefused(f"the snapshot cannot be stored: {error.strerror or error}") from error
+            engine.images.save()  # replaces a damaged file
+            member.perform()
+            why = f"{error.strerror or error}; ask again, or ask another member"
+            raise ChangeRefused(f"the snapshot cannot be stored: {why}") from error
 
     async def restore_snapshot(self, image: bytes, *, deadline: float) -> None:
         """Replace log and state by the content of a snapshot file; only in a cluster of one member.

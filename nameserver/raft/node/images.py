@@ -150,7 +150,7 @@ class ImageFiles:
         threads.
 
         Raises:
-            StopMember: A newer program made the snapshot.
+            StopMember: The snapshot is damaged, or a newer program made it.
             OSError: The snapshot cannot be stored.
         """
         replace_state = await _beside(lambda: self.machine.prepare(wanted.image))
@@ -179,11 +179,15 @@ class ImageFiles:
         """Return the newest snapshot as a file; a snapshot must exist.
 
         If the member keeps its snapshot in memory, this method writes the file.
+
+        Raises:
+            OSError: The file cannot be written, cannot be read, or is damaged.
         """
         if self._in_memory is not None:
             await self._store_file(*self._in_memory)
         newest = self.storage.snapshots.newest
         assert newest is not None
+        await self._in_thread(self.storage.snapshots.check, newest)
         return newest
 
     async def store(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:

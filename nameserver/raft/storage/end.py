@@ -115,10 +115,15 @@ class JournalEnd:
                 self._written = block
 
     def sync(self) -> None:
-        """Make all saved values durable."""
+        """Make all saved values durable; if the disk is full, only the value of the last sync is durable."""
         if self._file is not None:
-            self._file.sync()
-            self._synced = self._written
+            try:
+                self._file.sync()
+            except OSError as error:
+                if error.errno not in FULL_ERRNOS:
+                    raise
+            else:
+                self._synced = self._written
 
     def close(self) -> None:
         if self._file is not None:

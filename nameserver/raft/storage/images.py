@@ -20,9 +20,12 @@ This program reads and writes format 1 only.
 
 from __future__ import annotations
 
+import errno
 import logging
+import re
 import struct
 import zlib
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,6 +42,10 @@ _HEAD: Final = struct.Struct(">4sIQQQI")  # the fields from magic to crc
 _CRC_AT: Final = _HEAD.size - 4
 _MEMBERS_AT: Final = _HEAD.size + 4
 _PREFIX: Final = "snapshot-"
+#: The name of a snapshot file, or of a temporary file. An operator may have put other files beside them.
+_NAME: Final = re.compile(_PREFIX + r"[0-9]{20}(\.tmp)?")
+#: Number of bytes that are read at once to check a file.
+_PIECE: Final = 4 * 1024 * 1024
 #: Largest accepted size of the members field in bytes; a real configuration is far smaller.
 _MEMBERS_MAX: Final = 1024 * 1024
 #: Number of stored snapshots: the newest, and the snapshot before it, which may be on its way to a member.
@@ -98,7 +105,7 @@ class Snapshots:
         return self.newest, data
 
     def _names(self) -> list[str]:
-        return [name for name in self._files.names(self._directory) if name.startswith(_PREFIX)]
+        return list(filter(_NAME.fullmatch, self._files.names(self._directory)))
 
     def store(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
         """Write a snapshot durably, and delete snapshots that are not needed any more.
@@ -148,8 +155,11 @@ class Snapshots:
     def read(self, index: int, offset: int, size: int) -> bytes | None:
         """Return a piece of the snapshot at ``index``; None if a newer snapshot has replaced this one.
 
+        Before the first piece, the whole file is compared with its checksum. Otherwise a file that was
+        damaged on this disk would become the state of another member.
+
         Raises:
-            OSError: The snapshot cannot be read.
+            OSError: The snapshot cannot be read, or is damaged.
         """
         if index not in self._open:
             try:
@@ -165,7 +175,18 @@ class Snapshots:
                 raise
             self._open[index] = (file, start)
         file, start = self._open[index]
+        if offset == 0:
+            _check(file)
         return file.read_at(start + offset, size)
+
+    def check(self, image: SnapshotFile) -> None:
+        """Compare a snapshot file with its checksum.
+
+        Raises:
+            OSError: The file cannot be read, or is damaged.
+        """
+        with closing(self._files.open(image.path)) as file:
+            _check(file)
 
     def close(self) -> None:
         while self._open:
@@ -175,6 +196,15 @@ class Snapshots:
 def _image_at(raw: bytes) -> int:
     """Return the offset of the state in a snapshot file that begins with ``raw``."""
     return _MEMBERS_AT + int.from_bytes(raw[_HEAD.size : _MEMBERS_AT], "big")
+
+
+def _check(file: File) -> None:
+    raw = file.read_at(0, _MEMBERS_AT)
+    found, at = zlib.crc32(raw[_HEAD.size :], zlib.crc32(raw[:_CRC_AT])), len(raw)
+    while piece := file.read_at(at, _PIECE):
+        found, at = zlib.crc32(piece, found), at + len(piece)
+    if len(raw) < _MEMBERS_AT or found != int.from_bytes(raw[_CRC_AT : _HEAD.size], "big"):
+        raise OSError(errno.EIO, "its checksum is wrong")
 
 
 def parse(raw: bytes, path: Path) -> tuple[SnapshotFile, bytes]:

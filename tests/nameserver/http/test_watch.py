@@ -195,6 +195,33 @@ def test_id_and_entity_tag_hold_over_a_restart_and_not_in_a_new_cluster_that_was
     asyncio.run(main())
 
 
+@pytest.mark.slow
+def test_entity_tag_of_a_member_that_was_asked_before_it_joined_holds_elsewhere(tmp_path: Path) -> None:
+    """Before it joins, the member only knows the name of the group that it would found."""
+
+    async def main() -> None:
+        first, second = free_addresses(2)
+        async with (
+            node(tmp_path / "1", first, (first,)) as one,
+            node(tmp_path / "2", second, (first, second)) as two,
+        ):
+            await until(lambda: one.mode.status().writes_ready)
+            async with two.web.get(f"http://{two.addr}/v1/kv?consistency=stale") as answer:
+                assert answer.status == 200
+            token = {"Authorization": f"Bearer {TOKEN}"}
+            value = "/v1/kv/n/k"
+            async with one.web.put(f"http://{one.addr}{value}", json={"value": "v"}, headers=token) as answer:
+                tag = answer.headers["ETag"]
+            operations = one.mode.operations
+            assert operations is not None
+            deadline = asyncio.get_running_loop().time() + 30
+            await operations.member.changes.add_member(second, deadline=deadline)
+            async with two.web.get(f"http://{two.addr}{value}?consistency=linearizable") as answer:
+                assert (answer.status, answer.headers["ETag"]) == (200, tag)
+
+    asyncio.run(main())
+
+
 def test_parameters_that_are_wrong_are_named(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as ns:

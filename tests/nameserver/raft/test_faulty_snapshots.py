@@ -6,16 +6,27 @@ import asyncio
 import errno
 import math
 import os
+import shutil
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from routekeeper.nameserver.disk.files import File, Files
+from routekeeper.nameserver.raft.consensus.log import OP_COMMIT
 from routekeeper.nameserver.raft.node import member as node_member
 from routekeeper.nameserver.raft.node.member import RaftMember
-from routekeeper.nameserver.raft.types import ChangeNotYet, ChangeRefused, ChangeUnknown, NotLeader, Role
-from tests.nameserver.raft.cluster import cluster_of, in_seconds, run
+from routekeeper.nameserver.raft.storage.images import SnapshotFile
+from routekeeper.nameserver.raft.types import (
+    ChangeNotYet,
+    ChangeRefused,
+    ChangeUnknown,
+    NotLeader,
+    RaftStartError,
+    Role,
+)
+from tests.nameserver.raft.cluster import Cluster, cluster_of, in_seconds, run
 from tests.nameserver.raft.test_member_disks import Still
 from tests.waiting import until
 
@@ -148,6 +159,75 @@ def test_a_restore_ends_if_its_member_leads_no_more(tmp_path: Path, monkeypatch:
     run(scenario)
 
 
+async def _saved_alone(cluster: Cluster, payload: bytes) -> SnapshotFile:
+    """Append an entry and save a snapshot in a group of one; wait until the journal has no entry any more."""
+    (name,) = cluster.peers
+    folder = cluster.config(name).data_dir / "raft"
+
+    def segments() -> list[Path]:
+        return sorted(folder.glob("journal-*"))
+
+    await cluster.put(payload)
+    member = await cluster.elected()
+    before, commit = segments(), msgspec.msgpack.encode((OP_COMMIT, member.commit_index))
+    await until(lambda: commit in before[-1].read_bytes())
+    saved = await member.changes.save_snapshot(deadline=in_seconds(20))
+    await until(lambda: len(segments()) == 1 and segments() != before)
+    return saved
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["it was the only one", "an older one exists"])
+def test_a_member_that_has_lost_its_newest_snapshot_does_not_start(tmp_path: Path, older: bool) -> None:
+    """It must start neither with an older state nor with none, although its journal has no entries."""
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, size=1) as cluster:
+            await cluster.start()
+            (name,) = cluster.peers
+            if older:
+                await _saved_alone(cluster, b"one")
+            saved = await _saved_alone(cluster, b"two")
+            await cluster.close(name)
+            saved.path.unlink()
+            with pytest.raises(RaftStartError, match="what was acknowledged is lost here"):
+                await cluster.start(name)
+
+    run(scenario)
+
+
+def test_a_file_that_an_operator_put_beside_the_snapshots_is_no_snapshot(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, size=1) as cluster:
+            await cluster.start()
+            (name,) = cluster.peers
+            saved = await _saved_alone(cluster, b"one")
+            copy = saved.path.with_name("snapshot-before-upgrade")
+            shutil.copy(saved.path, copy)
+            await _saved_alone(cluster, b"two")
+            await cluster.close(name)
+            await cluster.start(name)
+            await cluster.put(b"three")
+            assert cluster.payloads() == [b"one", b"two", b"three"]
+            assert copy.exists()
+
+    run(scenario)
+
+
+def test_a_damaged_snapshot_is_not_given_to_an_operator_and_is_replaced(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, size=1) as cluster:
+            await cluster.start()
+            saved = await _saved_alone(cluster, b"one")
+            whole = saved.path.read_bytes()
+            saved.path.write_bytes(whole[:-1] + b"?")
+            member = await cluster.elected()
+            with pytest.raises(ChangeRefused, match="its checksum is wrong; ask again"):
+                await member.changes.save_snapshot(deadline=in_seconds(20))
+            await until(lambda: saved.path.read_bytes() == whole)
+
+    run(scenario)
+
+
 class Unreadable(Files):
     """A disk on which certain files cannot be read, until other files replace them."""
 
@@ -170,8 +250,25 @@ class _UnreadableFile(File):
         raise OSError(errno.EIO, "Input/output error")
 
 
+async def _with_a_member_without_data(cluster: Cluster) -> tuple[RaftMember, str]:
+    """Start a cluster whose leader has a snapshot and no log before it; return the leader and another member.
+
+    The other member does not run, and its disk is empty.
+    """
+    await cluster.start()
+    leader = await cluster.elected()
+    away = next(name for name in cluster.peers if cluster.up[name] is not leader)
+    await cluster.close(away)
+    await cluster.put(*(bytes(100_000) for _ in range(30)))
+    await _saved(leader)
+    await until(lambda: leader.engine.shared.log.base_index > 1)
+    directory = cluster.config(away).data_dir
+    directory.rename(directory.with_name("old"))
+    return leader, away
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["unreadable", "missing", "short"])
+@pytest.mark.parametrize("fault", ["unreadable", "missing", "short", "damaged"])
 def test_an_unreadable_snapshot_is_replaced_and_a_member_without_data_catches_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
@@ -184,21 +281,18 @@ def test_an_unreadable_snapshot_is_replaced_and_a_member_without_data_catches_up
 
     async def scenario() -> None:
         async with cluster_of(tmp_path) as cluster:
-            await cluster.start()
-            leader = await cluster.elected()
-            away = next(name for name in cluster.peers if cluster.up[name] is not leader)
-            await cluster.close(away)
-            await cluster.put(*(bytes(100_000) for _ in range(30)))
-            await _saved(leader)
-            await until(lambda: leader.engine.shared.log.base_index > 1)
-            directory = cluster.config(away).data_dir
-            directory.rename(directory.with_name("old"))
+            leader, away = await _with_a_member_without_data(cluster)
             files = cluster.config(cluster.name(leader)).data_dir.glob("raft/snapshot-*")
             if fault == "unreadable":
                 disk.unreadable.update(files)
             elif fault == "short":
                 for path in files:
                     os.truncate(path, 1_000_000)
+            elif fault == "damaged":
+                for path in files:
+                    with path.open("r+b") as file:
+                        file.seek(1_050_000)
+                        file.write(b"?")
             else:
                 for path in files:
                     path.unlink()
@@ -213,7 +307,7 @@ def test_an_unreadable_snapshot_is_replaced_and_a_member_without_data_catches_up
 
 
 class Never(Files):
-    """A disk on which no snapshot can be read.
+    """A disk on which no snapshot can be read while ``blind`` is true.
 
     Attributes:
         tries: Number of attempts to read one.
@@ -222,13 +316,13 @@ class Never(Files):
     """
 
     tries = made = 0
-    full = False
+    blind = full = False
 
     def open(self, path: Path, **how: bool) -> File:
         if self.full and how.get("new") and path.name.startswith("snapshot-"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         file = super().open(path, **how)
-        if how or not path.name.startswith("snapshot-"):
+        if how or not self.blind or not path.name.startswith("snapshot-"):
             return file
         self.tries += 1
         return _UnreadableFile(file.descriptor)
@@ -250,17 +344,9 @@ def test_a_leader_that_can_read_no_snapshot_pauses_between_its_attempts(
 
     async def scenario() -> None:
         async with cluster_of(tmp_path) as cluster:
-            await cluster.start()
-            leader = await cluster.elected()
-            away = next(name for name in cluster.peers if cluster.up[name] is not leader)
-            await cluster.close(away)
-            await cluster.put(*(bytes(100_000) for _ in range(30)))
-            await _saved(leader)
-            await until(lambda: leader.engine.shared.log.base_index > 1)
-            directory = cluster.config(away).data_dir
-            directory.rename(directory.with_name("old"))
+            _, away = await _with_a_member_without_data(cluster)
             caplog.clear()
-            before, disk.full = disk.made, full
+            before, disk.full, disk.blind = disk.made, full, True
             loop = asyncio.get_running_loop()
             await cluster.start(away)
             begun = loop.time()

@@ -434,6 +434,46 @@ def test_a_full_disk_cuts_the_partial_frame_and_goes_on_when_there_is_room(tmp_p
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 50_000
 
 
+class _FullAtEnd(Files):
+    """A disk on which no sync of the journal's known end succeeds while ``full`` is true."""
+
+    full = False
+
+    def open(self, path: Path, **how: bool) -> File:
+        file = super().open(path, **how)
+        return _End(file.descriptor, self) if path.name == "end" else file
+
+
+class _End(File):
+    __slots__ = ("disk",)
+
+    def __init__(self, descriptor: int, disk: _FullAtEnd) -> None:
+        super().__init__(descriptor)
+        self.disk = disk
+
+    def sync(self) -> None:
+        if self.disk.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().sync()
+
+
+def test_a_journal_goes_on_although_a_full_disk_does_not_sync_its_known_end(tmp_path: Path) -> None:
+    """Some file systems need new space even if a file is overwritten in place."""
+    disk = _FullAtEnd()
+    journal = Journal(tmp_path, sync=False, files=disk)
+    journal.recover()
+    journal.keep_end()
+    disk.full = True
+    journal.rotate()
+    journal.append([_entry(2)])
+    journal.mark_end()
+    journal.close()
+    journal, replay = _open(tmp_path)
+    journal.close()
+    assert [index for _, index, _ in replay.entries] == [2]
+    assert journal.shortened == ""
+
+
 # ---- snapshots
 
 

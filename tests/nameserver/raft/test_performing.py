@@ -5,6 +5,8 @@ It performs them in order, and it does not call the engine meanwhile.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,29 @@ import pytest
 from routekeeper.nameserver.raft.consensus.messages import Stale
 from routekeeper.nameserver.raft.node import member as node_member
 from routekeeper.nameserver.raft.node.member import HELD_MAX, RaftMember
-from tests.nameserver.raft.cluster import cluster_of, run
+from tests.nameserver.raft.cluster import Cluster, cluster_of, run
 from tests.nameserver.raft.test_member_disks import Still
 from tests.waiting import until
+
+
+@contextlib.asynccontextmanager
+async def _stalled_vote(cluster: Cluster, disk: Still) -> AsyncIterator[tuple[RaftMember, RaftMember]]:
+    """Start a cluster of two, and let the disk hang while the follower stores its vote.
+
+    Yield the leader and the follower. Afterwards the disk works again.
+    """
+    await cluster.start()
+    await cluster.put(b"one")
+    await cluster.settled()
+    leader = await cluster.elected()
+    follower = next(member for member in cluster.up.values() if member is not leader)
+    disk.moves.clear()
+    try:
+        assert leader.hand_over()
+        await until(lambda: not follower.promises_kept)
+        yield leader, follower
+    finally:
+        disk.moves.set()
 
 
 @pytest.mark.slow
@@ -48,19 +70,9 @@ def test_a_link_behind_a_stalled_vote_is_dropped_on_the_next_turn(
 
     async def scenario() -> None:
         async with cluster_of(tmp_path, size=2) as cluster:
-            await cluster.start()
-            await cluster.put(b"one")
-            await cluster.settled()
-            leader = await cluster.elected()
-            follower = next(member for member in cluster.up.values() if member is not leader)
-            disk.moves.clear()
-            try:
-                assert leader.hand_over()
-                await until(lambda: not follower.promises_kept)
+            async with _stalled_vote(cluster, disk) as (leader, follower):
                 assert all(follower.send(cluster.name(leader), b"x") for _ in range(HELD_MAX - 8))
                 await until(lambda: any(member is follower for member, _ in ended))
-            finally:
-                disk.moves.set()
 
             def appended() -> bool:  # fails during a transfer of leadership: the leader appends nothing then
                 leads = cluster.leader
@@ -97,15 +109,7 @@ def test_bytes_that_wait_for_a_stalled_vote_are_bounded_like_those_of_a_link(
 
     async def scenario() -> None:
         async with cluster_of(tmp_path, size=2) as cluster:
-            await cluster.start()
-            await cluster.put(b"one")
-            await cluster.settled()
-            leader = await cluster.elected()
-            follower = next(member for member in cluster.up.values() if member is not leader)
-            disk.moves.clear()
-            try:
-                assert leader.hand_over()
-                await until(lambda: not follower.promises_kept)
+            async with _stalled_vote(cluster, disk) as (leader, follower):
                 sent = [follower.send(cluster.name(leader), bytes(size)) for _ in range(40)]
                 assert sent.count(True) in (15, 16)  # a few messages of the engine may wait, too
                 assert sent.index(False) == sent.count(True), "a message was sent behind a refused one"
@@ -116,8 +120,6 @@ def test_bytes_that_wait_for_a_stalled_vote_are_bounded_like_those_of_a_link(
                     follower.engine.effects.send(cluster.name(leader), Stale(follower.term))
                     follower.perform()
                 await until(lambda: follower in ended)
-            finally:
-                disk.moves.set()
             await until(lambda: cluster.name(leader) in follower.linked)
             await cluster.elected()
             await until(lambda: follower.send(cluster.name(leader), bytes(size)))

@@ -143,7 +143,7 @@ def test_registration_that_moved_and_may_be_in_a_log_has_an_unknown_outcome(tmp_
             one.member.proposer.book.handed(pending, (TERM + 1, 1), now=0.0, may_reach_log=True)
             await one.member.close()
             (answer,) = one.answers
-            assert (answer.remark or "").startswith("[OUTCOME_UNKNOWN] no verdict within 2.5 s")
+            assert (answer.remark or "").startswith("[OUTCOME_UNKNOWN] no outcome is known, it may apply yet")
 
     run(body)
 

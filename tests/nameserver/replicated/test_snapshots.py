@@ -1,4 +1,4 @@
-"""Tests of a restored snapshot: the revision goes back, so answers cached at later revisions are invalid."""
+"""Tests of restored snapshots: the revision goes back, so answers cached at later revisions are invalid."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from routekeeper.nameserver.http.app import HttpServer
 from routekeeper.nameserver.modes.interface import Freshness
+from routekeeper.nameserver.raft.storage.images import Snapshots
 from routekeeper.nameserver.replicated import Replicated
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.ranking import load_settings
@@ -153,5 +155,26 @@ def test_who_waits_for_a_change_is_answered_when_a_snapshot_is_restored(
                 assert (await one.get(last))["epoch"] == after["epoch"]
         async with alone(tmp_path, raft) as again:
             assert (await again.get("/v1/topics/T/route"))["epoch"] == after["epoch"], "it is kept"
+
+    asyncio.run(body())
+
+
+@pytest.mark.slow
+def test_a_snapshot_of_a_newer_release_is_not_restored(tmp_path: Path) -> None:
+    """The operator is told the reason, and that nothing was changed."""
+    newer = Snapshots(tmp_path)
+    newer.store(1000, 1, b"", msgspec.msgpack.encode([1, 1, msgspec.msgpack.encode([9])]))
+    assert newer.newest is not None
+    image = newer.newest.path.read_bytes()
+
+    async def body() -> None:
+        async with alone(tmp_path / "data", free_addresses(1)[0]) as one:
+            await one.register("T", queues=4, counter=1)
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            restore = f"http://{one.http}/v1/raft/restore"
+            async with one.web.post(restore, data=image, headers=headers) as answer:
+                assert answer.status == 409
+                assert "image is of format 9, this program reads 2" in await answer.text()
+            assert await one.queues("T") == 4
 
     asyncio.run(body())
