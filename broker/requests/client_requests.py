@@ -11,9 +11,10 @@ from typing import Final
 from routekeeper.broker.errors import Refusal
 from routekeeper.broker.requests.audited import NAMED_MAX, group_text
 from routekeeper.broker.requests.pulling import codes_of_subscription
+from routekeeper.broker.store.steps import no_work
 from routekeeper.broker.tables.group_configs import group_fault
 from routekeeper.broker.tables.groups import Client
-from routekeeper.broker.tables.state import BrokerState, Call, Later
+from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise, Work
 from routekeeper.broker.tables.topics import name_fault, retry_topic
 from routekeeper.remoting.addresses import charged_host
 from routekeeper.remoting.bodies import (
@@ -200,7 +201,7 @@ def all_groups(state: BrokerState, call: Call) -> RemotingCommand:
     return call.request.reply(body=state.groups.to_json())
 
 
-def delete_group(state: BrokerState, call: Call) -> RemotingCommand | Later:
+def delete_group(state: BrokerState, call: Call) -> Stepwise:
     """Serve request 207: delete a group, and also its offsets if the request asks for that.
 
     The answer waits until the disk no longer has the group, nor the offsets that the request deletes.
@@ -211,10 +212,15 @@ def delete_group(state: BrokerState, call: Call) -> RemotingCommand | Later:
     about |= {"group": fields.group_name, "offsets": "removed" if with_offsets else "kept"}
     if (old := state.groups.get(fields.group_name)) is not None:
         about["old"] = group_text(old)
-    if state.groups.delete(fields.group_name, now_ms=call.now_ms):
+    return Stepwise(_delete(state, call, fields.group_name, with_offsets=with_offsets), asked=call.request)
+
+
+def _delete(state: BrokerState, call: Call, group: str, *, with_offsets: bool) -> Work:
+    if state.groups.delete(group, now_ms=call.now_ms):
         state.effects.save_groups = True
     if with_offsets:
-        state.offsets.drop_group(fields.group_name)
+        for _ in state.offsets.drop_group(group):
+            yield no_work
     return Later(reply=call.request.reply(), groups_saved=True, offsets_saved=with_offsets)
 
 

@@ -106,16 +106,15 @@ def pull_message(state: BrokerState, call: Call) -> RemotingCommand | Park:
 
 
 def _commit(state: BrokerState, topic: str, group: str, queue_id: int, offset: int) -> None:
-    """Store a group's offset of one queue, at most the end of the queue.
+    """Store a group's offset of one queue; an offset above the queue's end is lowered first.
 
-    A consumer may still commit offsets of a topic that was deleted and created again. If such an offset were
-    stored, the group would skip the new topic's messages up to this offset.
+    A consumer may still commit offsets of a topic that was deleted and created again. If such an offset, or
+    the queue's end, were stored, the group would skip messages of the new topic.
 
     Raises:
         Refusal: If the broker would store too many offsets.
     """
-    _, end = state.store.bounds(topic, queue_id)
-    state.commit_offsets(topic, group, {queue_id: min(offset, end)})
+    state.commit_offsets(topic, group, {queue_id: state.store.within(topic, queue_id, offset)})
 
 
 def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
@@ -321,7 +320,7 @@ def _first_is_hot(state: BrokerState, fields: QueryConsumerOffsetFields) -> bool
 
 
 def update_consumer_offset(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve request 15, UPDATE_CONSUMER_OFFSET. An offset above the queue's end is stored as the end.
+    """Serve request 15, UPDATE_CONSUMER_OFFSET. An offset above the queue's end is lowered.
 
     Raises:
         Refusal: If the group, topic or queue does not exist (as in RocketMQ 5.3), or if the broker would

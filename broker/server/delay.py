@@ -82,6 +82,22 @@ def delay_queues(state: BrokerState) -> int:
     return max(len(state.config.delay_levels_ms), state.store.queue_counts.get(SCHEDULE_TOPIC, 0))
 
 
+def oldest_waiting(state: BrokerState) -> int:
+    """Return the log offset of the oldest delayed message that still has to be delivered.
+
+    If no message waits, return the end of the log.
+
+    Raises:
+        Mending: If an entry is damaged, and the search for its message has not finished.
+        OSError: If the disk failed.
+    """
+    oldest = state.store.log.max_offset
+    for level in range(1, delay_queues(state) + 1):
+        first = state.store.entries(SCHEDULE_TOPIC, level - 1, state.delay_offsets.get(level, 0), 1)
+        oldest = min([oldest, *(entry.log_offset for entry in first)])
+    return oldest
+
+
 def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -> tuple[int | None, bool]:
     """Deliver due messages of one level, within the bounds of one call.
 
@@ -99,7 +115,7 @@ def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -
     if low < high:
         next_offset = state.delay_offsets.setdefault(level, low)
         if next_offset < low:
-            # Their log files were removed for their age, or because the disk was full.
+            # Their log files were removed because the disk was full.
             logger.error(
                 "delayed messages removed before they were due level=%s count=%s", level, low - next_offset
             )

@@ -205,7 +205,7 @@ def _follow_log(state: BrokerState, files: StateFiles, *, now_ms: int) -> None:
             raise
         logger.error("file not written path=%s error=%s", files.topics.name, error)
     state.offsets.keep_within(
-        lambda topic, queue_id: store.bounds(topic, queue_id)[1] if topic in topics else None
+        lambda topic, queue_id, offset: store.within(topic, queue_id, offset) if topic in topics else None
     )
     try:
         save_now(files.groups)

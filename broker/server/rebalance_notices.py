@@ -41,21 +41,25 @@ class RebalanceNotices:
         self._is_due = False
 
     def tell(self, groups: Iterable[str]) -> None:
-        """Notify members of groups: NOTICES_MAX members now, the others in later iterations of the loop."""
+        """Notify members of groups: at most NOTICES_MAX members in each iteration of the loop."""
         self._groups.update(dict.fromkeys(groups))
         if not self._is_due:
             self._go_on()
 
     def _go_on(self) -> None:
         self._is_due = False
+        if not self._untold and not self._groups:
+            return
         for _ in range(NOTICES_MAX):
             if not self._untold:
                 if not self._groups:
-                    return
+                    break
                 self._begin(self._groups.popitem(last=False)[0])
             if self._untold:
                 assert self._request is not None
                 self._send(self._untold.popleft(), self._request)
+        # Come back even if all are notified: until then, further changes of the same groups wait. So if many
+        # members leave in one iteration of the loop, each other member gets two notices, not one for each.
         self._is_due = True
         asyncio.get_running_loop().call_soon(self._go_on)
 

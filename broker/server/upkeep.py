@@ -15,8 +15,10 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from routekeeper.broker.errors import DiskState, Refused
+from routekeeper.broker.errors import DiskState, Refused, StoreUnavailable
+from routekeeper.broker.server.delay import oldest_waiting
 from routekeeper.broker.server.disk_threads import in_threads
+from routekeeper.broker.store.mending import Mending
 from routekeeper.broker.store.messages import MessageStore
 from routekeeper.broker.store.retention import OLDEST_AT_ONCE, Removal, parse_hours, removal
 from routekeeper.broker.store.steps import Steps
@@ -307,8 +309,14 @@ class Upkeep:
             before, count_max = math.inf, OLDEST_AT_ONCE
         begin = store.log.min_offset
         try:
-            await in_threads(store.remove_old_files(before=before, count_max=count_max), self._store_thread)
-        except OSError as error:
+            # Delayed messages that are not delivered yet stay at any age, while the disk has room.
+            is_full = used > config.disk_clean_forcibly_percent / 100
+            keep_from = sys.maxsize if is_full else oldest_waiting(self._state)
+            work = store.remove_old_files(before=before, count_max=count_max, keep_from=keep_from)
+            await in_threads(work, self._store_thread)
+        except Mending:
+            return  # the next call goes on with the search for a delayed message
+        except (OSError, StoreUnavailable) as error:
             logger.error("old files not removed error=%s", error)
         if wanted is Removal.OLDEST and store.log.min_offset > begin:
             logger.warning("files removed before their time, the disk is full used=%.3f", used)

@@ -245,6 +245,11 @@ class CommitLog:
             kept = end
         return kept
 
+    def start_of_file(self, offset: int) -> int:
+        """Return the start of the file that has, or will have, the record at ``offset``."""
+        starts = [segment.start for segment in self._segments if segment.start <= offset]
+        return starts[-1] if starts else self.min_offset
+
     def drop_before(self, offset: int) -> int:
         """Remove the files below ``offset`` from the log, but not from the disk; return their number."""
         count = sum(segment.start < offset for segment in self._segments)

@@ -56,6 +56,8 @@ class ConsumeQueue:
     Attributes:
         min_index: Index of the first readable entry.
         max_index: Index of the next entry to append.
+        lost_from: Index from which on a restart of the machine may have removed entries. Later messages have
+            the same indexes. 0 if no entry was lost.
     """
 
     __slots__ = (
@@ -66,6 +68,7 @@ class ConsumeQueue:
         "_tail_index",
         "_weight",
         "directory",
+        "lost_from",
         "max_index",
         "min_index",
     )
@@ -77,6 +80,7 @@ class ConsumeQueue:
         self._weight = zlib.crc32(f"{directory.parent.name}/{directory.name}".encode()) | 1
         self.min_index = 0
         self.max_index = 0
+        self.lost_from = 0
         self._stored = 0  # index below which entries are in the files
         self._tail = bytearray()  # entries from _tail_index to max_index, in memory
         self._tail_index = 0
@@ -112,7 +116,7 @@ class ConsumeQueue:
             queue.min_index = queue._end_of_hole(low)
         queue._cut_files(files)
         if log_min:
-            queue.raise_min(low, log_min)
+            queue.raise_min(queue.first_in_files(log_min), log_min)
         return queue
 
     @property
@@ -139,6 +143,15 @@ class ConsumeQueue:
     def append(self, log_offset: int, size: int, tags_code: int) -> None:
         self._tail += ENTRY.pack(log_offset, size, tags_code)
         self.max_index += 1
+
+    def within(self, index: int) -> int:
+        """Return ``index``; if it is above the queue's end, the index at which its consumer must continue.
+
+        The consumer has read messages of a topic that was deleted and created again, or messages that a
+        restart of the machine removed. So it must continue before all messages that were stored since then.
+        RocketMQ lets it continue at the queue's end: then it skips messages.
+        """
+        return index if index <= self.max_index else max(self.min_index, self.lost_from)
 
     def holds(self, index: int) -> bool:
         """Return True if the entries from ``index`` on are in memory."""
@@ -208,9 +221,14 @@ class ConsumeQueue:
         return low if low >= high else self._first(low, high, log_min)
 
     def raise_min(self, index: int, log_min: int) -> None:
-        """Drop entries below ``index``, and further entries whose records are no longer in the log."""
-        index = max(index, self.min_index)
-        self.min_index = self._first(index, self.max_index, log_min)
+        """Drop entries whose records are no longer in the log.
+
+        Args:
+            index: Result of :meth:`first_in_files`. So this method reads no file: it runs on the event loop.
+        """
+        self.min_index = max(index, self.min_index)
+        if self.min_index >= self._tail_index:
+            self.min_index = self._first(self.min_index, self.max_index, log_min)
 
     def remove_old_files(self) -> None:
         """Remove files in which all entries are below ``min_index``, the oldest first.

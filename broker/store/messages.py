@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Collection, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ from routekeeper.broker.store.log_scan import (
 from routekeeper.broker.store.mending import Mender, is_plausible
 from routekeeper.broker.store.message_index import FILE_MESSAGES, MessageIndex
 from routekeeper.broker.store.recovery import Checkpoint, Holes, QueueKey, Recovery
-from routekeeper.broker.store.steps import Steps
+from routekeeper.broker.store.steps import Steps, no_work
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.message import Host, StoredMessage, decode_message, encode_placed
 
@@ -49,13 +49,16 @@ logger = logging.getLogger(__name__)
 
 #: Name of the checkpoint's file.
 CHECKPOINT: Final = "checkpoint"
+#: Name of an empty file, without the offset (20 digits) at which the log begins.
+BEGIN: Final = "commitlog-begins-"
+_BEGIN_DIGITS: Final = 20
 #: Largest number of queues for which the last block of entries that was read is cached. A consumer that is
 #: behind reads the following entries of the block next.
 _BLOCKS_MAX: Final = 256
 #: Largest number of queues for which missing messages are logged. Each queue is logged only once, because
 #: each further pull of the queue may meet the same error.
 _LOST_SAID_MAX: Final = 1000
-#: Number of queues whose files a checkpoint writes in one step; each queue may take some ms.
+#: Number of queues that one step of a checkpoint writes (each may take some ms), or a removal looks at.
 _QUEUES_AT_ONCE: Final = 64
 #: Least number of bytes of queue entries that one pull reads. Source: DefaultMessageStore.getMessage.
 _SCAN_BYTES_MIN: Final = 16_000
@@ -142,6 +145,16 @@ def read_checkpoint(disk: Disk, directory: Path) -> Checkpoint | None:
         return None
 
 
+def find_begin(disk: Disk, directory: Path) -> tuple[Path | None, int]:
+    """Return the file whose name says where the log begins, and that offset; (None, 0) if there is no file.
+
+    If somebody copied another such file into the directory, the lower offset counts: no file of the log is
+    then removed by mistake.
+    """
+    found = sorted(name for name in disk.names(directory) if name.startswith(BEGIN))
+    return (directory / found[0], int(found[0].removeprefix(BEGIN))) if found else (None, 0)
+
+
 def _nothing() -> None:
     return None
 
@@ -219,11 +232,14 @@ class MessageStore:
         self._queue_refused = Refused.DISK_FAILED
         self._checkpointed: Checkpoint | None = None
         self._queues_from = 0  # log offset; queue files that point only below this offset were removed
+        self._is_keeping = False  # True while old log files stay because of delayed messages
         make_directories(disk, directory)
         disk.sync_directory(directory)  # make file names durable that an earlier process may not have synced
+        self._begin_path, begin = find_begin(disk, directory)
         checkpoint = read_checkpoint(disk, directory)
         if checkpoint is not None:
             self._topics_counter = checkpoint.topics_counter
+            checkpoint = replace(checkpoint, log_min=max(checkpoint.log_min, begin))
         self.log = CommitLog(
             log_directory or directory / "commitlog",
             file_size=log_file_size,
@@ -242,12 +258,21 @@ class MessageStore:
             skip_damage=skip_damage,
         )
         recovery.run()
+        self._covered = recovery.covered
+        try:
+            self.note_begin(self.log.min_offset)
+        except OSError:
+            if begin > self.log.min_offset:  # otherwise the next start would remove files of this log
+                raise
         self._given_up = self.log.holes()
         self._mender = Mender(self.log, tags_code, holes=self._given_up)
         self._queues = recovery.queues
         self.queue_counts: dict[str, int] = {}
-        for topic, queue_id in self._queues:
-            self.queue_counts[topic] = max(self.queue_counts.get(topic, 0), queue_id + 1)
+        for (topic, queue_id), queue in self._queues.items():
+            # A crash may leave a queue's file without valid entries. Such a file does not prove that the
+            # topic exists: otherwise a deleted topic would come back.
+            if queue.max_index:
+                self.queue_counts[topic] = max(self.queue_counts.get(topic, 0), queue_id + 1)
         self._begin()
         self.index = MessageIndex(disk, directory / "index", self.log, file_messages=index_messages)
 
@@ -266,10 +291,7 @@ class MessageStore:
     @property
     def given_up(self) -> Holes:
         """Begin and end of each part of the log that is missing, and that an operator has given up."""
-        return self._given_up_behind(self.log.min_offset)
-
-    def _given_up_behind(self, offset: int) -> Holes:
-        return tuple(hole for hole in self._given_up if hole[1] > offset)
+        return tuple(hole for hole in self._given_up if hole[1] > self.log.min_offset)
 
     @property
     def damaged_entries(self) -> int:
@@ -384,7 +406,7 @@ class MessageStore:
         if offset == high:
             return Batch(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
-            return Batch(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+            return Batch(GetStatus.OFFSET_OVERFLOW_BADLY, queue.within(offset), low, high)
         wide = max(_SCAN_BYTES_MIN // ENTRY_SIZE, count_max)
         # If all messages are wanted, read one entry per message; more entries only if messages are lost.
         data = self._entries_at(topic, queue_id, queue, offset, count_max if codes is None else wide)
@@ -551,6 +573,11 @@ class MessageStore:
         """Return the (min, max) offsets of a queue; (0, 0) for a queue that never had messages."""
         queue = self._queues.get((topic, queue_id))
         return (0, 0) if queue is None else (queue.min_index, queue.max_index)
+
+    def within(self, topic: str, queue_id: int, offset: int) -> int:
+        """Return ``offset``, lowered as :meth:`ConsumeQueue.within` does if it is above the queue's end."""
+        queue = self._queues.get((topic, queue_id))
+        return 0 if queue is None else queue.within(offset)
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
         """Return up to ``count`` decoded queue entries, from an offset on.
@@ -728,31 +755,68 @@ class MessageStore:
         self._topics_counter = max(self._topics_counter, counter)
         self._confirmed = max(self._confirmed, deletions)
 
-    def remove_old_files(self, *, before: float, count_max: int = sys.maxsize) -> Steps:
+    def remove_old_files(
+        self, *, before: float, count_max: int = sys.maxsize, keep_from: int = sys.maxsize
+    ) -> Steps:
         """Remove the oldest log files, and queue files whose entries all point into removed log files.
 
-        Only log files last written before ``before`` (Unix s) are removed. A checkpoint with the log's new
-        begin is written first, because a power cut may bring removed files back. If the disk refuses the
-        checkpoint, all messages stay readable.
+        This needs no free space on the disk: otherwise a full disk would never be cleaned.
+
+        Args:
+            before: Only log files last written before this time (Unix s) are removed.
+            count_max: Largest number of log files to remove.
+            keep_from: Log offset of a message that must stay. Its log file and later files are not removed.
+
+        Raises:
+            OSError, StoreUnavailable: If the disk failed. Messages in files that stay are still readable.
         """
-        offset: int = yield lambda: self.log.first_kept(before, count_max)
+        old: int = yield lambda: self.log.first_kept(before, count_max)
+        kept = self.log.start_of_file(keep_from)
+        if kept < old and not self._is_keeping:
+            logger.warning("old log files kept for delayed messages begins=%s ends=%s", kept, old)
+        self._is_keeping = kept < old
+        # Entries of queues above the checkpoint may be in memory only. Without their messages, a start after
+        # a crash could not tell at which offset such a queue goes on.
+        offset = min(old, kept, self.log.start_of_file(self._covered))
         if offset > self.log.min_offset:
-            yield from self.checkpoint(log_min=offset)
-            if self._checkpointed is not None and self._checkpointed.log_min == offset:
-                queues = tuple(self._queues.values())
-                firsts: list[int] = yield lambda: [queue.first_in_files(offset) for queue in queues]
-                count = self.log.drop_before(offset)
-                logger.info("log files removed count=%s min_offset=%s", count, offset)
-                for queue, first in zip(queues, firsts, strict=True):
-                    queue.raise_min(first, offset)
+            yield self.log.flush  # a delayed message may be removed only when its delivered copy is on disk
+            yield partial(self.note_begin, offset)
+            queues = tuple(self._queues.values())
+            firsts: list[int] = yield lambda: [queue.first_in_files(offset) for queue in queues]
+            # Raise the queues' begins before the log's begin: requests that are served between two steps then
+            # find the message of each entry.
+            for number, (queue, first) in enumerate(zip(queues, firsts, strict=True), 1):
+                queue.raise_min(first, offset)
+                if number % _QUEUES_AT_ONCE == 0:
+                    yield no_work
+            count = self.log.drop_before(offset)
+            logger.info("log files removed count=%s min_offset=%s", count, offset)
         for path in self.index.drop_before(self.log.min_offset):
             yield partial(self._disk.remove, path)
-        if self._checkpointed is not None and self._checkpointed.log_min == self.log.min_offset:
-            yield self.log.remove_dropped
-            if offset > self._queues_from:
-                self._queues_from = offset
-                for queue in tuple(self._queues.values()):
-                    yield queue.remove_old_files
+        yield self.log.remove_dropped
+        offset = self.log.min_offset
+        if offset > self._queues_from:
+            self._queues_from = offset
+            for queue in tuple(self._queues.values()):
+                yield queue.remove_old_files
+
+    def note_begin(self, offset: int) -> None:
+        """Store durably that the log begins at ``offset``. Any thread may call this.
+
+        The offset is part of a file's name: to rename a file needs no free space, as a checkpoint does.
+        Files below the offset may then be removed; if a power cut brings them back, the next start removes
+        them again.
+
+        Raises:
+            OSError: If the disk failed.
+        """
+        path = self._checkpoint_path.with_name(f"{BEGIN}{offset:0{_BEGIN_DIGITS}d}")
+        if self._begin_path is None:
+            self._disk.close(self._disk.open(path, empty=True))
+        elif self._begin_path != path:
+            self._disk.rename(self._begin_path, path)
+        self._begin_path = path
+        self._disk.sync_directory(path.parent)
 
     def flush_log(self) -> int:
         """Sync the log; return the offset below which messages survive a power cut. Any thread may call this.
@@ -762,15 +826,12 @@ class MessageStore:
         """
         return self.log.flush()
 
-    def checkpoint(self, *, log_min: int | None = None) -> Steps:
+    def checkpoint(self) -> Steps:
         """Write a checkpoint, and entries that are not in files yet. Never run two calls at the same time.
 
         After a failure, the store accepts no messages until a checkpoint works again.
-
-        Args:
-            log_min: As for :meth:`prepare_checkpoint`.
         """
-        work = self.prepare_checkpoint(log_min=log_min)
+        work = self.prepare_checkpoint()
         if work is None:
             return
         try:
@@ -784,25 +845,21 @@ class MessageStore:
             logger.info("checkpoint works again")
         self.finish_checkpoint(work)
 
-    def prepare_checkpoint(self, *, log_min: int | None = None) -> CheckpointWork | None:
+    def prepare_checkpoint(self) -> CheckpointWork | None:
         """Collect the data that a checkpoint has to write; None if nothing has changed.
 
         Also return None while a topic's deletion is not on disk: after a crash, the topic would exist again,
         and its files must then be unchanged.
-
-        Args:
-            log_min: The offset at which the log begins for the next start; None for its present begin.
         """
-        log_min = self.log.min_offset if log_min is None else log_min
         if any(number > self._confirmed for number in self._doomed.values()):
             return None
         checkpoint = Checkpoint(
             log_offset=self.log.max_offset,
             queue_entries=sum(queue.weighed_length for queue in self._queues.values()),
-            log_min=log_min,
+            log_min=self.log.min_offset,
             boot=self._boot,
             topics_counter=self._topics_counter,
-            given_up=self._given_up_behind(log_min),
+            given_up=self.given_up,
         )
         if checkpoint == self._checkpointed and not self._doomed:
             return None
@@ -870,6 +927,7 @@ class MessageStore:
             return
         self._queue_failure = None
         self._checkpointed = work.checkpoint
+        self._covered = work.checkpoint.log_offset
 
     def close(self) -> None:
         """Write a last checkpoint and close the files.

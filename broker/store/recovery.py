@@ -112,6 +112,7 @@ class Recovery:
             message is valid.
         tags_code: Function that computes the tag code in a queue entry from the message in the log.
         queues: The recovered queues.
+        covered: Log offset below which the queues' files have the entries of all messages.
     """
 
     disk: Disk
@@ -124,6 +125,7 @@ class Recovery:
     tags_code: Callable[[Record], int]
     skip_damage: bool
     queues: dict[QueueKey, ConsumeQueue] = field(default_factory=dict)
+    covered: int = 0
 
     def run(self) -> None:
         """Cut the torn end of the log, and add missing entries to the queues.
@@ -136,9 +138,14 @@ class Recovery:
         """
         checkpoint = self.checkpoint
         start = self.log.min_offset
-        if checkpoint is not None and start > checkpoint.log_min:
-            # Refuse now: the next checkpoint would contain the later begin. If an operator then brought the
-            # missing files back, the broker would remove them.
+        # A power cut may remove the names of files of which nothing was synced. If anything else is missing,
+        # refuse now: the next checkpoint would contain the later begin. If an operator then brought the
+        # missing files back, the broker would remove them.
+        if (
+            checkpoint is not None
+            and start > checkpoint.log_min
+            and (checkpoint.log_min < self._floor or not self._has_restarted)
+        ):
             self._refuse(f"log begins at offset {start}, it began at {checkpoint.log_min}: files are missing")
             logger.error("log files missing began=%s begins=%s", checkpoint.log_min, start)
         self._look_for_holes()
@@ -148,7 +155,7 @@ class Recovery:
             self._look_for_log_end()
             self._drop_queues()
         elif self._recover_queues(checkpoint):
-            start = checkpoint.log_offset
+            start = self.covered = checkpoint.log_offset
         else:
             logger.warning("consume queues do not fit the checkpoint, they are built anew")
             self._drop_queues()
@@ -164,6 +171,9 @@ class Recovery:
             self._replay(self.log.min_offset, gaps=True)
         self.log.rewrite(self.log.last_start if checkpoint is None else checkpoint.log_offset)
         self.log.flush()
+        if self._has_restarted or self.skip_damage:
+            for queue in self.queues.values():
+                queue.lost_from = queue.max_index
 
     def _look_for_holes(self) -> None:
         """Write a log line for each missing part of the commit log, even if an operator gave it up before.
@@ -208,6 +218,11 @@ class Recovery:
     @property
     def _floor(self) -> int:
         return 0 if self.checkpoint is None else self.checkpoint.log_offset
+
+    @property
+    def _has_restarted(self) -> bool:
+        """True if the machine has restarted since the checkpoint, or if nobody knows that."""
+        return self.checkpoint is None or not self.boot or self.checkpoint.boot != self.boot
 
     # Recovery of queues --------------------------------------------------------------------------
 
@@ -254,6 +269,7 @@ class Recovery:
         ]
 
     def _drop_queues(self) -> None:
+        self.covered = 0
         self.queues.clear()
         if self.disk.is_there(self.queue_root):
             remove_tree(self.disk, self.queue_root)
@@ -305,7 +321,7 @@ class Recovery:
         at = found.end if isinstance(found, Padding) else found.offset
         resume = find_record(data, at - base + 1, base=base) if at < base + len(data) else None
         valid_follow = resume is not None or self._later_files_hold_records(at)
-        may_be_torn = self.checkpoint is not None and (not self.boot or self.checkpoint.boot != self.boot)
+        may_be_torn = self.checkpoint is not None and self._has_restarted
         if at >= self._floor and (may_be_torn or not valid_follow):
             logger.warning(
                 "torn end of the log cut offset=%s bytes=%s valid_records_behind=%s",

@@ -22,6 +22,9 @@ _OFFSET_BYTES = 23
 LARGE: Final = 1000
 #: Number of groups of deleted topics that one commit removes from the index of topics by group.
 SWEPT: Final = 16
+#: Number of topics and offsets that one step of :meth:`ConsumerOffsets.drop_group` removes; a topic with more
+#: offsets has a step of its own.
+DROPPED: Final = 2000
 
 
 class _LargePair:
@@ -152,22 +155,23 @@ class ConsumerOffsets:
     def groups_of(self, topic: str) -> tuple[str, ...]:
         return tuple(self._table.get(topic, {}))
 
-    def keep_within(self, ends: Callable[[str, int], int | None]) -> None:
-        """Lower each offset beyond the end of its queue to that end; remove offsets of missing topics.
+    def keep_within(self, within: Callable[[str, int, int], int | None]) -> None:
+        """Lower each offset above the end of its queue; remove offsets of missing topics.
 
-        After a power cut without SYNC_FLUSH, a consumer's offset may lie beyond the end of the log. If the
-        consumer continued from its old offset, it would skip the next messages.
+        After a power cut, a consumer's offset may lie beyond the end of the log. If the consumer continued
+        from its old offset, it would skip the next messages.
 
         Args:
-            ends: Function that returns the end of a topic's queue; None if the topic does not exist.
+            within: Function that returns the offset to keep, for a topic, a queue and the present offset;
+                None if the topic does not exist.
         """
         for topic, groups in list(self._table.items()):
-            if ends(topic, 0) is None:
+            if within(topic, 0, 0) is None:
                 self.drop_topic(topic)
                 continue
             for group, queues in groups.items():
-                within = {queue_id: min(at, ends(topic, queue_id) or 0) for queue_id, at in queues.items()}
-                self.commit_all(topic, group, within)
+                kept = {queue_id: within(topic, queue_id, at) or 0 for queue_id, at in queues.items()}
+                self.commit_all(topic, group, kept)
 
     def drop_topic(self, topic: str) -> None:
         """Remove all groups' offsets of a topic, in a time that does not depend on the number of groups.
@@ -181,18 +185,38 @@ class ConsumerOffsets:
         self.size -= self._sizes.pop(topic)
         self.changed += 1
 
-    def drop_group(self, group: str) -> None:
+    def drop_group(self, group: str) -> Iterator[None]:
+        """Remove a group's offsets in steps; other code may run at each ``yield``.
+
+        A step removes the offsets of one topic, or of several topics with few offsets (see :data:`DROPPED`).
+        Offsets that the group commits between two steps may stay.
+        """
+        cost = 0
         for topic in self.topics_of(group):
-            groups = self._table[topic]
-            size = len(topic) + len(group) + _PAIR_BYTES + _bytes_of(groups.pop(group))
+            count = 1 + len(self.queues(topic, group))
+            if cost and cost + count > DROPPED:
+                yield
+                cost = 0
+            cost += count
+            groups = self._table.get(topic, {})
+            queues = groups.pop(group, None)
+            if queues is None:
+                continue  # the topic was deleted between two steps
+            size = len(topic) + len(group) + _PAIR_BYTES + _bytes_of(queues)
             self.size -= size
             self._sizes[topic] -= size
             self._encoded.get(topic, {}).pop(group, None)
             if not groups:
                 del self._table[topic], self._sizes[topic]
                 self._encoded.pop(topic, None)
+            self._forget_topic(topic, group)
             self.changed += 1
-        self._topics.pop(group, None)
+
+    def _forget_topic(self, topic: str, group: str) -> None:
+        topics = self._topics.get(group, {})
+        topics.pop(topic, None)
+        if not topics:
+            self._topics.pop(group, None)
 
     def _sweep(self) -> None:
         """Remove some groups of a deleted topic from the index, unless they have new offsets in it."""
@@ -200,11 +224,8 @@ class ConsumerOffsets:
         for _ in range(min(SWEPT, len(groups))):
             group, _ = groups.popitem()
             encoded.pop(group, None)
-            topics = self._topics.get(group, {})
-            if topic in topics and group not in self._table.get(topic, {}):
-                del topics[topic]
-                if not topics:
-                    del self._topics[group]
+            if group not in self._table.get(topic, {}):
+                self._forget_topic(topic, group)
         if not groups:
             self._deleted.pop()
 

@@ -299,8 +299,8 @@ def test_what_strangers_ask_for_is_read_back_as_it_was_kept(asks: list[Asked]) -
                 pass
         for file in files:
             save_now(file)
-        # A start changes offsets beyond the end of their queue to that end. Do this here, too.
-        state.offsets.keep_within(lambda topic, queue_id: state.store.bounds(topic, queue_id)[1])
+        # A start lowers offsets beyond the end of their queue. Do this here, too.
+        state.offsets.keep_within(state.store.within)
         before = known(state)
         state.store.close()
         heard = Warnings()

@@ -45,7 +45,7 @@ def test_offsets_are_dropped_by_topic_and_by_group() -> None:
     assert offsets.groups_of("T") == ("G", "H")
     offsets.drop_topic("T")
     assert offsets.topics_of("G") == ("U",)
-    offsets.drop_group("G")
+    list(offsets.drop_group("G"))
     assert offsets.to_json() == b'{"offsetTable":{}}'
 
 
@@ -70,7 +70,7 @@ def test_offsets_that_did_not_change_are_not_encoded_again() -> None:
 
     assert least_cpu_s(lambda: some_more, below=all_s) < all_s
     assert text.startswith(b'{"offsetTable":{"T0@G":{0:1000004,1:1,2:2,3:3},"T1@G":')
-    offsets.drop_group("G")
+    list(offsets.drop_group("G"))
     offsets.commit("T", "H", 1, 2)
     assert offsets.to_json() == b'{"offsetTable":{"T@H":{1:2}}}'
 

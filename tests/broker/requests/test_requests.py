@@ -287,7 +287,7 @@ def test_pull_statuses_and_their_offsets(wire: WireLike) -> None:
     assert pulled(wire, "Pull", 0) == (0, [b"0", b"1", b"2"], 3)
     assert pulled(wire, "Pull", 1) == (0, [b"1", b"2"], 3)
     assert pulled(wire, "Pull", 3) == (19, [], 3)
-    assert pulled(wire, "Pull", 9) == (21, [], 3)
+    assert pulled(wire, "Pull", 9) == (21, [], 0)
     assert pulled(wire, "Pull", -1) == (21, [], 0)
     assert pulled(wire, "Pull", 0, expression="B || C") == (20, [], 3)
     assert pulled(wire, "Pull", 0, expression="B || A") == (0, [b"0", b"1", b"2"], 3)
@@ -483,6 +483,10 @@ def test_offset_of_a_deleted_topic_does_not_skip_messages_of_a_topic_of_the_same
     assert wire.call(14, where).ext_fields == {"offset": "0"}
     wire.send_message("Stale", b"new")
     assert pulled(wire, "Stale", 0, group="GS") == (0, [b"new"], 1)
+    assert wire.call(15, where | {"commitOffset": "3"}).code == 0
+    assert wire.call(14, where).ext_fields == {"offset": "0"}
+    moved = wire.answer(wire.pull("Stale", 3, group="GS"))
+    assert (moved.code, moved.ext_fields["nextBeginOffset"]) == (21, "0")
 
 
 def test_held_pull_of_a_deleted_topic_is_answered_at_once_with_offset_0(

@@ -134,6 +134,32 @@ def test_refused_list_of_producers_copies_none_of_them(
     assert state.clients.producer_count() == 50_000
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("topics", "queues"), [(30_000, 1), (5, MOST)], ids=["topics", "queues"])
+def test_deletion_of_a_group_with_many_offsets_leaves_turns_to_others(
+    state: BrokerState, topics: int, queues: int
+) -> None:
+    def remove() -> Callable[[], object]:
+        for number in range(topics):
+            state.offsets.commit_all(f"T{number}", "G", dict.fromkeys(range(queues), 1))
+        return lambda: list(state.offsets.drop_group("G"))
+
+    # About 50 ms.
+    allowed = least_cpu_s(remove, below=0.0) / 2
+    request = RemotingCommand.request(207, {"groupName": "G", "removeOffset": "true"})
+    call = Call(request=request, connection=1, peer=HOST, now_ms=NOW, now=0.0)
+    longest = []
+    for _ in range(TRIES):
+        remove()
+        outcome, turns = in_turns(state, call)
+        assert outcome.code == 0
+        assert (state.offsets.topics_of("G"), state.offsets.size) == ((), 0)
+        longest.append(turns)
+        if max(turns) < allowed:
+            break
+    assert max(min(same) for same in zip(*longest, strict=True)) < allowed
+
+
 def in_turns(state: BrokerState, call: Call) -> tuple[RemotingCommand, list[float]]:
     """Serve a request; return its answer and the CPU time in s of each of its steps."""
     turns = []

@@ -14,7 +14,7 @@ import pytest
 
 from routekeeper.broker.requests.sending import delayed
 from routekeeper.broker.server import delay
-from routekeeper.broker.server.delay import DelayService, deliver_due
+from routekeeper.broker.server.delay import DelayService, deliver_due, oldest_waiting
 from routekeeper.broker.server.loading import run_here
 from routekeeper.broker.store.files import DISK
 from routekeeper.broker.store.messages import Draft
@@ -102,6 +102,34 @@ def test_delayed_messages_that_were_removed_with_old_log_files_are_named(
     assert len(delivered(state)) == 20 - low
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
         f"delayed messages removed before they were due level=18 count={low}"
+    ]
+    state.store.log.close()
+
+
+def test_old_log_files_stay_while_their_delayed_messages_wait(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = state_in(tmp_path, TopicConfig(topic_name="T"), log_file_size=1000)
+
+    def clean() -> None:
+        run_here(state.store.checkpoint())
+        run_here(state.store.remove_old_files(before=math.inf, keep_from=oldest_waiting(state)))
+
+    schedule(state, b"soon", 1)
+    for number in range(20):
+        schedule(state, b"%d" % number, 18)
+    clean()
+    assert state.store.log.min_offset == 0
+    deliver_all(state, now_ms=NOW + 1_000)
+    for _ in range(2):
+        clean()
+    assert state.store.bounds(SCHEDULE_TOPIC, 17) == (0, 20)
+    deliver_all(state, now_ms=NOW + 7_200_000)
+    assert [message.body for message in delivered(state)] == [b"soon", *(b"%d" % each for each in range(20))]
+    clean()
+    assert state.store.bounds(SCHEDULE_TOPIC, 17) == (20, 20)
+    assert [(record.levelname, record.msg[:42]) for record in caplog.records if record.levelno > 20] == [
+        ("WARNING", "old log files kept for delayed messages be")
     ]
     state.store.log.close()
 

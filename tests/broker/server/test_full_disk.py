@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -81,6 +82,25 @@ def test_full_disk_is_one_warning_not_ready_and_a_counter_until_there_is_room(
     assert [line.split()[1] for line in lines(broker, "not ready reason=")] == ["WARNING"]
     assert [line.split()[1] for line in lines(broker, "ready again")] == ["WARNING"]
     assert lines(broker, "ready again")[0].endswith("sends_refused=2")
+    assert broker.stop() == 0
+
+
+def test_disk_without_room_for_a_checkpoint_is_cleaned_by_the_broker(
+    start_broker: StartBroker, disk: Path
+) -> None:
+    sizes = ("--set", "maxMessageSize=131072", "--set", "mappedFileSizeCommitLog=524288")
+    broker = start_broker("--http", "127.0.0.1:0", *sizes, store=disk / "store")
+    wire = broker.wire()
+    for _ in range(12):
+        assert wire.send_message("T", BODY).code == 0
+    checkpoint = disk / "store" / "checkpoint"
+    wait_until(lambda: json.loads(checkpoint.read_bytes())["logOffset"] > MIB, "two files are complete")
+    assert "No space left on device" in send_until_refused(wire)
+    fill(disk)  # this file stays: nobody but the broker frees space
+    assert wire.call(306).code == 0
+    wait_until(lambda: wire.send_message("T", BODY).code == 0, "the broker takes messages again")
+    wait_until(lambda: is_ready(broker), "ready")
+    assert lines(broker, "files removed before their time")
     assert broker.stop() == 0
 
 

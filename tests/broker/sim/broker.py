@@ -19,9 +19,10 @@ from pathlib import Path
 from routekeeper.broker.config import BrokerConfig
 from routekeeper.broker.errors import StoreUnavailable
 from routekeeper.broker.requests.handlers import Outcome, serve
-from routekeeper.broker.server.delay import deliver_due
+from routekeeper.broker.server.delay import deliver_due, oldest_waiting
 from routekeeper.broker.server.loading import load_broker, run_here
 from routekeeper.broker.store.files import read_whole
+from routekeeper.broker.store.mending import Mending
 from routekeeper.broker.store.messages import GetStatus
 from routekeeper.broker.store.steps import Steps
 from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise, Work
@@ -97,6 +98,8 @@ class Truth:
         group_from: Index in ``groups`` of the last acknowledged request; -1 if there is none.
         log_min: Least offset at which the log may begin: messages below it were removed for their age.
         log_min_next: Where the log may begin after the next start, if a crash interrupts a removal.
+        came: Bodies of messages that were delivered before old log files were removed.
+        is_full: True if the broker has removed log files because the disk was full, with waiting messages.
     """
 
     lives: dict[str, int] = field(default_factory=dict)
@@ -111,6 +114,8 @@ class Truth:
     group_from: int = -1
     log_min: int = 0
     log_min_next: int = 0
+    came: set[bytes] = field(default_factory=set)
+    is_full: bool = False
 
 
 class Simulation:
@@ -142,6 +147,7 @@ class Simulation:
         self._spoil = spoil
         self._faulty = self.rng.random() < 0.5
         self._ages = self.rng.random() < 0.3
+        self._fills = self._ages and self.rng.random() < 0.5
         self._damaged = False
         self.state: BrokerState
         self.files: StateFiles
@@ -254,16 +260,15 @@ class Simulation:
 
         A removal is durable before readers notice it, so it may take effect at a start after a crash.
         """
-        log, truth = self.state.store.log, self.truth
-        truth.log_min = max(truth.log_min, min(log.min_offset, truth.log_min_next))
-        first_kept = log.first_kept
+        store, truth = self.state.store, self.truth
+        truth.log_min = max(truth.log_min, min(store.log.min_offset, truth.log_min_next))
+        note = store.note_begin
 
-        def noted(before: float, count_max: int) -> int:
-            offset = first_kept(before, count_max)
+        def noted(offset: int) -> None:
             truth.log_min_next = max(truth.log_min_next, offset)
-            return offset
+            note(offset)
 
-        log.first_kept = noted  # type: ignore[method-assign]
+        store.note_begin = noted  # type: ignore[method-assign]
 
     def _stop(self) -> None:
         """End as the broker does when it stops cleanly: write everything."""
@@ -284,8 +289,9 @@ class Simulation:
         kinds: dict[str, Callable[[], Steps]] = {file.name: file.save for file in self.files}
         kinds |= {"flush": self.flush.flush, "store": store.checkpoint, "index": store.index.follow}
         if self._ages:
-            kinds["age"] = lambda: store.remove_old_files(before=self.now_ms / 1000 - 20)
-            kinds["oldest"] = lambda: store.remove_old_files(before=math.inf, count_max=1)
+            kinds["age"] = self._remove_old_files
+        if self._fills:
+            kinds["oldest"] = self._remove_oldest_file
         kinds["topics.json whole"] = partial(self.files.topics.save, whole=True)
         name = self.rng.choice([*kinds, "flush", "topics.json", "topics.json"])
         lane = "store" if name in ("age", "oldest") else name.removesuffix(" whole")
@@ -294,11 +300,24 @@ class Simulation:
         self._busy.add(lane)
         try:
             self._drive(kinds[name]())
-        except (OSError, StoreUnavailable):
+        except (OSError, StoreUnavailable, Mending):
             pass  # the real broker logs the error and tries again
         finally:
             self._busy.discard(lane)
             self.truth.log_min = max(self.truth.log_min, store.log.min_offset)
+
+    def _remove_old_files(self) -> Steps:
+        """Remove old log files, as the broker does while the disk has room: delayed messages stay."""
+        # Later removals may remove the copies of messages that are delivered by now.
+        self.truth.came |= {body for topic in TOPICS for _, _, body, _ in self._messages(topic)}
+        age_s = self.rng.choice((0, 20))
+        keep_from = oldest_waiting(self.state)
+        return self.state.store.remove_old_files(before=self.now_ms / 1000 - age_s, keep_from=keep_from)
+
+    def _remove_oldest_file(self) -> Steps:
+        """Remove the oldest log file, as the broker does while the disk is nearly full."""
+        self.truth.is_full = True
+        return self.state.store.remove_old_files(before=math.inf, count_max=1)
 
     def _drive(self, steps: Steps) -> None:
         try:
@@ -622,8 +641,9 @@ class Simulation:
         exact = [life for life, at in births if min(at, end) == born]
         if not exact or (self._damaged and born == self.state.topics.known_until):
             later = [life for life, at in births if at >= born]
-            # A deletion that no table contains did not happen: the lives before and after it are one life.
-            self.truth.joined |= {(topic, life) for life in lives} - self.truth.dead
+            # A deletion that no table contains did not happen: the lives before and after it are one life. A
+            # later life may have no message yet: its delayed messages still wait.
+            self.truth.joined |= {(topic, life) for life in {*lives, *later}} - self.truth.dead
             return max(lives.intersection(exact + later) or exact or later)
         return max(exact)
 
@@ -652,17 +672,17 @@ class Simulation:
             pass
 
     def _judge_deliveries(self) -> None:
-        removed = self.truth.log_min > 0
-        for body, (topic, life) in self.truth.delayed.items():
-            if (topic, life) in self.truth.dead | self.truth.doubtful or removed:
+        truth = self.truth
+        for body, (topic, life) in truth.delayed.items():
+            if (topic, life) in truth.dead | truth.doubtful or body in truth.came or truth.is_full:
                 continue
             if body not in {item[2] for item in self._messages(topic)}:
                 raise Broken(f"acknowledged delayed message is lost: {body!r}")
         retried = Counter(item[2] for item in self._messages_of_retries())
-        for body, times in self.truth.retried.items():
-            if retried[body] < times and not removed:
+        for body, times in truth.retried.items():
+            if retried[body] < times and truth.log_min == 0:
                 raise Broken(f"message sent back {times} times came back {retried[body]} times: {body!r}")
-        self.count["deliveries judged"] += len(self.truth.delayed) + self.truth.retried.total()
+        self.count["deliveries judged"] += len(truth.delayed) + truth.retried.total()
         _, waiting = self.state.store.bounds(SCHEDULE_TOPIC, 0)
         self.count["delayed"] += waiting
 

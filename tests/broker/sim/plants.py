@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from routekeeper.broker.store.consume_queue import Entry
 from routekeeper.broker.store.files import write_state
 from routekeeper.broker.store.journal import Journal, begin_journal, clear_journals, journal_of
+from routekeeper.broker.store.steps import Steps
 from routekeeper.remoting.message import StoredMessage
 
 from .broker import ROOT, Simulation
@@ -93,6 +95,20 @@ def _unread_is_dropped(simulation: Simulation) -> None:
     store.message_of = message_of  # type: ignore[method-assign]
 
 
+def _waiting_go_with_old_files(simulation: Simulation) -> None:
+    store = simulation.state.store
+    remove = store.remove_old_files
+
+    def remove_old_files(*, before: float, count_max: int = sys.maxsize, keep_from: int = 0) -> Steps:
+        return remove(before=before, count_max=count_max)
+
+    store.remove_old_files = remove_old_files  # type: ignore[method-assign]
+
+
+def _removal_is_not_noted(simulation: Simulation) -> None:
+    simulation.state.store.note_begin = lambda offset: None  # type: ignore[method-assign]
+
+
 class _Nothing(dict[str, int]):
     def __setitem__(self, key: str, value: int) -> None:
         pass
@@ -107,6 +123,8 @@ SPOILS: dict[str, Callable[[Simulation], None]] = {
     "a journal goes before the file has its changes": _journal_before_the_file,
     "senders do not wait for their topic": _topics_not_waited_for,
     "what the disk does not give once counts as unreadable": _unread_is_dropped,
+    "old files go with delayed messages that wait": _waiting_go_with_old_files,
+    "old files go before the disk knows where the log begins": _removal_is_not_noted,
 }
 
 #: Syncs of queue files. Without them nothing is lost, but the broker rebuilds its queues from the log, which

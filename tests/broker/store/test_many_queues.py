@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
+import math
 from pathlib import Path
 
 import pytest
 
+from routekeeper.broker.server.loading import run_here
 from routekeeper.broker.server.upkeep import close_store
+from routekeeper.broker.store.files import DISK
 from routekeeper.broker.store.messages import Draft, MessageStore
 from routekeeper.remoting.message import Host
 from tests.broker.conftest import StartBroker, Wire
@@ -92,3 +97,42 @@ def test_queues_whose_files_are_not_complete_at_the_end_are_read_from_the_log(
     again = opened(tmp_path, boot=boot)
     assert {again.bounds("T", queue_id) for queue_id in range(300)} == {(0, 1)}
     again.close()
+
+
+def test_removal_of_old_files_leaves_turns_to_others_and_reads_files_in_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues, count = 300, 3000
+    store = filled(tmp_path, queues)
+    long = Draft(topic="T", queue_id=0, body=b"x" * 500, properties="", tags_code=0, born_host=HOST)
+    for _ in range(count):
+        store.put(long, now_ms=1)
+    run_here(store.checkpoint())
+    read, in_thread, on_loop = DISK.read, [False], []
+
+    def counted(fd: int, size: int, at: int) -> bytes:
+        if not in_thread[0]:
+            on_loop.append(at)
+        return read(fd, size, at)
+
+    def raised() -> int:
+        return sum(store.bounds("T", queue_id)[0] > 0 for queue_id in range(queues))
+
+    monkeypatch.setattr(DISK, "read", counted)
+    steps, turns = store.remove_old_files(before=math.inf), [0]
+    with contextlib.suppress(StopIteration):
+        step = next(steps)
+        while True:
+            turns.append(raised())
+            in_thread[0] = True
+            outcome = step()
+            in_thread[0] = False
+            step = steps.send(outcome)
+    assert on_loop == []
+    assert turns[-1] == queues
+    assert max(after - before for before, after in itertools.pairwise(turns)) <= 64
+    low, high = store.bounds("T", 0)
+    found = store.get("T", 0, low, count_max=1, bytes_max=1)
+    assert (1 < low < high, found.count) == (True, 1)
+    assert store.bounds("T", queues - 1) == (1, 1)
+    store.close()

@@ -14,6 +14,7 @@ from routekeeper.broker.config import BrokerConfig, apply_properties
 from routekeeper.broker.store.files import Disk
 from routekeeper.broker.store.retention import Removal, parse_hours, removal
 from tests.broker.server.test_sync_flush import Broker, settings, with_broker
+from tests.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -61,12 +62,19 @@ DEFAULTS = {
 }
 
 
-def with_files(directory: Path, hours: str, act: Callable[[Broker, list[Path]], object]) -> None:
-    """Run a broker with three full log files and a new one; pass the files to ``act``, the oldest first."""
+def with_files(
+    directory: Path, hours: str, act: Callable[[Broker, list[Path]], object], *, first: str = ""
+) -> None:
+    """Run a broker with three full log files and a new one; pass the files to ``act``, the oldest first.
+
+    Args:
+        first: Properties of the first message.
+    """
     values = {"maxMessageSize": "1024", "mappedFileSizeCommitLog": str(65 * 1024 + 512), "deleteWhen": hours}
     config = apply_properties(settings(), values)[0]
 
     async def main(broker: Broker) -> None:
+        assert (await broker.send(b"first", properties=first)).code == 0
         while len(files := sorted((directory / "commitlog").glob("0*"))) < 4:
             answers = await asyncio.gather(*(broker.send(b"x" * 1000) for _ in range(20)))
             assert {answer.code for answer in answers} == {0}
@@ -120,3 +128,23 @@ def test_a_full_disk_costs_the_oldest_files_however_young(
         await begins_at(broker, int(files[-1].name))  # the broker still writes the last file, so it stays
 
     with_files(tmp_path, another_hour(), act)
+
+
+@pytest.mark.slow
+def test_old_file_with_a_delayed_message_stays_until_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    free = [90]
+    monkeypatch.setattr(Disk, "space", lambda _self, _path: (100, free[0]))
+
+    async def act(broker: Broker, files: list[Path]) -> None:
+        past = time.time() - 73 * 3600
+        os.utime(files[0], (past, past))
+        assert (await broker.call(329)).code == 0
+        await until(lambda: "old log files kept for delayed messages" in caplog.text)
+        assert files[0].exists()
+        free[0] = 10
+        assert (await broker.call(306)).code == 0
+        await begins_at(broker, int(files[-1].name))
+
+    with_files(tmp_path, another_hour(), act, first="DELAY\x0118\x02")

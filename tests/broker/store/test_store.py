@@ -144,7 +144,7 @@ def test_messages_cross_log_and_queue_files(open_store: OpenStore, tmp_path: Pat
     [
         (0, GetStatus.FOUND, 3),
         (3, GetStatus.OFFSET_OVERFLOW_ONE, 3),
-        (4, GetStatus.OFFSET_OVERFLOW_BADLY, 3),
+        (4, GetStatus.OFFSET_OVERFLOW_BADLY, 0),
         (-1, GetStatus.OFFSET_TOO_SMALL, 0),
     ],
 )
@@ -155,6 +155,28 @@ def test_offset_outside_the_queue_is_named(
     put(store, 3)
     batch = store.get("T", 0, offset, count_max=32, bytes_max=1000)
     assert (batch.status, batch.next_begin) == (status, next_begin)
+
+
+def test_consumer_whose_offset_is_above_the_end_goes_on_before_all_later_messages(
+    open_store: OpenStore,
+) -> None:
+    """Such an offset belongs to a deleted topic, or to messages that a power cut removed."""
+
+    def goes_on_at(store: MessageStore) -> int:
+        return store.get("T", 0, 99, count_max=32, bytes_max=1000).next_begin
+
+    first = open_store()
+    put(first, 3)
+    checkpoint(first)
+    killed = open_store()
+    put(killed, 2, first=3)
+    assert goes_on_at(killed) == 0, "a killed broker loses nothing: the offset is one of a deleted topic"
+    after_power_cut = open_store(boot="the next boot")
+    put(after_power_cut, 2, first=5)
+    assert goes_on_at(after_power_cut) == 5
+    after_power_cut.delete_topic("T")
+    put(after_power_cut, 7)
+    assert goes_on_at(after_power_cut) == 0
 
 
 def test_queue_that_nobody_wrote_to_is_named(open_store: OpenStore) -> None:
@@ -610,22 +632,106 @@ def test_a_failed_checkpoint_costs_no_messages_of_a_topic_that_was_created_again
     assert (again.bounds("T", 0), bodies(again)) == ((0, 4), numbers(4, 50))
 
 
-def test_no_message_is_given_up_for_old_files_that_a_full_disk_keeps(
+def test_old_files_go_although_the_disk_has_no_room_for_a_checkpoint(
     open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store()
     put(store, 100)
     checkpoint(store)
-    files = len(log_files(tmp_path))
+    oldest, *others = log_files(tmp_path)
+    removed = oldest.read_bytes()
+    put(store, 5, first=100)
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoint, "write", no_space)
+        run_here(store.checkpoint())
         run_here(store.remove_old_files(before=math.inf, count_max=1))
-    assert (store.log.min_offset, len(log_files(tmp_path))) == (0, files)
+    assert log_files(tmp_path) == others
+    low, high = store.bounds("T", 0)
+    assert (low > 0, high) == (True, 105)
+    assert bodies(store, low) == numbers(105 - low, low)
+    oldest.write_bytes(removed)  # a power cut may bring a removed file back
+    again = open_store(boot="the next boot")
+    assert log_files(tmp_path) == others
+    assert again.bounds("T", 0) == (low, 105)
+    assert bodies(again, low) == numbers(105 - low, low)
+
+
+def test_queue_file_without_valid_entries_does_not_bring_a_deleted_topic_back(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    put(store, 1)
+    checkpoint(store)
+    put(store, 3, topic="U")
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "write", no_space)
+        run_here(store.checkpoint())
+    again = open_store(births={"T": 0, "U": store.log.max_offset})  # as after the deletion of U
+    assert again.queue_counts == {"T": 1}
+
+
+def test_first_log_file_that_was_never_synced_may_go_with_a_power_cut(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    store = open_store()
+    put(store, 60)
+    unsynced, *others = log_files(tmp_path)
+    unsynced.unlink()
+    with pytest.raises(StoreDamaged, match="files are missing"):
+        open_store()
+    again = open_store(boot="the next boot")
+    low, high = again.bounds("T", 0)
+    assert (low > 0, high) == (bool(others), 60)
+    put(again, 1, first=60)
+    assert bodies(again, low) == numbers(61 - low, low)
+
+
+def test_messages_stay_readable_if_their_removal_cannot_be_noted(
+    open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    put(store, 100)
+    checkpoint(store)
+    files = log_files(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(DISK, "rename", no_space)
+        with pytest.raises(OSError, match="No space left"):
+            run_here(store.remove_old_files(before=math.inf, count_max=1))
+    assert log_files(tmp_path) == files
     assert bodies(store) == numbers(100)
     run_here(store.remove_old_files(before=math.inf, count_max=1))
-    assert len(log_files(tmp_path)) == files - 1
-    low, _ = store.bounds("T", 0)
-    assert bodies(store, low) == numbers(100 - low, low)
+    assert log_files(tmp_path) == files[1:]
+
+
+def test_messages_above_the_checkpoint_are_not_removed(open_store: OpenStore, tmp_path: Path) -> None:
+    """Without their queue entries, the next start could not tell at which offset a queue goes on."""
+    store = open_store()
+    put(store, 20, topic="U")
+    checkpoint(store)
+    put(store, 100)
+    store.flush_log()
+    files = log_files(tmp_path)
+    run_here(store.remove_old_files(before=math.inf))
+    assert log_files(tmp_path) == files
+    assert open_store().bounds("U", 0) == (0, 20)
+
+
+def test_files_of_a_log_that_an_operator_put_back_are_not_removed(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    store = open_store()
+    put(store, 100)
+    checkpoint(store)
+    oldest = log_files(tmp_path)[0]
+    removed = oldest.read_bytes()
+    run_here(store.remove_old_files(before=math.inf, count_max=1))
+    store.close()
+    (tmp_path / "checkpoint").unlink()  # without a checkpoint, the broker uses the log as it is
+    oldest.write_bytes(removed)
+    for _ in range(2):
+        again = open_store()
+        assert bodies(again) == numbers(100)
+        again.close()
 
 
 def test_old_files_go_and_queues_begin_later(open_store: OpenStore, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from routekeeper.broker.tables.offsets import LARGE, SWEPT, ConsumerOffsets
+from routekeeper.broker.tables.offsets import DROPPED, LARGE, SWEPT, ConsumerOffsets
 from tests.cost import least_cpu_s
 
 GROUPS = 30_000
@@ -34,7 +34,7 @@ def test_table_is_as_if_each_removal_were_done_at_once(seed: int) -> None:
             offsets.drop_topic(topic)
             model = {pair: queues for pair, queues in model.items() if pair[0] != topic}
         elif draw < 0.04:
-            offsets.drop_group(group)
+            list(offsets.drop_group(group))
             model = {pair: queues for pair, queues in model.items() if pair[1] != group}
         elif draw < 0.06:
             offsets.snapshot()
@@ -108,3 +108,18 @@ def test_large_pairs_are_encoded_later_but_as_they_were() -> None:
 
     allowed = least_cpu_s(encode, below=0.0) / 2
     assert least_cpu_s(change, below=allowed) < allowed
+
+
+def test_topics_and_commits_may_come_and_go_while_a_group_is_removed() -> None:
+    offsets = ConsumerOffsets()
+    for number in range(3 * DROPPED):
+        offsets.commit(f"T{number}", "G", 0, 1)
+    offsets.commit("T5", "H", 0, 1)
+    removal = offsets.drop_group("G")
+    next(removal)
+    offsets.commit("T0", "G", 0, 7)  # this topic's offset was removed already
+    offsets.drop_topic(f"T{3 * DROPPED - 1}")
+    list(removal)
+    assert offsets.to_json() == b'{"offsetTable":{"T0@G":{0:7},"T5@H":{0:1}}}'
+    assert offsets.topics_of("G") == ("T0",)
+    assert loaded(offsets).size == offsets.size
