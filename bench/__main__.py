@@ -1,4 +1,4 @@
-"""``mqbench``: run the comparison, single runs, and the report."""
+"""``mqbench``: the command that runs comparisons and other measurements, and makes their reports."""
 
 from routekeeper.bench import interpreter
 from routekeeper.bench.extra import end_without_extra

@@ -44,7 +44,7 @@ class Teller:
         self._last = ""
 
     def begin(self, number: int, what: str, left_s: float) -> None:
-        """Note that another run begins, and that it and all later runs will take about ``left_s`` seconds."""
+        """Show that another run begins, and that it and all later runs will take about ``left_s`` seconds."""
         self._number = number
         self._what = what
         self._end = f"{datetime.now() + timedelta(seconds=left_s):%H:%M}"

@@ -1,4 +1,4 @@
-"""HTTP requests to the servers of a run, which ignore an HTTP proxy in the environment's variables."""
+"""HTTP requests to the servers of a run, sent directly even if the environment names an HTTP proxy."""
 
 import urllib.request
 from typing import Final

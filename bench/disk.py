@@ -1,7 +1,8 @@
 """Bytes and syncs of servers' files, and sectors that the files' disk has written.
 
-The kernel's count for a process (``/proc/PID/io``) is useless: it adds the size of a whole large folio for
-each small write. Instead each server reports its own bytes, or this module measures the server's files.
+The kernel's count for a process (``/proc/PID/io``) is useless: for each small write it adds the size of a
+large folio (many memory pages). Instead each server reports its own bytes, or this module measures the
+server's files.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def observed_topics(load: Load) -> list[str]:
 
 
 def paced(load: Load) -> dict[Op, tuple[float, list[str]]]:
-    """Map each kind of operation over lasting connections to its rate per second and its topics."""
+    """Map each kind of operation that uses lasting connections to its rate per second and its topics."""
     topics = [topic_name(number) for number in range(load.topics)]
     return {
         "lookup": (load.lookup_per_s, [*topics, *observed_topics(load)]),

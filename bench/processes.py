@@ -325,8 +325,8 @@ class ProxyProcess:
     def _do(self, command: Command) -> Done:
         with self._asking:
             self._write(command)
-            # An answer to an earlier look may still arrive before the answer to this command. _answer() skips
-            # the look's answer, so the next look has to ask the proxy again.
+            # If the last look is still unanswered, _answer() skips its late answer here. So the next look
+            # must ask the proxy again.
             self._is_silent = False
             return self._answer(10.0)
 

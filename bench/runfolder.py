@@ -154,7 +154,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     brokers: int
     """Number of real broker processes; their indexes begin at 0."""
     sim_brokers: int
-    """Number of brokers that the generator plays; their indexes begin at 100."""
+    """Number of brokers that the generator simulates; their indexes begin at 100."""
     clients: int
     """Number of clients whose route caches are observed (views of ``client``)."""
     divisor: float

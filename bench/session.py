@@ -66,7 +66,7 @@ class Session:
         self._director: Director | None = None
         self._sample_ns = self._count_ns = 0
         self._end_ns: int | None = None
-        """Instant at which the load ended; None before, and if the arm lost before the load began."""
+        """Instant at which the load ended; None before, and if the servers failed before the load began."""
 
     def record(self, event: Event) -> None:
         """Record an event of the harness; may be called from any thread."""

@@ -91,7 +91,7 @@ def read_registration(body: bytes, *, compressed: bool, version: int, **limits: 
 
 
 def decided(view: RouteView, request: Request, settings: NamesrvSettings, *, uptime_s: float) -> Decision:
-    """Return the answer to a request, or the command that a mode would compute from it."""
+    """Return the answer to a request, or the command that the nameserver would compute from it."""
     if request.code != RequestCode.REGISTER_BROKER:
         return decide(view, request, settings, uptime_s=uptime_s)
     decoded = decode_registration(request)
@@ -99,7 +99,7 @@ def decided(view: RouteView, request: Request, settings: NamesrvSettings, *, upt
 
 
 def as_it_came(command: RegisterBroker) -> Registration:
-    """Return the decoded registration from which a mode would compute this command."""
+    """Return the decoded registration from which the nameserver would compute this command."""
     return Registration(
         broker=command.broker,
         broker_name=command.broker_name,

@@ -20,7 +20,7 @@ def check_table(table: RouteStore) -> None:
     for kind, removals in table.tombstones.by_kind.items():
         for key, removed_at in removals.items():
             assert table.present(kind, key) is None, f"{kind} {key} is both there and removed"
-            # ``removed_at`` may equal the floor (see :class:`Tombstones`) if this removal raised the floor.
+            # Removals up to the floor may be forgotten. A removal may raise the floor to its own revision.
             assert floor <= removed_at <= table.revision, f"{kind} {key} removed at {removed_at}"
     data = encode_image(table.copy_for_snapshot())
     again = RouteTable.restore(data, tombstones_max=table.tombstones.max)

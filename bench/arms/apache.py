@@ -1,6 +1,6 @@
 """RocketMQ's own nameservers, measured to check the results of our design ``independent``.
 
-Maven fetches their jars once.
+Maven fetches the nameservers' jars once.
 """
 
 from __future__ import annotations

@@ -299,7 +299,7 @@ class Reader:
 
 
 class Standing:
-    """One broker's ephemeral nodes: the nodes that it wants, and those that its present session has created.
+    """One broker's ephemeral nodes: all wanted nodes, and the nodes that its present session has created.
 
     Args:
         changed: Called when the client has a new session, which owns none of the broker's nodes. ``changed``

@@ -234,7 +234,7 @@ def _products(costs: Costs, design: Design, of: Installation, quantity: Quantity
 def _product(
     name: str, unit_cost: float, per: str, number: float, minutes: int, *, beyond: str = ""
 ) -> Product:
-    """Return a line whose product is that of the printed numbers, so that a reader can check the product."""
+    """Return a line of the calculation; multiply its numbers as printed, so that a reader can check it."""
     rounded, times = float(f"{unit_cost:.4g}"), float(_number(number).replace(",", ""))
     return Product(
         name=name,

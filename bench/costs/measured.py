@@ -24,8 +24,8 @@ from routekeeper.bench.micro.raft.systems import RouteKeeper, System, ZooKeeper
 from routekeeper.bench.micro.raft.timers import SERIES
 from routekeeper.bench.micro.storm.servers import Independent, factory_of
 
-#: Number of pairs of topic and broker for which the servers are set up: more than any run has, and less than
-#: our bound ``tablePairsMax``, so that the harness does not change this bound.
+#: Number of pairs of topic and broker for which the servers are set up. No run has as many. The number is
+#: below our default bound ``tablePairsMax``, so the harness leaves this setting unchanged.
 PAIRS_MAX: Final = 100_000
 _CHUNK: Final = 1 << 16
 #: Seconds after which the harness stops asking a busy server for its number of syncs.

@@ -32,12 +32,12 @@ import org.apache.rocketmq.remoting.protocol.route.TopicRouteData;
 /**
  * RocketMQ's own Java client under the comparison's open-loop load: producers with and without retries, route look-ups without a cache.
  *
- * Argument: a properties file, see bench/java_client.py, which writes it. When the topics can be sent to it prints "client ready"; then
- * it awaits the schedule, one "OP NUMBER DUE_NS TOPIC" a line, and goes on until the file "end" names the instant at which nothing is
- * due any more. Instants are those of System.nanoTime(), which is CLOCK_MONOTONIC on Linux. What happened goes to the file "output", one
- * JSON object a line; nothing is judged here.
+ * Argument: a properties file, which bench/java_client.py writes and describes. The program prints "client ready" when it can send to the
+ * topics. Then it waits for the file "schedule", which has one operation "OP NUMBER DUE_NS TOPIC" in each line. It does these operations
+ * until the file "end" names the end of the load. Instants are those of System.nanoTime(), which is CLOCK_MONOTONIC on Linux. The program
+ * writes one JSON object in a line of the file "output" for each operation and each changed route. It judges no outcome.
  */
-@SuppressWarnings("deprecation") // what a client knows can only be seen through what is its own business
+@SuppressWarnings("deprecation") // only internal methods of the client show its route table
 public final class Sender {
     private static final int GET_ROUTE = 105;
     private static final int RETRY_MS = 20;
@@ -62,7 +62,7 @@ public final class Sender {
             e.printStackTrace();
             fail("the load ended");
         }
-        System.exit(0); // the client's threads are no daemons
+        System.exit(0); // needed because the client's threads keep the JVM running
     }
 
     private Sender(Properties config, BufferedWriter output) {
@@ -116,7 +116,7 @@ public final class Sender {
         return producers.stream().filter(client -> client.op.equals(op)).toList();
     }
 
-    /** Starts a client and ends it: what it is made of is loaded then, and the load finds none of it missing. */
+    /** Starts and ends a client, so that its classes are loaded before the load begins. */
     private void warmUp() throws Exception {
         Client client = new Client("warm-up", 0, 0, 0);
         client.start();
@@ -124,13 +124,13 @@ public final class Sender {
             try {
                 client.send(topic, -1, body);
             } catch (Exception e) {
-                e.printStackTrace(); // what came of it is of no consequence
+                e.printStackTrace(); // a failed send does not matter here
             }
         }
         client.producer.shutdown();
     }
 
-    /** Starts all clients at once, as the other load does, so that they ask nameservers at the same instants. */
+    /** Starts all clients at once, as the Python load generator does, so that they ask nameservers at the same instants. */
     private void startClients() throws Exception {
         int each = number("send_clients");
         for (String op : new String[] {"send", "send_once"}) {
@@ -171,7 +171,7 @@ public final class Sender {
         return found;
     }
 
-    /** Takes due operations of one kind until nothing is due any more. */
+    /** Does due operations of one kind until the load has ended. */
     private void use(String op, Client client, int user, Shared shared) {
         try {
             while (true) {
@@ -185,7 +185,7 @@ public final class Sender {
                 boolean queued = due.ns - System.nanoTime() < 0;
                 long ahead;
                 while ((ahead = due.ns - System.nanoTime()) > 0 && due.ns < endNs) {
-                    LockSupport.parkNanos(Math.min(ahead, LOOK_NS)); // hundreds of users wait at a time
+                    LockSupport.parkNanos(Math.min(ahead, LOOK_NS)); // sleep, because hundreds of users wait at the same time
                 }
                 if (due.ns >= endNs) {
                     return;
@@ -221,7 +221,7 @@ public final class Sender {
     private static void failed(Line line, Exception error) {
         List<String> kinds = new ArrayList<>();
         Integer code = null;
-        String remark = null; // the innermost one: those around it tell durations and addresses
+        String remark = null; // of the innermost error: the texts of outer errors contain durations and addresses
         for (Throwable e = error; e != null && kinds.size() < 5; e = e.getCause()) {
             kinds.add(e.getClass().getSimpleName());
             remark = e.getMessage();
@@ -234,7 +234,7 @@ public final class Sender {
         line.put("errors", kinds).put("code", code).put("remark", remark);
     }
 
-    /** What a route says: brokers that have queues and an address, and the most queues of one of them. */
+    /** Adds a route to the line: brokers that have queues and an address, and the largest number of their queues. */
     private static void shown(Line line, TopicRouteData route) {
         TreeSet<String> reachable = new TreeSet<>();
         for (BrokerData data : route.getBrokerDatas()) {
@@ -253,7 +253,7 @@ public final class Sender {
         line.put("brokers", brokers).put("queues", queues);
     }
 
-    /** Records each change of what the producers' clients have in their route tables, and sees when the load is over. */
+    /** Records each change of the producers' route tables, and reads the end of the load when its file exists. */
     private void watch() {
         String[] topics = words("observed");
         TopicRouteData[][] before = new TopicRouteData[producers.size()][topics.length];
@@ -309,13 +309,13 @@ public final class Sender {
         }
     }
 
-    /** Ends the program at once: what it has recorded must not be used. */
+    /** Ends the program at once with exit code 3, so that its records are not used. */
     private static void fail(String reason) {
         System.err.println(reason);
         Runtime.getRuntime().halt(3);
     }
 
-    /** One client of RocketMQ's with connections and routes of its own. */
+    /** A RocketMQ client with its own connections and its own route table. */
     private final class Client {
         final String op;
         final int index;
@@ -344,7 +344,7 @@ public final class Sender {
             if (op.equals("lookup")) {
                 return;
             }
-            for (String topic : words("observed")) { // the client asks for these as for topics that it sends to
+            for (String topic : words("observed")) { // make the client refresh these routes like those of topics that it sends to
                 producer.getDefaultMQProducerImpl().getTopicPublishInfoTable().putIfAbsent(topic, new TopicPublishInfo());
             }
             for (String topic : words("topics")) {
@@ -353,7 +353,7 @@ public final class Sender {
                     try {
                         instance.updateTopicRouteInfoFromNameServer(topic);
                     } catch (IllegalStateException e) {
-                        // no nameserver is there yet
+                        // no nameserver answers yet
                     }
                 }
             }
@@ -370,14 +370,14 @@ public final class Sender {
         }
     }
 
-    /** Whom a thread asked during one operation. */
+    /** The nameserver and the broker that a thread asked during one operation, and the number of its tries. */
     private static final class Asked {
         String server;
         String broker;
         int tries;
     }
 
-    /** Notes which nameserver is asked for a route, in the thread that asks. */
+    /** Notes the nameserver of each route query, for the thread that sends the query. */
     private static final class Listening implements RPCHook {
         private final ThreadLocal<Asked> asked;
 
@@ -397,7 +397,7 @@ public final class Sender {
         }
     }
 
-    /** Notes each try of a send and the broker that it goes to. */
+    /** Notes each try of a send, and the broker to which the try goes. */
     private static final class Trying implements SendMessageHook {
         private final ThreadLocal<Asked> asked;
 
@@ -424,7 +424,7 @@ public final class Sender {
     private record Due(long number, long ns, String topic) {
     }
 
-    /** The schedule of one kind of operations, which its users share. */
+    /** The schedule of one kind of operations; all users of this kind share it. */
     private static final class Shared {
         private final List<Due> due;
         private final AtomicInteger taken = new AtomicInteger();
@@ -439,7 +439,7 @@ public final class Sender {
         }
     }
 
-    /** One JSON object; what is null is left out. */
+    /** One JSON object; null values are left out. */
     private static final class Line {
         private final StringBuilder text = new StringBuilder("{");
 

@@ -3,9 +3,9 @@
     python -m routekeeper.bench.micro.handshakes [--turns 60] [--seconds 10] [--storm 64]
 
 The first part sends route queries (request 105) over 16 connections, with 1 and 16 in flight on each. It
-alternates between three cases: TLS off; ``permissive`` and a plain client; ``permissive`` and TLS 1.3. It
-prints the CPU time of the server's main thread for one request: the median and the quartiles of all turns
-(a turn is some ms of queries), and the ratio to TLS off.
+alternates between three cases: TLS off; TLS mode ``permissive`` with a plain client; the same mode with TLS
+1.3. It prints the CPU time of the server's main thread for one request: the median and the quartiles of all
+turns (a turn is some ms of queries), and the ratio to TLS off.
 
 The second part makes many handshakes at a time ("storm"): a given number of clients, as fast as they can.
 Each client connects, sends a hello, reads the server's answer and disconnects; it computes no keys itself. In

@@ -129,9 +129,9 @@ def measure(name: str, process: psutil.Process, watch: Watch, seconds: float) ->
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m routekeeper.bench.micro.playground")
     parser.add_argument(
-        "--designs", default="independent,raft,zookeeper", help="as of mqbench play (default: %(default)s)"
+        "--designs", default="independent,raft,zookeeper", help="as for mqbench play (default: %(default)s)"
     )
-    parser.add_argument("--divisor", default="10", help="as of mqbench play (default: %(default)s)")
+    parser.add_argument("--divisor", default="10", help="as for mqbench play (default: %(default)s)")
     parser.add_argument("--rest", type=float, default=20.0, help="seconds at rest (default: 20)")
     parser.add_argument("--after", type=float, default=10.0, help="seconds after each fault (default: 10)")
     arguments = parser.parse_args()

@@ -283,7 +283,9 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rows", type=rows_wanted, default=5_000_000, help="number (default: %(default)s)")
+    parser.add_argument(
+        "--rows", type=rows_wanted, default=5_000_000, help="number of rows (default: %(default)s)"
+    )
     parser.add_argument("--out", type=Path, default=Path("out/scale"), help="folder (default: %(default)s)")
     parser.add_argument("--keep", action="store_true", help="do not delete the rows and the report")
     options = parser.parse_args()

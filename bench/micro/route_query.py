@@ -339,11 +339,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=3, help="rounds over all servers (default 3)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="measured s of each case (default 3)")
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="measured time of each case in s (default 3)"
+    )
     parser.add_argument("--apache-jars", type=Path, help="folder with the jars of Apache RocketMQ 5.3.3")
     parser.add_argument("--only", help="names of servers to query, separated by commas")
     parser.add_argument("--unlike", action="store_true", help="give no two topics the same route bytes")
-    parser.add_argument("--seed", type=int, default=1, help="of the order of the servers (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the servers' random order (default 1)")
     parser.add_argument("--json", type=Path, help="write the raw samples to this file")
     arguments = parser.parse_args()
     jars = arguments.apache_jars or apache_jars()

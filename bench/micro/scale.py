@@ -465,7 +465,7 @@ def parser() -> argparse.ArgumentParser:
         "--durability",
         choices=("memory", "journal", "fsync"),
         default="fsync",
-        help="of the three members (default %(default)s)",
+        help="durability of the three members (default %(default)s)",
     )
     parser.add_argument("--data", type=Path, help="folder for the members' data (default: a temporary one)")
     parser.add_argument("--json", type=Path, help="write the figures to this file")

@@ -1,4 +1,4 @@
-"""Sends changes and ticks to pages, with limits on the number of pages and of waiting messages per page."""
+"""Sends changes and ticks (times, counters) to pages; limits the pages and the waiting messages of a page."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class ZooKeeperReader:
     """Reader that keeps a session with one ZooKeeper server, and asks this server only."""
 
     def __init__(self, addr: str, *, session_s: float) -> None:
-        from routekeeper.bench.arms.zookeeper import connect  # import kazoo only if ZooKeeper is played
+        from routekeeper.bench.arms.zookeeper import connect  # only this reader needs kazoo
 
         self._addr = addr
         self._client = connect([addr], session_s=session_s, reconnect_s=RECONNECT_S)

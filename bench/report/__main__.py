@@ -1,4 +1,4 @@
-"""``python -m routekeeper.bench.report RUNS... [--out DIR]``."""
+"""Makes the report of run folders: ``python -m routekeeper.bench.report RUNS... [--out DIR]``."""
 
 from routekeeper.remoting.interrupt import end_quietly_when_interrupted
 

@@ -70,9 +70,9 @@ COSTS: Final[frozenset[Unit]] = frozenset({"MiB", "CPU s", "s/min", "MiB/min", "
 class Summary:
     """One design's values of one measure over its rounds: median, range and number of values.
 
-    ``floor``: the largest true value that is recorded as 0. ``step``: the resolution of the values.
-    ``endless``: the number of infinite values. ``high``: the highest finite value, or infinity if all values
-    are infinite.
+    ``floor``: the longest time that may be recorded as 0, because no request noticed it. ``step``: the
+    resolution of the values. ``endless``: the number of infinite values. ``high``: the highest finite value,
+    or infinity if all values are infinite.
     """
 
     middle: float
@@ -162,8 +162,8 @@ class Grown:
 
     arm: str
     spared: bool
-    """True if a fault of half of ZooKeeper's session time-out does no harm: the harm of ``arm`` begins only
-    when a broker's lease ends."""
+    """True if a fault that lasts half of ZooKeeper's session time-out does no harm: the harm of ``arm``
+    begins only when a broker's lease ends."""
     other: str
     longest: float
     """The other design's longest value in s at any length of the fault; it is at most the measure's
@@ -264,7 +264,7 @@ class Primary:
 
 
 TIMER_SERIES: Final = ("equal", "equal-tenth", "equal-undivided")
-"""Series that differ only in the divisor of their timers."""
+"""Series that differ only in their divisor, which is the number by which their timers are divided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,9 +305,9 @@ def rows(
     """Return one table row for each place (series, scenario, case, measure), in the order of ``values``.
 
     Args:
-        floors: Maps a place and a design to the largest true value that is recorded as 0.
+        floors: Maps a place and a design to the longest time that may be recorded as 0.
         crowded: Series, scenario and design of runs in which the design used nearly all CPU cores.
-        planned: Places and designs whose times are lengths that the plan sets.
+        planned: Places and designs whose times only repeat a length that the plan sets.
     """
     return [
         _row(place, arms, (floors or {}).get(place, {}), crowded, planned) for place, arms in values.items()
@@ -488,7 +488,8 @@ def taken_apart(
             if len(divided) > 1:
                 few, many = rounds[min(divided)], rounds[max(divided)]
                 if max(min(few), min(many)) <= min(max(few), max(many)):
-                    # The rounds overlap, so chance may explain the difference. The split would multiply it.
+                    # The ranges of the rounds overlap, so the difference may be chance. The split would
+                    # multiply this error.
                     used = dict.fromkeys(divided, summary([*few, *many]).middle)
             if measured and max(measured.values()) > 0:
                 apart = split(used, kept=(downs or {}).get(place, 0.0))

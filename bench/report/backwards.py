@@ -70,7 +70,7 @@ def answers(views: DataFrame, processes: DataFrame, runs: DataFrame) -> DataFram
         - life string: name of the cluster that made the run; one cluster can make several runs
         - process int: number of processes of this server that had been started when the answer was read
         - seen_ns long: instant at which the answer was first read
-        - still_ns long: instant at which the last reading of the answer was sent
+        - still_ns long: instant at which the last query with this answer was sent
     """
     life = F.broadcast(runs.select("run", "life"))
     started = (

@@ -209,8 +209,8 @@ def split(measured: Mapping[float, float], kept: float = 0.0) -> Split | None:
     small, large = min(measured), max(measured)
     if small == large:
         value = measured[small]
-        # A recovery that ended while the servers were still down did not wait for their start, so the time
-        # for which they were down is no part of it.
+        # A recovery that ended while the servers were still down did not wait for their start. So its time
+        # does not contain the time for which they were down.
         known = kept if value >= kept else 0.0
         return Split(fixed=None, scaled=None, low=value, high=known + (value - known) * small)
     scaled = (measured[small] - measured[large]) / (1 / small - 1 / large)

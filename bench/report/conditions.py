@@ -1,4 +1,4 @@
-"""Conditions for a valid result: few other programs, a punctual load, a machine with free cores.
+"""Conditions for a valid result: few other programs, requests that are sent on time, free CPU cores.
 
 This module does no I/O and reads no clock.
 """
@@ -17,7 +17,7 @@ from routekeeper.bench.report.gold import Gold
 from routekeeper.bench.report.measures import OTHERS_CORES, others_cores
 
 LATE_MS: Final = 20.0
-"""Limit of the 95th percentile of sending delays in ms. Above it, the load is not the planned load."""
+"""Limit of the 95th percentile of sending delays in ms. Above it, requests were not sent as planned."""
 
 LATE_QUANTILE: Final = 0.95
 BUSY_SHARE: Final = 0.25
@@ -25,7 +25,7 @@ BUSY_SHARE: Final = 0.25
 disturbance may have affected several rounds, so the rounds are not independent observations."""
 
 FULL_SHARE: Final = 0.9
-"""Average share of the machine's cores in use during a run. Above it, requests wait for a processor."""
+"""Largest average share of the machine's cores in use during a run. Above it, requests wait for a core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ from pyspark.sql import functions as F
 def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
     """Sum the resources of each role; a process started during the run counts from its first instruction.
 
+    An index is the number of a process within its role; a process that is started again keeps its index.
+
     In:  valid process rows with the column ``run``; table ``RUNS``.
     Out: one row per (run, role):
 
@@ -17,7 +19,7 @@ def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
         - cpu_ns long
         - rss_bytes long: sum over all indexes; an index counts with the largest size of any of its processes
         - pids long: number of processes
-        - processes long: number of indexes (a restarted process keeps its index)
+        - processes long: number of indexes
         - busiest double: CPU cores that the busiest process used on average
         - died long: processes that ended although the harness did not end them
     """

@@ -446,7 +446,8 @@ def grown_with_the_cut(
 
     A sweep is a group of cases that differ only in the fault's length. If a design's time grows so in a
     sweep, the result names all cases of the sweep. One sweep isolates the leader, another isolates a
-    follower. If the time grows so in both sweeps, the result also names the case ``1-2``.
+    follower. If the time grows so in both sweeps, the result also names the case ``1-2``, in which one
+    server is cut off from the other two.
     """
     points: dict[tuple[str, str, str, str, str], list[tuple[Place, float, float]]] = defaultdict(list)
     for place, arms in found.items():
@@ -514,7 +515,8 @@ _RECOVERY_OF_SIDES: Final = {
 }
 """Maps operation and side to the measure of the recovery, for faults that separate clients from each other.
 
-One recovery of both sides together would only show the fault's length.
+A side may recover only when the fault ends. Then one recovery of both sides together would only show the
+fault's length.
 """
 
 
@@ -548,7 +550,7 @@ _Found = Iterator[tuple[str, str | None, str, float]]
 
 
 def is_struck(fault: Fault) -> bool:
-    """Return True if the fault hits a process; the creation of a new topic hits no process."""
+    """Return True if the fault hits a process; a new topic is recorded as a fault, too, but hits none."""
     return fault.kind not in CASES[NEW_TOPIC].values()
 
 
@@ -707,7 +709,8 @@ def _of_quiet_times(gold: Gold, by_run: dict[str, Source]) -> _Found:
     for seen in gold.visible:
         home = place(seen.run, seen.phase)
         if seen.observer == "nameserver" and home == seen.run and by_run[seen.run].scenario == "quiet":
-            continue  # Nothing reads the servers in this scenario: a change would seem visible after its end.
+            # Nothing reads the servers in this scenario: every change would seem visible only after its end.
+            continue
         if home is not None and seen.measure == "visible":
             value = math.inf if seen.value_ns is None else seen.value_ns / 1e6
             shown[home, seen.observer].append((value, seen.n))

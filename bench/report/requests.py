@@ -18,7 +18,7 @@ BIN_NS: Final = 100_000_000
 """Width in ns of one time step of the timelines."""
 
 HISTOGRAM_BITS: Final = 7
-"""Bits of a bucket's number: each power of two has 2 ** 7 buckets.
+"""Number of bits that choose a bucket: the values from one power of two to the next have 2 ** 7 buckets.
 
 So a bucket's middle is within 0.4 % of each value in the bucket.
 """
@@ -572,8 +572,8 @@ def new_topics(requests: DataFrame, deliveries: DataFrame, spans: DataFrame, run
     tries = requests.where((F.col("op") == "first_send") & F.col("fault").isNotNull())
     ok = F.col("outcome") == "ok"
     answered_ns = F.col("offset_ns") + F.col("done_ns") - F.col("due_ns")
-    # A client stops after its success, so a failure that is due after the last success belongs to another
-    # client.
+    # A client stops after its success. So a failure that is due after the last success is of a client that
+    # never succeeded.
     of_producers = tries.groupBy("run", "fault", "topic").agg(
         F.max(F.when(ok, answered_ns)).alias("sent_ns"),
         F.max(F.when(~ok, F.col("offset_ns"))).alias("failed_ns"),

@@ -16,7 +16,8 @@ from routekeeper.bench.jre import ensure_java
 _INTERRUPTED: Final = 130  # exit code as shells report it: 128 + SIGINT
 _END_S: Final = 3.0
 SMALL_BYTES: Final = 512 * 2**20
-"""Size of events in bytes, below which a report ends before the JVM's second compiler could save time."""
+"""Size of events in bytes. Below this size a report ends before the JVM's optimising compiler (C2) could
+save time."""
 COMPRESSED_TIMES: Final = 10
 """Largest ratio of the size of uncompressed events to the size of their compressed file, as an estimate."""
 
@@ -37,8 +38,8 @@ _LAPTOP: Final = {
 
 
 _SMALL: Final = {
-    # With C1 as the only compiler, the JVM reserves only 48 MiB for code by default. The plans of one report
-    # fill these 48 MiB.
+    # With the fast compiler C1 as the only compiler, the JVM reserves only 48 MiB for code by default. The
+    # plans of one report fill these 48 MiB.
     "spark.driver.extraJavaOptions": (
         "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xms1g -Xmn512m"
     ),

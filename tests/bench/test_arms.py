@@ -1,4 +1,4 @@
-"""Conversions in the arms (designs): brokers to MetaQ nodes, nodes to routes, and readings to views.
+"""Conversions in the arms (designs): brokers to MetaQ nodes, nodes to routes, readings to views (changes).
 
 Some tests check the command line that chooses arms and profiles.
 """

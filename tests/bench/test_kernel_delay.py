@@ -67,7 +67,7 @@ for number in range(300):
     one.send(b"%d" % number)
     while select.select([one], [], [], 0.002)[0]:
         found.add(one.recv(64))
-# A busy machine may hold up the other program: silence is the end only after a while.
+# On a busy machine the other program may be late, so wait 4 s before silence counts as the end.
 while len(found) < 300 and select.select([one], [], [], 4)[0]:
     found.add(one.recv(64))
 print(len(found))

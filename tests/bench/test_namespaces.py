@@ -1,4 +1,4 @@
-"""``--links kernel``: rules by which the kernel drops packets, longer windows after cuts, refused options."""
+"""``--links kernel``: rules that drop packets, a longer measurement after each cut, and refused options."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""``python -m tests.fuzz [--seconds S] [--seed N]``.
+"""Fuzzes all code that strangers reach, and prints the figures.
 
-Fuzz all code that strangers reach, and print the figures.
+``python -m tests.fuzz [--seconds S] [--seed N]`` runs it.
 
 ``--served [--topics N] [--hostile N]`` instead sends requests to real nameserver processes with a large
 table, see :mod:`tests.fuzz.served`.
@@ -20,8 +20,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4)))
-    parser.add_argument("--coverage", action="store_true", help="say which lines are reached, by room")
-    parser.add_argument("--served", action="store_true", help="ask real processes")
+    parser.add_argument(
+        "--coverage",
+        action="store_true",
+        help="print the share of lines that are reached, for each file or folder",
+    )
+    parser.add_argument("--served", action="store_true", help="send requests to real processes")
     parser.add_argument("--topics", type=int, default=20_000)
     parser.add_argument("--hostile", type=int, default=16)
     arguments = parser.parse_args()

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-import routekeeper.broker.requests.handlers  # noqa: F401 - declares arguments of its own
+import routekeeper.broker.requests.handlers  # noqa: F401 - declares the broker's arguments
 from routekeeper.nameserver.handlers import SERVED
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.declared import NamesrvSettings

@@ -11,7 +11,7 @@ import org.apache.rocketmq.srvutil.ServerUtil;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
 
-/** Prints the options of mqnamesrv, mqbroker and each subcommand of mqadmin: program, alias, short, long, argument. */
+/** Prints the options of mqnamesrv, mqbroker and each mqadmin subcommand: program, alias, short name, long name, argument. */
 public final class OptionTables {
     public static void main(String[] args) throws Exception {
         print("mqnamesrv", null, declared(NamesrvStartup.class));
@@ -25,7 +25,7 @@ public final class OptionTables {
         System.exit(0);
     }
 
-    /** The list has another name in each generation. */
+    /** Returns mqadmin's list of commands; its field is found by type, because its name differs between 4.x and 5.x. */
     private static List<?> commands() throws Exception {
         for (Field field : MQAdminStartup.class.getDeclaredFields()) {
             if (Modifier.isStatic(field.getModifiers()) && List.class.isAssignableFrom(field.getType())) {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: By the beginning of a run's name: pattern of the words that 4.9's mqadmin prints in this run and our
-#: mqadmin does not. Our mqadmin must print all other words of 4.9's output.
+#: Maps the beginning of a run's name to a pattern: words that 4.9's mqadmin prints in this run, and our
+#: mqadmin does not print. Our mqadmin must print all other words of 4.9's output.
 LOST: Final = {
     "deleteSubGroup-c": r"delete|topic|%(RETRY|DLQ)%Made|from|NameServer|cluster|DefaultCluster|success\.",
     "resetOffsetByTime": r"rollback|specified|consumerGroup|timestamp\(long\)|-1",

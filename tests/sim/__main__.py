@@ -55,18 +55,29 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.sim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", default="20", help="A-B, or N for 1-N")
-    parser.add_argument("--seed", type=int, help="one seed")
-    parser.add_argument("--members", type=int, default=0, help="3 or 5; 0: odd seeds have 3, even ones 5")
-    parser.add_argument("--seconds", type=float, default=12.0, help="of trouble, in virtual time")
-    parser.add_argument("--faults", help=f"instead of a seed's choice: {', '.join(FAULTS)}")
+    parser.add_argument("--seeds", default="20", help="seeds to run: A-B, or N for 1-N")
+    parser.add_argument("--seed", type=int, help="run only this seed")
+    parser.add_argument(
+        "--members",
+        type=int,
+        default=0,
+        help="number of members: 3 or 5; 0: 3 for odd seeds, 5 for even seeds",
+    )
+    parser.add_argument("--seconds", type=float, default=12.0, help="virtual time with faults in s")
+    parser.add_argument("--faults", help=f"faults to cause (default: the seed decides): {', '.join(FAULTS)}")
     parser.add_argument("--durability", choices=("memory", "journal", "fsync"))
-    parser.add_argument("--workers", type=int, default=1, help="processes that share the seeds")
+    parser.add_argument("--workers", type=int, default=1, help="number of processes that share the seeds")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
-    parser.add_argument("--verbose", action="store_true", help="what happened in each run")
-    parser.add_argument("--stock", action="store_true", help="the published library, with its defects")
-    parser.add_argument("--planted", choices=("all", *PLANTS), help="a bug; the first seed that catches it")
-    parser.add_argument("--coverage", action="store_true", help="which lines of the nameserver have run")
+    parser.add_argument("--verbose", action="store_true", help="print the events of each run")
+    parser.add_argument(
+        "--stock", action="store_true", help="run the published library, and print its defects"
+    )
+    parser.add_argument(
+        "--planted", choices=("all", *PLANTS), help="plant a bug, and print the first seed that catches it"
+    )
+    parser.add_argument(
+        "--coverage", action="store_true", help="print which lines of the nameserver have run"
+    )
     options = parser.parse_args(arguments)
     if options.seed is not None:
         options.seeds = f"{options.seed}-{options.seed}"

@@ -231,7 +231,7 @@ class Server:
         self._parked: dict[int, list[tuple[ConnectionId, int, Request]]] = {}
         """Reads that wait for a barrier, by the barrier's number."""
         self._needed: dict[int, int] = {}
-        """By barrier number: the greatest index acknowledged before the latest read joined the barrier."""
+        """Maps a barrier to the greatest index acknowledged before the latest read joined the barrier."""
         self._told = self._passed  # one object for all calls, because ``Reader`` compares callers by identity
 
     def look_for_the_forgotten(self) -> None:

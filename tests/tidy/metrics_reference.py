@@ -2,7 +2,8 @@
 
     python -m tests.tidy.metrics_reference
 
-starts nameservers of both modes and a broker, sends requests of several kinds, and writes the page.
+The command starts nameservers of both modes and a broker, sends several kinds of requests, and writes the
+page.
 """
 
 from __future__ import annotations

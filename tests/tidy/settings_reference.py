@@ -1,6 +1,6 @@
 """The reference of settings in docs/configuration.md, written from the settings that the servers declare.
 
-python -m tests.tidy.settings_reference
+This command writes the page: ``python -m tests.tidy.settings_reference``.
 """
 
 from __future__ import annotations

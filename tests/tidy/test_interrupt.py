@@ -12,7 +12,7 @@ import pytest
 PROGRAM = """
 import importlib, os, signal, sys
 
-# As from a terminal: a shell has what it runs in the background ignore the signal, tests included.
+# Handle the signal as in a terminal: a shell makes its background processes, such as these tests, ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Interrupting:

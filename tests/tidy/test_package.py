@@ -1,4 +1,4 @@
-"""The package ``routekeeper``: each way to install it, and its use beside a user's modules of equal names."""
+"""The package ``routekeeper``: each way to install it, and its use beside modules of the same names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RouteKeeper's raft mode against ZooKeeper 3.9, three members each, in one interleaved run.
+"""RouteKeeper's raft mode against ZooKeeper 3.9, three members each, measured in turn in one run.
 
     python -m routekeeper.bench.micro.raft [--rounds 3] [--parts ack,writes,...] [--only NAMES] [--json FILE]
     python -m routekeeper.bench.micro.raft --parts failover,failover-stop [--timers equal] [--kills 30]
@@ -372,7 +372,7 @@ class Bench:
 
     @contextlib.contextmanager
     def failing(self, system: System, systems: list[System], part: str) -> Iterator[None]:
-        """Print and record a failed measurement; measure the system no more if it does not recover."""
+        """Print and record a failed measurement; from now on, leave out a system that does not recover."""
         try:
             yield
         except Unhealthy as error:
@@ -434,30 +434,37 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--rounds", type=int, default=3, help="times that each system is measured (default 3)"
+        "--rounds", type=int, default=3, help="number of measurements of each system (default 3)"
     )
-    parser.add_argument("--seconds", type=float, default=2.0, help="measured time of each (default 2)")
-    parser.add_argument("--parts", help=f"by comma, of {','.join(PARTS)} (default all)")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="length of each measurement in s (default 2)"
+    )
+    parser.add_argument("--parts", help=f"comma-separated parts: {','.join(PARTS)} (default all)")
     parser.add_argument(
         "--only",
-        help=f"systems by comma, of {','.join(FACTORIES)} (default all; {OURS} for --hold, --elections)",
+        help=f"comma-separated systems: {','.join(FACTORIES)} (default all; {OURS} for --hold, --elections)",
     )
     parser.add_argument(
         "--kills",
         type=int,
         default=KILLS,
-        help=f"leaders ended of each system, by each signal (default {KILLS})",
+        help=f"number of times that each signal ends each leader (default {KILLS})",
     )
-    parser.add_argument("--idle-seconds", type=float, default=30.0, help="default 30")
+    parser.add_argument(
+        "--idle-seconds", type=float, default=30.0, help="length of the part idle in s (default 30)"
+    )
     parser.add_argument(
         "--timers",
         choices=tuple(SERIES),
         default="defaults",
-        help="each system's own, or election timeouts, heartbeats and broker leases set alike"
+        help="timers: each system's own, or equal election timeouts, heartbeats and leases"
         " (default %(default)s)",
     )
     parser.add_argument(
-        "--warm", type=float, default=1.0, help="factor on the first warm-up: 2 s, 15 s for a JVM"
+        "--warm",
+        type=float,
+        default=1.0,
+        help="factor for the first warm-up, which takes 2 s, or 15 s for a JVM",
     )
     parser.add_argument(
         "--hold",
@@ -465,41 +472,42 @@ def main() -> None:
         nargs="?",
         const=0.0,
         metavar="SECONDS",
-        help="only keep writes in flight on each system of --only in turn; until Ctrl-C without a number",
+        help="only keep writes in flight on each system of --only; without a number until Ctrl-C",
     )
     parser.add_argument(
         "--in-flight",
         type=int,
         default=CONNECTIONS,
-        help=f"writes of --hold in flight (default {CONNECTIONS})",
+        help=f"number of writes in flight with --hold (default {CONNECTIONS})",
     )
     parser.add_argument(
-        "--elections", type=float, metavar="MINUTES", help="only count elections, so long idle and busy"
+        "--elections",
+        type=float,
+        metavar="MINUTES",
+        help="only count elections, for this time with and without load",
     )
     parser.add_argument(
         "--load",
         choices=("idle", "busy", "both"),
         default="both",
-        help="for --elections (default %(default)s)",
+        help="load for --elections (default %(default)s)",
     )
     parser.add_argument(
         "--python",
         default="",
         metavar="COMMAND",
-        help="runs our members instead of this Python, with --against those of TREE; {index}: member",
+        help="run our members (of TREE with --against) by this command; {index} is the member",
     )
-    parser.add_argument(
-        "--data", type=Path, help="folder on the disk to use (default: that of temporary files)"
-    )
+    parser.add_argument("--data", type=Path, help="folder on the disk to use (default: a temporary one)")
     parser.add_argument(
         "--against",
         type=Path,
         metavar="TREE",
-        help=f"only {OURS} of this tree and of TREE, a checkout of another commit; parts ack, writes, "
-        "visible, ack-large and writes-large, groups started anew each round",
+        help=f"compare {OURS} of this tree and of TREE, a checkout of another commit; parts ack, writes, "
+        "visible, ack-large and writes-large; groups start again in each round",
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write raw samples there")
+    parser.add_argument("--json", type=Path, help="write the raw samples to this file")
     arguments = parser.parse_args()
     alone = arguments.hold is not None or arguments.elections is not None
     names = arguments.only.split(",") if arguments.only else [OURS] if alone else list(FACTORIES)

@@ -1,4 +1,4 @@
-"""The load process: one uvloop, one ``asyncio.Protocol`` for all systems; only the encoding differs.
+"""The load process: one event loop (uvloop) and one ``asyncio.Protocol``; each system has its encoding.
 
 It reads one :class:`Plan` as JSON from standard input, and writes one JSON object with the measured values to
 standard output. All instants are of CLOCK_MONOTONIC. The process decodes every answer. An answer that reports

@@ -202,21 +202,33 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rows", default=",".join(ROWS), help="by comma (default %(default)s)")
-    parser.add_argument("--designs", default=",".join(DESIGNS), help="by comma (default %(default)s)")
-    parser.add_argument("--brokers", type=int, default=100, help="of the large storm (default %(default)s)")
-    parser.add_argument("--topics", type=int, default=10_000, help="of each broker (default %(default)s)")
     parser.add_argument(
-        "--repeat", type=int, default=1, help="times that all is measured (default %(default)s)"
+        "--rows", default=",".join(ROWS), help="rows, separated by commas (default %(default)s)"
     )
     parser.add_argument(
-        "--rest-seconds", type=float, default=60.0, help="measured time at rest (default %(default)s)"
+        "--designs", default=",".join(DESIGNS), help="designs, separated by commas (default %(default)s)"
     )
     parser.add_argument(
-        "--stranger-seconds", type=float, default=15.0, help="time of the stranger (default %(default)s)"
+        "--brokers", type=int, default=100, help="brokers of the large storm (default %(default)s)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=3.0, help="measured time of each miss (default %(default)s)"
+        "--topics", type=int, default=10_000, help="topics of each broker (default %(default)s)"
+    )
+    parser.add_argument("--repeat", type=int, default=1, help="number of repetitions (default %(default)s)")
+    parser.add_argument(
+        "--rest-seconds", type=float, default=60.0, help="measured time at rest in s (default %(default)s)"
+    )
+    parser.add_argument(
+        "--stranger-seconds",
+        type=float,
+        default=15.0,
+        help="time of frequent changes in s (default %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=3.0,
+        help="time of each case of missing topics in s (default %(default)s)",
     )
     parser.add_argument(
         "--compressed", action="store_true", help="brokers send their registrations compressed"
@@ -225,7 +237,7 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
         "--against", type=Path, metavar="TREE", help="measure another checkout's servers, too"
     )
     parser.add_argument("--python", default="", help="command that runs our servers (default: this Python)")
-    parser.add_argument("--data", type=Path, help="folder for the servers (default: that of temporary files)")
+    parser.add_argument("--data", type=Path, help="folder for the servers' files (default: a temporary one)")
     parser.add_argument(
         "--out", type=Path, help="folder for storm.jsonl and storm.md (default out/storm-TIME)"
     )

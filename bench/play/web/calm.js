@@ -1,17 +1,17 @@
-/** Answers of a design while nothing is broken: they show how slow the machine is (pure). */
+/** Answers of a design in times without a fault: they show how slow the machine is. This module does no I/O. */
 
 import { isWhole } from "./picture.js";
 
 const BAD = ["wrong", "stale", "refused", "none"];
-/** So many answers that were not right are kept of each design. */
+/** Number of latest answers that were not right to keep for each design. */
 const KEPT_MAX = 5000;
-/** A shorter quiet time says nothing. */
+/** Shortest quiet time from which the page draws conclusions. */
 const QUIET_MIN_MS = 2000;
-/** Answers may show an effect so much sooner than a look shows its cause. */
+/** Time in ms by which an answer may show a fault before the next look at the processes shows it. */
 const LOOK_MS = 1000;
 const NOISE_MS = 60000;
 
-/** Return whether every process of a design runs and every link is open, however late it answers. */
+/** Return whether every process of a design runs and every link is open. Late answers do not matter. */
 function isIntact(design) {
   return design.phase === "running"
     && [...design.servers, ...design.brokers].every(({ life }) => life === "up")
@@ -19,10 +19,10 @@ function isIntact(design) {
 }
 
 /**
- * The quiet times of each design, and its answers that were not right.
+ * The quiet times of each design (times without a fault), and the answers that were not right.
  *
- * A quiet time begins when everything is as it should be. It lasts until something breaks or somebody breaks it; an
- * answer that comes late does not end it.
+ * A quiet time begins when all processes run, all links are open and all answers are right. It ends when a process or a
+ * link fails, or when somebody causes a fault. A late answer does not end it.
  */
 export class Calm {
   constructor(base) {
@@ -32,7 +32,7 @@ export class Calm {
     for (const design of base.designs) this.#begin(design, base.at_ms);
   }
 
-  /** Take a change, with the picture after it. */
+  /** Add a change. `state` is the picture (state of all designs) after the change. */
   add(change, state) {
     if (change.designs) {
       for (const design of state.designs) this.#begin(design, change.at_ms);
@@ -46,19 +46,19 @@ export class Calm {
     this.#look(design, change.at_ms);
   }
 
-  /** Return for how many ms the present quiet time of a design has lasted. */
+  /** Return the ms for which the present quiet time of a design has lasted; 0 if there is none. */
   lasts(name, now) {
     const span = this.spans.get(name)?.at(-1);
     return span && span.to === null ? now - span.from : 0;
   }
 
-  /** Return when the quiet time began in which an instant lies, or null if something was broken then. */
+  /** Return the begin of the quiet time that contains an instant; null if there is none, or if it is too short. */
   since(name, at) {
     const span = this.spans.get(name)?.findLast(({ from, to }) => from <= at && (to === null || to >= at));
     return span && at - span.from >= QUIET_MIN_MS ? span.from : null;
   }
 
-  /** Return the answers of a design between two instants that were not right, by verdict. */
+  /** Return the number of a design's wrong, stale, refused and missing answers between two instants. */
   bad(name, from, to) {
     const counts = { wrong: 0, stale: 0, refused: 0, none: 0 };
     for (const { at, verdict } of this.bads.get(name) ?? []) {
@@ -68,10 +68,10 @@ export class Calm {
   }
 
   /**
-   * Compare the time since a fault with as much of the quiet time before it, or with all of that if it was shorter.
+   * Compare the answers after a fault with the answers in the quiet time before it, over two equally long times.
    *
-   * @returns {{ms: number, before: object, since: object} | null} Answers that were not right in both times, each `ms`
-   *   long; null if there was no quiet time before.
+   * @returns {{ms: number, before: object, since: object} | null} Length of each time, and the numbers of answers that
+   *   were not right before and after the fault; null if there was no quiet time before the fault.
    */
   compare(name, fault, now) {
     const quiet = this.since(name, fault);
@@ -81,8 +81,8 @@ export class Calm {
   }
 
   /**
-   * Return how many answers of all designs were not right although nothing was broken: in the last minute, or in the
-   * minute before something broke that is broken still.
+   * Return the number of answers of all designs that were not right although there was no fault. The last minute counts;
+   * for a design with a fault, the minute before the fault counts.
    */
   noise(now) {
     let sum = 0;
@@ -93,12 +93,12 @@ export class Calm {
     return sum;
   }
 
-  /** Return how many answers of a design since a fault were not right after everything was as before. */
+  /** Return the number of answers of a design that were not right in quiet times since a fault. */
   later(name, fault, now) {
     return this.#byThemselves(name, fault, now).length;
   }
 
-  /** Return the answers that were not right between two instants, and in a quiet time. */
+  /** Return the answers that were not right in the quiet times between two instants. */
   #byThemselves(name, begin, end) {
     const spans = this.spans.get(name)?.filter(({ to }) => to === null || to > begin) ?? [];
     return (this.bads.get(name) ?? []).filter(({ at }) => at > begin && at <= end
@@ -121,7 +121,7 @@ export class Calm {
     } else if (isWhole(design)) spans.push({ from: at, to: null });
   }
 
-  /** Note an answer once: a change of a client may have brought something else. */
+  /** Record a client's last answer, once: a change of a client may have no new answer. */
   #note(name, { name: client, last }) {
     const key = `${name} ${client}`;
     if (!last || this.done.get(key) === last.done_ms) return;
@@ -143,7 +143,7 @@ export function badOf(counts) {
   return BAD.reduce((sum, name) => sum + counts[name], 0);
 }
 
-/** Return whether about as many answers were not right before a fault as since: then they are no sure effect of it. */
+/** Return whether about as many answers were not right before a fault as after it, so that the fault need not be the cause. */
 export function isNoise(compared) {
   return compared !== null && badOf(compared.before) > 0 && badOf(compared.since) <= 2 * badOf(compared.before);
 }

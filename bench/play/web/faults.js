@@ -8,7 +8,7 @@ const BROKERS = [0, 1, 2].map((n) => `broker-${n}`);
 const CLIENTS = [0, 1, 2, 3].map((n) => `client-${n}`);
 const DELAYS = [[200, "0.2 s"], [1000, "1 s"], [3000, "3 s"]];
 
-/** Buttons for a process: the order, its text, and its meaning for people who see it for the first time. */
+/** Buttons for a process: the order, the button's text, and an explanation for people who see it for the first time. */
 const OF_PROCESS = {
   server: [
     ["kill", "Kill", "The process ends at once (kill -9). The system closes its connections."],
@@ -26,10 +26,10 @@ const OF_PROCESS = {
 export class Faults {
   /**
    * @param {object} parts
-   * @param {HTMLElement} parts.host Where the form goes.
-   * @param {HTMLElement} parts.menu The menu beside a drawing.
-   * @param {(order: object) => Promise<object | null>} parts.order Orders something; null if it was refused.
-   * @param {() => object | null} parts.present Returns the present picture.
+   * @param {HTMLElement} parts.host Element that contains the form.
+   * @param {HTMLElement} parts.menu Menu that opens beside a process or a link of a drawing.
+   * @param {(order: object) => Promise<object | null>} parts.order Sends an order; returns null if it was refused.
+   * @param {() => object | null} parts.present Returns the present picture (state of all designs).
    */
   constructor({ host, menu, order, present }) {
     Object.assign(this, { host, menu, order, present, origin: null });
@@ -53,7 +53,7 @@ export class Faults {
     });
   }
 
-  /** Show the faults that this picture allows. */
+  /** Show the designs of this picture; disable all buttons for the past and for a saved session. */
   show(state, isPast) {
     const names = state.designs.map(({ name }) => name).join(" ");
     if (this.names !== names) {
@@ -175,7 +175,7 @@ export class Faults {
     return group("Topic", html("div", { class: "row" }, html("label", {}, "named ", name),
       this.#button("make-topic", "Make", "Every broker gets the topic. Clients ask for the newest topic.", () => {
         this.#send({ do: "make-topic", topic: name.value });
-        // The next press makes another one.
+        // Raise the number in the name, so that the next press makes another topic.
         name.value = name.value.replace(/(\d*)$/, (digits) => String(Number(digits || 0) + 1));
       }, "topic")));
   }
@@ -208,7 +208,7 @@ export class Faults {
   }
 }
 
-/** Return the orders that start each process that is down, one for each name. */
+/** Return the orders that start all processes that are down; one order starts a process in all designs that need it. */
 export function starts(state, designs = []) {
   const down = new Map();
   for (const design of state.designs) {
@@ -220,12 +220,12 @@ export function starts(state, designs = []) {
   return [...down].map(([target, names]) => ({ do: "start", target, designs: names }));
 }
 
-/** Return the place for the meaning of a button; screen readers read it as the button's description. */
+/** Return the element that shows a button's explanation. Screen readers read the explanation from the button's title. */
 function meaning() {
   return html("p", { class: "meaning", "aria-hidden": "true" });
 }
 
-/** Show what the button means that has the pointer or the focus. */
+/** Show the explanation of the button that has the pointer or the focus. */
 function tellMeaning(place, target) {
   write(place.querySelector(".meaning"), target.closest("button")?.title ?? "");
 }

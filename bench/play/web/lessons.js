@@ -1,13 +1,15 @@
 /**
  * The five lessons: data for the engine in teacher.js.
  *
- * A lesson asks, acts and tells. `steps` are done in order: `orders` for the program, an `until` that every design
- * must reach, or a `wait`. Its time limit is `limit[0]` seconds, and `limit[1]` seconds more divided as the timers are.
- * Orders beside an `until` are given again, every `again` seconds, to the designs that have not reached it.
+ * A lesson asks a question, does its steps, and tells the result. `steps` are done in order. A step gives `orders` to the
+ * program, waits for an `until` that must hold in every design, or only waits (`wait`). A time limit has two parts:
+ * `limit[0]` seconds, and `limit[1]` seconds divided by the timers' divisor. If a step has orders and an `until`, it
+ * repeats the orders every `again` seconds in the designs in which `until` does not hold yet.
  *
- * `measure` reads the events. `verdict` says of one design in one word (`is`) and in a sentence (`text`) how it did and
- * why, `happened` names the choice that came true by these words (null: none of them did), and `seen` makes two sentences
- * of the measures. So choice and sentences cannot contradict each other. No figure stands in a text.
+ * `measure` computes values from the events. `verdict` describes one design by one word (`is`) and by a sentence with the
+ * reason (`text`). `happened` names the choice that came true by these words; null if no choice did. `seen` makes two
+ * sentences from the values. All three use the same values, so choice and sentences cannot contradict each other. No
+ * text contains a fixed figure.
  */
 
 import { duration } from "/drawings/states.js";
@@ -15,7 +17,7 @@ import { badOf, isNoise } from "./calm.js";
 import { isWhole, knownBy } from "./picture.js";
 import { DESIGNS, counted, list, named, troubles } from "./words.js";
 
-/** Everything is up, listed everywhere and answered rightly. */
+/** Step that waits until every process runs, every server lists every broker, and every answer is right. */
 const WHOLE = { tell: "Wait until everything is as before.", until: isWhole, limit: [60, 120] };
 
 const each = (observed, measure) => Object.fromEntries(observed.names.map((name) => [name, measure(name)]));
@@ -24,7 +26,7 @@ const time = (ms) => ms === null ? "not until the end" : `after ${duration(ms)}`
 const span = (ms, name) => ms ? `for ${duration(ms)} in ${name}` : `at no time in ${name}`;
 const answers = (counters, name) => `${name} gave ${troubles(counters)}`;
 const upper = (text) => text[0].toUpperCase() + text.slice(1);
-/** Whether the verdict on just these of the designs that ran is this word, and the other word on all others. */
+/** Return whether the verdict is `word` on exactly the designs in `names`, and `other` on all other designs that ran. */
 const only = (verdicts, [word, other], names) =>
   Object.entries(verdicts).every(([name, { is }]) => is === (names.includes(name) ? word : other));
 const notRight = (counts) => `${counted(badOf(counts), "answer")} ${badOf(counts) === 1 ? "was" : "were"} not right (${troubles(counts)})`;
@@ -37,7 +39,7 @@ const hasLeader = (design) => design.servers.some(({ life, answers: isHeard, rol
 const contradict = (design) => new Set(design.servers.filter(({ life, answers: isHeard, serves }) => life === "up" && isHeard && serves)
   .map(({ brokers }) => [...brokers].sort().join())).size > 1;
 const isServing = ({ life, answers: isHeard, serves }) => life === "up" && isHeard && serves;
-/** Whether server 1 has answered client 1 since it started again. */
+/** Return whether server 1 has answered client 1 since its restart. */
 const isAsked = (design, acts) => {
   const { last } = design.clients.find(({ name }) => name === "client-1");
   return last?.server === "nameserver-1" && isAnswered(last.verdict) && last.done_ms > acts.get("restart").at_ms;
@@ -50,7 +52,7 @@ const isWithout = (client, design) => {
   return brokers !== null && !brokers.includes("broker-2");
 };
 
-/** Return answers of the restarted server in words; a right one may stand for many. */
+/** Return in words how many of the restarted server's answers were not right. The log has only one of equal right answers. */
 function costOf(given) {
   const counts = { wrong: 0, stale: 0, refused: 0, none: 0 };
   for (const { verdict } of given) if (verdict in counts) counts[verdict] += 1;

@@ -1,31 +1,31 @@
 /**
- * The connection to the program: the present picture, the session so far, and orders.
+ * The connection to the program: the present picture (state of all designs), the session so far, and orders.
  *
- * The program's stream begins with a whole picture. If it breaks off the browser comes back by itself; if the program
- * answers with an error the page opens the stream anew. Readers learn of everything by `onChange`.
+ * The program's stream of events begins with the whole picture. If the stream is lost, the browser opens it again. If the
+ * program answers with an error, the page opens a new stream. The callbacks in `readers` report all changes.
  */
 
 import { Calm } from "./calm.js";
 import { History, applyTick } from "./picture.js";
 
 const AGAIN_MS = 1000;
-/** Ticks come twice a second; after this long without one the picture is old, and the page says so. */
+/** Time in ms without a message after which the page calls its picture old. Ticks come twice a second. */
 export const OLD_MS = 3000;
 
 export class Program {
   /**
    * @param {object} readers
-   * @param {(program: Program) => void} readers.onBegin A session began, or the page came back to it.
-   * @param {(change: object, before: object) => void} readers.onChange A change came.
-   * @param {() => void} readers.onTick Ages and counters are newer.
-   * @param {(isThere: boolean) => void} readers.onLink The program is there, or not.
+   * @param {(program: Program) => void} readers.onBegin A session began, or the page connected to it again.
+   * @param {(change: object, before: object) => void} readers.onChange A change came; `before` is the picture before it.
+   * @param {() => void} readers.onTick A tick brought newer ages and counters.
+   * @param {(isThere: boolean) => void} readers.onLink The program began to answer, or it does not answer any more.
    */
   constructor({ onBegin, onChange, onTick, onLink }) {
     Object.assign(this, { onBegin, onChange, onTick, onLink });
-    /** The present picture, with the ages of the last tick; null before the first one. */
+    /** The present picture, with the ages of the last tick; null before the first picture. */
     this.state = null;
     this.history = null;
-    /** The quiet times of the session. */
+    /** The quiet times (times without a fault) of the session. */
     this.calm = null;
     this.traffic = new Map();
     this.isThere = false;
@@ -48,15 +48,15 @@ export class Program {
   }
 
   /**
-   * Order something; returns the program's answer.
+   * Send an order; return the program's answer.
    *
-   * @throws {Error} If the program refused the order, with its reason.
+   * @throws {Error} If the program refused the order; the message is its reason.
    */
   async order(order) {
     return post("/v1/actions", order);
   }
 
-  /** Save the session; returns the folder and the commands to use it. */
+  /** Save the session; return the folder, and the commands that use the folder. */
   async save() {
     return post("/v1/save");
   }
@@ -69,7 +69,7 @@ export class Program {
     const log = await (await fetch("/v1/log", { cache: "no-store" })).json();
     this.history = new History({ base: log.base, changes: [] });
     this.calm = new Calm(log.base);
-    // The last ones came while the log was on its way.
+    // The changes in `early` came while the page was fetching the log.
     for (const change of [...log.changes, ...this.early]) this.#add(change);
     this.early = null;
     this.state = this.history.last;

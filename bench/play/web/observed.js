@@ -1,6 +1,6 @@
-/** Measures of a lesson, taken from the pictures of the session so far (pure). */
+/** Measures of a lesson, computed from the pictures (states of all designs) of the session. This module does no I/O. */
 
-/** A lesson's orders, all that happened since the first of them, and the quiet time before it. */
+/** A lesson's orders, all changes since the first of them, and the quiet time (without a fault) before it. */
 export class Observed {
   /**
    * @param {import("./picture.js").History} history
@@ -17,7 +17,7 @@ export class Observed {
     return find(this.history.last, name);
   }
 
-  /** Return the ms between two steps. */
+  /** Return the time in ms between two steps. */
   between(act, until) {
     return this.acts.get(until).at_ms - this.acts.get(act).at_ms;
   }
@@ -28,13 +28,13 @@ export class Observed {
     return outcome?.result === "applied" ? outcome.target || this.acts.get(act).order.target : null;
   }
 
-  /** Return when the program began a step: while a broker ends, clients may notice it already. */
+  /** Return the instant at which the program began a step: clients may notice a broker's end before the step is done. */
   #begun(act) {
     const { id, at_ms: at } = this.acts.get(act);
     return this.history.changes.find((change) => change.id === id)?.mark?.at_ms ?? at;
   }
 
-  /** Return the ms from the begin of a step until the test first held, or null. */
+  /** Return the time in ms from the begin of a step until the test first held; null if it never held. */
   first(name, act, test) {
     const from = this.#begun(act);
     for (const state of this.history.pictures(from)) {
@@ -43,7 +43,7 @@ export class Observed {
     return null;
   }
 
-  /** Return the ms from a step until the test held for good, or null if it does not hold now. */
+  /** Return the time in ms from a step until the test held and did not fail again; null if it does not hold at the end. */
   settled(name, act, test, until = null) {
     const from = this.acts.get(act).at_ms;
     let since = null;
@@ -54,7 +54,7 @@ export class Observed {
     return since;
   }
 
-  /** Return for how many ms the test held between a step and another one, or until now. */
+  /** Return the total time in ms for which the test held, from one step until another step or until now. */
   during(name, act, test, until = null) {
     let sum = 0;
     let since = null;
@@ -70,20 +70,20 @@ export class Observed {
     return since === null ? sum : sum + Math.max(0, this.#end(until) - since);
   }
 
-  /** Return the answers since the last fault that were not right, and the number of all. */
+  /** Return the design's counters: numbers of answers since the last fault, by verdict. */
   counters(name) {
     return this.now(name).counters;
   }
 
-  /** Return the answers since a fault that were not right beside those of as much time before it, or null. */
+  /** Return the comparison of the answers after and before a fault, see `Calm.compare`; null if there is none. */
   compared(name, act) {
     return this.calm.compare(name, this.#begun(act), this.history.last.at_ms);
   }
 
   /**
-   * Return the quiet time before the first order, and each design's answers in it that were not right.
+   * Return the length of the quiet time before the first order, and each design's answers in it that were not right.
    *
-   * @returns {{ms: number, bad: Object<string, object>} | null} Null if something was broken.
+   * @returns {{ms: number, bad: Object<string, object>} | null} Null if there was no quiet time before the order.
    */
   quiet() {
     const first = Math.min(...[...this.acts.keys()].map((act) => this.#begun(act)));
@@ -94,8 +94,8 @@ export class Observed {
   }
 
   /**
-   * Return a server's answers to a client after a step: each that was not right, and each that differs from the one
-   * before. If there is no such one, then the present one: it is as the one before the step was.
+   * Return a server's answers to a client after a step: each answer that was not right, and each that differs from the
+   * answer before. If there is none, return the present answer, because the answers since the step were equal to it.
    */
   answers(name, client, server, act) {
     const { at_ms: from } = this.acts.get(act);

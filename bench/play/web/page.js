@@ -19,7 +19,7 @@ const LINES = [
   ["slow", "slow", "Everything arrives later."],
   ["cut", "cut", "Nothing passes. An arrow shows the way that is still open."],
 ];
-/** Screen readers hear of the answers at most this often. */
+/** Shortest time in ms between two texts on the answers for screen readers. */
 const SPOKEN_EVERY_MS = 4000;
 
 let past = null;
@@ -54,7 +54,7 @@ const strip = new Strip(byId("time"), (at) => {
 const faults = new Faults({ host: byId("faults"), menu: byId("menu"), order, present: () => program.state });
 const teacher = new Teacher(byId("lessons"), LESSONS, { program, order, back, learn });
 
-/** Order something, and say why if it cannot be done. */
+/** Send an order; show the reason if the program refused it or could not do it. */
 async function order(wanted) {
   try {
     const done = await program.order(wanted);
@@ -76,7 +76,7 @@ function say(text) {
   write(byId("speaker"), text);
 }
 
-/** Make room for a lesson, or take it back. */
+/** Make room for a lesson, or remove this room. */
 function learn(isOpen) {
   if (isOpen && !document.body.classList.contains("learning")) byId("reading").open = false;
   document.body.classList.toggle("learning", isOpen);
@@ -88,7 +88,7 @@ function back() {
   draw();
 }
 
-/** Draw once in a frame, however much has come. */
+/** Draw at the browser's next frame, once for all changes until then. */
 function draw() {
   if (!isDrawn) return;
   isDrawn = false;
@@ -121,7 +121,7 @@ function showLive(state) {
   set(byId("live"), { "data-live": program.isThere ? "yes" : "no" });
 }
 
-/** Say whether answers fail by themselves: then not every one that fails after a fault is an effect of it. */
+/** Return a text that says whether answers fail without a fault: then a fault need not cause each later failure. */
 function slowness(failed) {
   return failed ? `live, on a slow machine: ${counted(failed, "answer")} failed in a minute in which nothing was broken` : "live";
 }

@@ -11,7 +11,7 @@ const COUNTED = ["wrong", "stale", "refused", "none"];
 export class Panels {
   /**
    * @param {HTMLElement} host
-   * @param {(design: string, id: string, element: Element) => void} onPick Somebody picked a process or a link.
+   * @param {(design: string, id: string, element: Element) => void} onPick Called when the user picks a process or a link.
    */
   constructor(host, onPick) {
     Object.assign(this, { host, onPick, panels: new Map() });
@@ -21,10 +21,10 @@ export class Panels {
    * Show a picture.
    *
    * @param {object} state
-   * @param {Map<string, object[]>} traffic Design to the links that something passed; empty for the past.
-   * @param {boolean} isPast Ages are not known of the past: nothing is kept of answers that changed nothing.
+   * @param {Map<string, object[]>} traffic Maps a design to the links over which bytes passed; empty for the past.
+   * @param {boolean} isPast True to show no ages of answers: the log has only answers that changed something.
    * @param {import("./calm.js").Calm} calm
-   * @param {string} ago How long ago the picture was, in words; empty for the present.
+   * @param {string} ago Age of the picture in words; empty for the present.
    */
   show(state, traffic, isPast, calm, ago) {
     const names = state.designs.map(({ name }) => name);
@@ -77,7 +77,7 @@ export class Panels {
   }
 }
 
-/** Show how many answers were not right, and how many of them before the fault; a count of none is left out. */
+/** Show the numbers of answers that were not right since and before the fault; leave out numbers that are 0. */
 function showCounts(host, counters, isFault, earlier) {
   const shown = COUNTED.filter((name) => counters[name] > 0);
   const key = JSON.stringify([isFault, earlier, total(counters) > 0, shown.map((name) => counters[name])]);
@@ -94,7 +94,7 @@ function showCounts(host, counters, isFault, earlier) {
   host.replaceChildren(html("li", { class: "since" }, `${since}:`), ...items);
 }
 
-/** Return a design as the drawing wants it. */
+/** Return a design in the form that the drawing needs. */
 function drawn(design, now, traffic, isPast) {
   const busy = new Set(traffic.map(({ dialler, acceptor }) => `${dialler}>${acceptor}`));
   return {
@@ -103,7 +103,7 @@ function drawn(design, now, traffic, isPast) {
     brokers: design.brokers.map(({ name, life }) => ({ id: name, name: named(name), state: life })),
     servers: design.servers.map((server) => ({
       id: server.name, name: named(server.name), state: serverState(server),
-      // A server that does not serve shows nobody its table, so an empty one means nothing.
+      // A server that does not serve reports no table, so its empty list does not mean that it lists no broker.
       lists: server.read_ms === null || (!server.serves && !server.brokers.length) ? null : server.brokers,
       isOld: !server.answers || !server.serves,
     })),

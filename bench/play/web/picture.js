@@ -1,8 +1,8 @@
 /**
- * The picture of all designs, and how a change alters it (pure).
+ * The picture (state of all designs), and the effect of a change on it. This module does no I/O.
  *
- * The structs are those of bench/play/model.py. A picture is never altered: a change makes a new one that shares with
- * the old one the parts that stay, so any instant of the past is kept for little.
+ * The fields are those of bench/play/model.py. A picture is never altered: a change makes a new picture, which shares the
+ * unchanged parts with the old one. So it costs little memory to keep the pictures of many instants.
  */
 
 /** Return the picture after this change. */
@@ -42,8 +42,7 @@ function replaced(all, one, key = ({ name }) => name) {
 /**
  * Return the picture with the ages and counters of a tick.
  *
- * Changes and ticks reach the page in order, and a picture may hold changes that are younger than the tick: the newer
- * of both instants counts.
+ * A picture may contain a change that is newer than the tick. So the newer instant of the two counts.
  */
 export function applyTick(state, tick) {
   const designs = state.designs.map((design) => {
@@ -73,12 +72,12 @@ function newer(a, b) {
   return total(a) >= total(b) ? a : b;
 }
 
-/** Pictures are kept after so many changes each, so that any other one is that many steps away at most. */
+/** Number of changes between two kept pictures, and so the most changes to apply to reach any other picture. */
 const KEPT_EVERY = 400;
-/** The page keeps as many changes as the program does. */
+/** Number of changes that the page keeps; the program keeps as many. */
 const CHANGES_MAX = 20000;
 
-/** The session so far: the picture at its begin, and all changes since. */
+/** The session so far: the picture at its begin (or before the oldest kept change), and all changes since then. */
 export class History {
   constructor({ base, changes }) {
     this.base = base;
@@ -88,7 +87,7 @@ export class History {
     for (const change of changes) this.add(change);
   }
 
-  /** Append a change; one that is there already is left out. */
+  /** Append a change; ignore a change that the history has already. */
   add(change) {
     if (change.id <= this.last.id) return;
     this.last = apply(this.last, change);
@@ -110,7 +109,7 @@ export class History {
     return { ...state, at_ms: ms };
   }
 
-  /** Return the number of changes up to an instant, that one included. */
+  /** Return the number of changes up to an instant, including changes at that instant. */
   #before(ms) {
     let [low, high] = [0, this.changes.length];
     while (low < high) {
@@ -121,7 +120,7 @@ export class History {
     return low;
   }
 
-  /** Yield the picture at an instant and after each later change, until another instant. */
+  /** Yield the picture at an instant, and the picture after each later change up to another instant. */
   *pictures(from, until = Infinity) {
     let state = this.at(from);
     yield state;
@@ -141,12 +140,12 @@ export function serverState({ life, answers, role, serves }) {
   return role === "independent" ? "up" : "leaderless";
 }
 
-/** Return the brokers that a client goes by for the topic that clients use now, or null. */
+/** Return the brokers in a client's cached route of the newest topic; null if the client has no such route. */
 export function knownBy(client, design) {
   return client.cached.find(({ topic }) => topic === design.topics.at(-1))?.brokers ?? null;
 }
 
-/** Return whether everything runs, is listed everywhere and is answered rightly. */
+/** Return whether every process runs, every link is open, every server lists every broker, and every answer is right. */
 export function isWhole(design) {
   const names = design.brokers.map(({ name }) => name);
   return design.phase === "running"

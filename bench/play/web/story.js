@@ -1,4 +1,4 @@
-/** Events and spans of time, read from the changes of a session (pure). */
+/** Events and spans of time, computed from the changes of a session. This module does no I/O. */
 
 import { ANSWERS, SERVERS } from "/drawings/states.js";
 import { serverState } from "./picture.js";
@@ -8,10 +8,10 @@ const HEALS = new Set(["heal", "resume", "start"]);
 const QUIET = new Set(["make-topic", "timers", "reconnect"]);
 
 /**
- * Return the events that a change brought: what people read in the list of events.
+ * Return the events that a change caused, as the list of events shows them.
  *
  * @returns {{at: number, kind: string, text: string, design: string | null, isMinor: boolean}[]}
- *   A minor one is in the list, and not on the strip: the strip shows it as a lane.
+ *   A minor event is in the list only: the strip of time has no mark for it.
  */
 export function eventsOf(before, change) {
   const event = (kind, text, isMinor = false) => ({ at: change.at_ms, kind, text, design: change.design ?? null, isMinor });
@@ -68,20 +68,20 @@ function clientEvents(design, now, told) {
   return [told("change", `${named(now.name)} ${verdict === "refused" ? "was refused an answer" : word}${by}${why && verdict !== "none" ? `: ${named(why)}` : ""}`, true)];
 }
 
-/** Spans of each client's state, grown change by change. */
+/** Spans of equal verdicts for each client; each change may end a span and begin the next one. */
 export class Lanes {
   constructor(base) {
     this.spans = new Map();
     this.#restart(base.designs, base.at_ms);
   }
 
-  /** Take a change. */
+  /** Add a change. */
   add(change) {
     if (change.designs) this.#restart(change.designs, change.at_ms);
     if (change.client) this.#turn(change.design, change.client, change.at_ms);
   }
 
-  /** Return the lanes as a timeline wants them. */
+  /** Return the rows of the clients in the form that a timeline needs. */
   groups() {
     const order = Object.keys(DESIGNS);
     const designs = [...this.spans].sort(([a], [b]) => order.indexOf(a) - order.indexOf(b));

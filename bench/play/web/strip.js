@@ -8,14 +8,14 @@ import { Lanes, eventsOf } from "./story.js";
 import { DESIGNS, before, counted, isTroubled, troubles } from "./words.js";
 
 const WINDOWS = [[60, "1 minute"], [180, "3 minutes"], [600, "10 minutes"], [Infinity, "everything"]];
-/** The list shows so many events; the strip has all of them. */
+/** Number of the latest events in the list; the strip shows all events. */
 const LISTED_MAX = 60;
 const DRAWN_EVERY_MS = 250;
 
 export class Strip {
   /**
    * @param {HTMLElement} host
-   * @param {(at: number | null) => void} onSeek Somebody chose an instant, null for now.
+   * @param {(at: number | null) => void} onSeek Called when the user chooses an instant; null for now.
    */
   constructor(host, onSeek) {
     Object.assign(this, { onSeek, lanes: null, events: [], window: 60, at: null, chosen: [], drawnAt: -Infinity, listed: null });
@@ -46,7 +46,7 @@ export class Strip {
     });
   }
 
-  /** Begin anew with this session. */
+  /** Show a session from its begin. */
   begin(history, calm) {
     this.calm = calm;
     this.lanes = new Lanes(history.base);
@@ -60,7 +60,7 @@ export class Strip {
     this.drawnAt = -Infinity;
   }
 
-  /** Take a change. */
+  /** Add a change. */
   add(change, before) {
     this.lanes.add(change);
     this.events.push(...eventsOf(before, change));
@@ -77,7 +77,7 @@ export class Strip {
     this.#draw();
   }
 
-  /** Put the head at an instant, null for now. */
+  /** Move the head (the shown instant) to an instant; null for now. */
   seek(at) {
     this.at = at;
     this.timeline.seek(at);
@@ -99,7 +99,7 @@ export class Strip {
     if (!this.state) return;
     const to = Math.max(this.state.at_ms, this.from + 1);
     const width = this.window * 1000;
-    // The past must not slide away below the pointer: the window stays while somebody looks at it.
+    // Keep the shown part of the time while the user looks at the past: otherwise it would move below the pointer.
     const end = this.at === null ? to : Math.max(this.end ?? to, this.at);
     this.end = end;
     const from = Math.max(this.from, Number.isFinite(width) ? end - width : this.from);
@@ -123,14 +123,14 @@ export class Strip {
     set(this.list, { start: this.events.length });
   }
 
-  /** Say what happened at the instant that is shown. */
+  /** Show the age and the events of the chosen instant. */
   #showPast() {
     const [first, ...others] = [...this.chosen].sort((one, other) => (other.kind === "fault") - (one.kind === "fault"));
     const event = first ? `: ${first.text}${others.length ? `; and ${counted(others.length, "event")} close to it` : ""}` : "";
     write(this.since, `${duration(this.state.at_ms - this.at)} ago${event}.`);
   }
 
-  /** Say how many of the answers since a fault came when everything was as before: they are no effect of it. */
+  /** Return the words for answers that were not right after a fault's repair: the fault did not cause them. */
   #afterwards(name, fault) {
     const later = this.calm.later(name, fault, this.state.at_ms);
     return later ? ` (${later} of them while nothing was broken in it)` : "";

@@ -1,4 +1,4 @@
-/** The engine of the lessons: asks, lets it happen, and tells what was seen. */
+/** The engine of the lessons: it asks the reader to guess, gives the orders, and reports what the clients got. */
 
 import { duration, icon, sign } from "/drawings/states.js";
 import { html, set } from "/drawings/svg.js";
@@ -8,13 +8,13 @@ import { Observed } from "./observed.js";
 import { isWhole } from "./picture.js";
 import { DESIGNS, list, troubles } from "./words.js";
 
-/** Seconds in which everything must be whole again before a lesson: so many, and so many more divided as timers are. */
+/** Limit in s for the repair before a lesson: a fixed part, and a part that is divided by the timers' divisor. */
 const REPAIR_LIMIT = [60, 120];
-/** Before its first order a lesson watches for so long: the answers of this time show how slow the machine is. */
+/** Quiet time (without a fault) in ms before a lesson's first order: its answers show how slow the machine is. */
 const QUIET_MS = 5000;
 const QUIET_LIMIT = [60, 0];
 
-/** Return whether all that a picture of a design shows was read after an instant. */
+/** Return whether all answers and readings that a design's picture shows are newer than an instant. */
 function isYounger(design, ms) {
   return design.clients.every(({ last }) => last?.done_ms > ms)
     && design.servers.every(({ life, answers, read_ms: read }) => life !== "up" || !answers || read > ms);
@@ -27,12 +27,12 @@ export class Teacher {
    * @param {object} parts
    * @param {import("./link.js").Program} parts.program
    * @param {(order: object) => Promise<object | null>} parts.order
-   * @param {() => void} parts.back Leaves the past.
-   * @param {(isOpen: boolean) => void} parts.learn Makes room for a lesson, or takes it back.
+   * @param {() => void} parts.back Shows the present instead of the past.
+   * @param {(isOpen: boolean) => void} parts.learn Makes room for a lesson, or removes this room.
    */
   constructor(host, lessons, { program, order, back, learn }) {
     Object.assign(this, { host, lessons, program, order, back, learn, lesson: null, wake: () => {} });
-    /** Counts the lessons that were begun: an older one that is still under way sees that it is over. */
+    /** Number of lessons begun so far. An older lesson that still runs sees a higher number, and ends. */
     this.turn = 0;
     this.done = new Set();
     this.desk = html("div", { id: "desk", hidden: true });
@@ -45,13 +45,13 @@ export class Teacher {
     host.append(html("h2", { id: "lessons-title" }, "Lessons"), this.choices, this.desk);
   }
 
-  /** Take note of a new picture: steps that wait look at it. */
+  /** Let waiting steps check the new picture, and show it in the lesson's table. */
   onChange() {
     this.wake();
     if (this.table) this.#showTable();
   }
 
-  /** Ask a lesson's question. */
+  /** Show a lesson's story and its question. */
   ask(lesson) {
     this.turn += 1;
     this.wake();
@@ -117,7 +117,7 @@ export class Teacher {
       if (isOver()) return;
       set(items[number], { "data-step": result === "late" ? "late" : "done", "aria-current": null });
       if (result === "late") {
-        // A machine on which something breaks by itself plays the lesson all the same.
+        // Step 1 waits for a quiet time. If a slow machine never has one, play the lesson nevertheless.
         isWithin &&= number === 1;
         items[number].append(" This took longer than the lesson waits.");
       }
@@ -133,7 +133,7 @@ export class Teacher {
     return this.program.state.designs.filter(({ phase }) => phase === "running").map(({ name }) => name);
   }
 
-  /** Heal and start what needs it, and wait until every design is whole. */
+  /** Heal all links and start all processes that are down; then wait until every design is whole. */
   async #repair(isOver) {
     const { state } = this.program;
     if (!this.#hold(isWhole)) {
@@ -150,24 +150,24 @@ export class Teacher {
   async #step({ id, orders, until, again, limit, wait }, acts, isOver) {
     if (again) return this.#repeat(id, orders, (design) => until(design, acts), { again, limit }, acts, isOver);
     if (orders) return this.#give(id, orders, this.#running(), acts, isOver);
-    // The picture may be older than the last order: every client must have asked since, and every server been read.
+    // Count only pictures newer than the last order: every client's answer and every server's reading came after it.
     const since = Math.max(0, ...[...acts.values()].map(({ at_ms: at }) => at));
     if (until) return this.#wait((design) => isYounger(design, since) && until(design, acts), limit, isOver);
     await this.#wait(() => false, wait, isOver);
     return "done";
   }
 
-  /** Give all orders of a step at once; returns "done" when the picture shows the last of them, or "failed". */
+  /** Give all orders of a step at the same time; return "done" when the picture shows the last one, or "failed". */
   async #give(id, orders, designs, acts, isOver) {
     const all = await Promise.all(orders.map((wanted) => this.order({ ...wanted, designs })));
     if (all.includes(null)) return "failed";
     const last = all.reduce((one, other) => other.id > one.id ? other : one);
     acts.set(id, last);
-    // Measures begin with the order, so its change must have come.
+    // Wait for the change of the last order, because measures begin with this change.
     return this.#wait(() => this.program.history.last.id >= last.id, [10, 0], isOver);
   }
 
-  /** Give orders again and again to the designs in which the test does not hold. */
+  /** Repeat orders, each time for the designs in which the test does not hold yet. */
   async #repeat(id, orders, test, { again, limit: [fixed, divided] }, acts, isOver) {
     const end = performance.now() + 1000 * (fixed + divided / this.program.state.divisor);
     let result = "late";
@@ -180,13 +180,13 @@ export class Teacher {
     return result;
   }
 
-  /** Return whether a test holds in every design that runs. */
+  /** Return whether a test holds in every running design. */
   #hold(test) {
     const { state } = this.program;
     return this.program.isThere && state.designs.every((design) => design.phase !== "running" || test(design));
   }
 
-  /** Wait until the test holds in every design; returns "done", or "late" after the limit. */
+  /** Wait until the test holds in every running design; return "done", or "late" after the limit. */
   async #wait(test, [fixed, divided], isOver) {
     const end = performance.now() + 1000 * (fixed + divided / this.program.state.divisor);
     while (!isOver() && performance.now() < end) {
@@ -214,7 +214,7 @@ export class Teacher {
   #tell(lesson, choice, observed, isWithin) {
     const measures = lesson.measure(observed);
     const verdicts = Object.fromEntries(observed.names.map((name) => [name, lesson.verdict(measures, name)]));
-    // A measure that has not ended decides nothing.
+    // If a step was late, a measure may be incomplete. Then no choice came true.
     const happened = isWithin ? lesson.happened(verdicts) : null;
     const textOf = (id) => lesson.choices.find((one) => one.id === id)?.text;
     const expected = choice === "unsure" ? "You made no guess." : choice === happened ? "You expected this." : `You expected: ${textOf(choice)}`;
@@ -240,7 +240,7 @@ export class Teacher {
       html("h4", {}, "What the documents say"), html("p", { id: "claim" }, lesson.claim),
       html("p", {}, html("a", { href: lesson.link.href, target: "_blank" }, `${lesson.link.text} (new tab)`)),
       html("div", { class: "row" }, ...(go ? [go] : []), more, this.#closer()));
-    // The measures know the changes up to this one; later ones may tell another story.
+    // The measures include the changes up to this one. Later changes may lead to another result.
     const until = observed.history.last.id;
     set(this.desk, { "data-happened": happened ?? "other", "data-within": isWithin ? "yes" : "no", "data-until": until });
   }
@@ -258,7 +258,7 @@ export class Teacher {
   }
 }
 
-/** Say how the designs answered before the lesson broke anything. */
+/** Return a sentence on each design's answers in the quiet time before the lesson's first fault. */
 function quietWords(observed) {
   const quiet = observed.quiet();
   if (!quiet) return "Something was broken before the lesson began, so nobody knows how this machine answers undisturbed.";

@@ -43,24 +43,24 @@ export function orderText({ do: verb, target, to, oneway, delay_ms: delay, topic
   }
 }
 
-/** Return the processes that "the leader" stood for, design by design; empty for any other target. */
+/** Return the process that "the leader" meant in each design; empty for any other target. */
 export function leaders({ order, outcomes }) {
   if (order.target !== "leader") return "";
   return list(outcomes.filter(({ target }) => target).map(({ design, target }) => `${named(target)} of ${DESIGNS[design].name}`));
 }
 
-/** Return the outcomes that were no success, in words; empty if all succeeded. */
+/** Return the outcomes of all designs in which an order was not applied, in words; empty if there are none. */
 export function failures({ outcomes }) {
   return outcomes.filter(({ result }) => result !== "applied")
     .map(({ design, result, reason }) => `${DESIGNS[design].name}: ${result}${reason ? `, ${named(reason)}` : ""}`).join(". ");
 }
 
-/** Return counted things: "1 wrong answer", "3 wrong answers". */
+/** Return a number with its noun: "1 wrong answer", "3 wrong answers". */
 export function counted(n, one, many = `${one}s`) {
   return `${n} ${n === 1 ? one : many}`;
 }
 
-/** Return things as a list in a sentence: "a", "a and b", "a, b and c". */
+/** Return words as a list in a sentence: "a", "a and b", "a, b and c". */
 export function list(things) {
   return things.length < 2 ? things.join("") : `${things.slice(0, -1).join(", ")} and ${things.at(-1)}`;
 }
@@ -79,9 +79,9 @@ export function troubles(counters) {
 }
 
 /**
- * Return answers that were not right before a fault, with the length of time: "2 refused in as much time".
+ * Return the answers that were not right before a fault, and the length of this time: "2 refused in as much time".
  *
- * Empty if there were none, or if nobody knows.
+ * Empty if there were none, or if there was no quiet time (without a fault) before the fault.
  */
 export function before(compared, sinceMs) {
   if (!compared || !isTroubled(compared.before)) return "";

@@ -141,7 +141,7 @@ class PlantedRun:
             fields.setdefault("change", round(due * 1000))
         self.add(
             Operation(
-                op=op,  # type: ignore[arg-type] # a test's own word
+                op=op,  # type: ignore[arg-type] # tests may pass other words
                 user=fields.pop("user", 0),
                 due_ns=ns(due),
                 sent_ns=ns(due + late),

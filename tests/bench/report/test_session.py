@@ -52,7 +52,7 @@ from routekeeper.bench.report.session import open_session
 
 spark = open_session()
 spark.sparkContext.setLogLevel("INFO")
-# Digests, because results are compressed: 5 MB of them come down to 3.
+# Use digests, because Spark compresses results: 5 MB of digests still have 3 MB afterwards.
 digests = "array_join(transform(sequence(1, 40000), i -> sha2(string(i), 512)), '')"
 (row,) = spark.range(1, numPartitions=1).selectExpr(f"{digests} AS text").collect()
 print(len(row.text))

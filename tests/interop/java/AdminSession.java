@@ -9,11 +9,11 @@ import java.util.List;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
- * Runs mqadmin subcommands one after the other in one JVM, as MQAdminStartup does in one each.
+ * Runs mqadmin subcommands one after the other in one JVM; Apache's own script starts a JVM for each subcommand.
  *
- * Each line of standard input is one command, its arguments between tabs. The answer is a line with the sizes in bytes
- * of what it printed to standard output and to standard error, then both. A command that calls System.exit (wrong
- * options, -h) ends all.
+ * Each line of standard input is one command; tabs separate its arguments. The answer begins with a line of two numbers:
+ * the sizes in bytes of the command's standard output and standard error. Then both texts follow. A command that calls
+ * System.exit (wrong options, -h) ends the JVM.
  */
 public final class AdminSession {
     public static void main(String[] args) throws Exception {
@@ -37,7 +37,7 @@ public final class AdminSession {
         System.exit(0);
     }
 
-    /** Some commands keep the client with which they ran once, and it is shut down. */
+    /** Empties mqadmin's list of commands: some commands keep their client after its shutdown, and would use it again. */
     private static void forgetCommands() throws Exception {
         for (Field field : MQAdminStartup.class.getDeclaredFields()) {
             if (Modifier.isStatic(field.getModifiers()) && List.class.isAssignableFrom(field.getType())) {

@@ -9,10 +9,10 @@ import java.nio.file.StandardCopyOption;
 import java.util.Arrays;
 
 /**
- * Runs Producer and PushConsumer many times, also beside each other, in one JVM.
+ * Runs Producer and PushConsumer many times in one JVM; several runs may be active at the same time.
  *
- * Each line of standard input is one run: OUTPUT PROGRAM ARGUMENT..., between tabs. What it prints goes to the file
- * OUTPUT, and when it has ended its exit code stands in OUTPUT.exit. The JVM ends with standard input.
+ * Each line of standard input starts one run: OUTPUT PROGRAM ARGUMENT..., separated by tabs. The run prints to the file
+ * OUTPUT. When it has ended, the file OUTPUT.exit has its exit code. The JVM ends when its standard input ends.
  */
 public final class Clients {
     public static void main(String[] args) throws Exception {

@@ -4,7 +4,7 @@ import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.remoting.RPCHook;
 
-/** Arguments of a program: those in fixed places, and behind them NAME=VALUE in any order. */
+/** A program's arguments: first the arguments with fixed positions, then NAME=VALUE arguments in any order. */
 final class Options {
     private final String[] args;
     private final int fixed;
@@ -48,7 +48,7 @@ final class Options {
         return named.getOrDefault(name, otherwise);
     }
 
-    /** Signs requests as accessKey and secretKey say; null without them. */
+    /** Returns a hook that signs requests with accessKey and secretKey; null if there is no accessKey. */
     RPCHook hook() {
         String key = get("accessKey", "");
         return key.isEmpty() ? null : new AclClientRPCHook(new SessionCredentials(key, get("secretKey", "")));

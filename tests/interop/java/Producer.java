@@ -14,19 +14,19 @@ import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * Sends numbered messages and prints what became of them, one fact per line.
+ * Sends numbered messages, and prints the results, one in each line.
  *
- * Arguments: NAMESRV TOPIC COUNT BODY_BYTES BATCH [PAUSE_MS STOP_FILE] [NAME=VALUE...]. The body is the message's number as text,
- * padded with blanks to BODY_BYTES, so that a consumer can tell which of them it has seen. BATCH messages go in one request
- * (1 = singly). With STOP_FILE it pauses PAUSE_MS after each request, asks the nameservers for routes every second instead of every 30,
- * and ends once that file is there, or after COUNT; it then counts as a success if nothing failed.
+ * Arguments: NAMESRV TOPIC COUNT BODY_BYTES BATCH [PAUSE_MS STOP_FILE] [NAME=VALUE...]. A message's body is its number as text, padded
+ * with blanks to BODY_BYTES, so that a consumer knows which messages it has received. A request has BATCH messages. With STOP_FILE the
+ * program pauses for PAUSE_MS after each request, and asks the nameservers for routes every second instead of every 30 s. It ends when
+ * STOP_FILE exists, or after COUNT messages, and then succeeds if no send has failed.
  *
- * Named: namespace; ordered=N sends message i to queue i modulo N; tags=A,B gives them in turn (TagI by default);
- * delay is a level; trace is the topic into which it writes message traces; compress=LZ4|ZSTD|ZLIB is how 5.x's producer
- * compresses bodies of more than 4 KB; accessKey and secretKey sign every request.
+ * Named arguments: namespace. ordered=N sends message i to queue i modulo N. tags=A,B uses these tags in turn (default: TagI). delay is
+ * a delay level. trace is the topic for message traces. compress=LZ4|ZSTD|ZLIB is the compression of bodies of more than 4 KB, for the
+ * producer of 5.x. accessKey and secretKey sign every request.
  *
- * Output: "status NAME N" per status of a request, "failed N" and the first failure as "error TEXT", the first and last offset
- * message id as "first ID" and "last ID", and as the final line "sent N ms M". Exit code 0 when all were SEND_OK.
+ * Output: "status NAME N" for each status of a request, "failed N", the first failure as "error TEXT", the first and the last offset
+ * message id as "first ID" and "last ID", and finally "sent N ms M". The exit code is 0 if every status was SEND_OK.
  */
 public final class Producer {
     private static final AtomicInteger SERIAL = new AtomicInteger();
@@ -61,12 +61,12 @@ public final class Producer {
         if (!options.get("compress", "").isEmpty()) {
             Class<?> kinds = Class.forName("org.apache.rocketmq.common.compression.CompressionType");
             Object kind = kinds.getMethod("of", String.class).invoke(null, options.get("compress", ""));
-            producer.getClass().getMethod("setCompressType", kinds).invoke(producer, kind); // 4.9 has only ZLIB
+            producer.getClass().getMethod("setCompressType", kinds).invoke(producer, kind); // by reflection: 4.9 has no such method
         }
         if (stop != null) {
             producer.setPollNameServerInterval(1_000);
         } else {
-            producer.setSendMsgTimeout(20_000); // all are to arrive, also while a disk stands still
+            producer.setSendMsgTimeout(20_000); // long, because all messages must arrive even if the disk hangs for some seconds
         }
         producer.start();
 
@@ -131,7 +131,7 @@ public final class Producer {
         out.println("last " + last);
         out.println("sent " + ok + " ms " + ms);
         if (!trace.isEmpty()) {
-            Thread.sleep(2_000); // traces go out each half second, and those that wait are lost with the producer
+            Thread.sleep(2_000); // wait: traces are sent every half second, and shutdown loses traces that were not sent
         }
         producer.shutdown();
         return stop == null && ok < count || failed > 0 ? 1 : 0;

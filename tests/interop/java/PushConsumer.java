@@ -19,19 +19,19 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Consumes what Producer sent until enough distinct bodies have been seen or the time is up.
+ * Consumes the messages of Producer until it has received enough different bodies, or until the time is over.
  *
  * Arguments: NAMESRV TOPIC GROUP COUNT SECONDS [RETRY_EVERY] [NAME=VALUE...]. With RETRY_EVERY = n > 0 the first delivery of every
- * n-th number is refused, so it must come back through the retry topic. COUNT may be @FILE: the number that this file
- * will hold once it is there; until then the consumer goes on, and asks the nameservers for routes every second.
+ * n-th number is refused, so that the message comes again through the retry topic. COUNT may be @FILE: then the program runs until
+ * FILE exists, and reads COUNT from it. Until then it asks the nameservers for routes every second.
  *
- * Named: namespace; ordered=1 consumes queue by queue; broadcast=1; tags is the expression (TagI by default);
- * trace is the topic into which it writes message traces; dead=N always refuses every n-th number, retries bounds how
- * often it comes back; accessKey and secretKey sign every request.
+ * Named arguments: namespace. ordered=1 consumes queue by queue. broadcast=1 consumes in broadcast mode. tags is the subscription
+ * expression (default: TagI). trace is the topic for message traces. dead=N always refuses every N-th number. retries is the largest
+ * number of redeliveries. accessKey and secretKey sign every request.
  *
- * Output: "ready" once the client has started, then "distinct N", "duplicates N", "redelivered N" (messages that came
- * with a reconsume count), "disorder N" (messages that came for the first time behind a later one of their queue) and as
- * the final line "done ms M". Exit code 0 when COUNT distinct bodies were seen.
+ * Output: "ready" once the client has started; then "distinct N", "duplicates N", "redelivered N" (messages with a reconsume count),
+ * "disorder N" (first deliveries that came after a later message of the same queue), and finally "done ms M". The exit code is 0 if
+ * COUNT different bodies were received.
  */
 public final class PushConsumer {
     private final Map<String, Boolean> seen = new ConcurrentHashMap<>();
@@ -71,9 +71,9 @@ public final class PushConsumer {
             consumer.setNamespace(options.get("namespace", ""));
         }
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        // 5.3.3 loses its own race now and then: its second heartbeat and its first rebalance both fall 1 s after the
-        // start, the one that should announce the new subscription version is skipped, and every broker refuses
-        // its pulls until the next one, by default 30 s later
+        // With its default, 5.3.3's consumer sometimes cannot pull for 30 s: its second heartbeat and its first rebalance
+        // both come 1 s after the start. Then the heartbeat with the new subscription version may be skipped, and every
+        // broker refuses pulls until the next heartbeat. So send heartbeats every 2 s.
         consumer.setHeartbeatBrokerInterval(2_000);
         if (later != null) {
             consumer.setPollNameServerInterval(1_000);
@@ -83,7 +83,7 @@ public final class PushConsumer {
         consumer.setMaxReconsumeTimes(options.get("retries", -1));
         if (options.get("broadcast", 0) == 1) {
             broadcast(consumer);
-            consumer.setInstanceName(Long.toString(System.nanoTime())); // members of one process are told apart
+            consumer.setInstanceName(Long.toString(System.nanoTime())); // gives each member in this JVM a client id of its own
         }
         consumer.subscribe(options.at(1), options.get("tags", "TagI"));
         if (options.get("ordered", 0) == 1) {
@@ -116,7 +116,7 @@ public final class PushConsumer {
         return seen.size() >= count.get() ? 0 : 1;
     }
 
-    /** Returns whether all of them are consumed. */
+    /** Records received messages; returns false if a message is refused, so that the broker delivers the batch again. */
     private boolean take(List<MessageExt> messages) {
         boolean again = false;
         for (MessageExt message : messages) {
@@ -145,7 +145,7 @@ public final class PushConsumer {
         return !again;
     }
 
-    /** The type of the argument has another package in each generation. */
+    /** Sets broadcast mode by reflection, because the argument's type is in different packages in 4.x and 5.x. */
     @SuppressWarnings({"unchecked", "rawtypes"})
     private static void broadcast(DefaultMQPushConsumer consumer) throws Exception {
         for (Method method : DefaultMQPushConsumer.class.getMethods()) {
