@@ -40,6 +40,7 @@ from routekeeper.bench.__main__ import make_report
 from routekeeper.bench.report.page import NEIGHBOURS
 from routekeeper.bench.runfolder import MANIFEST_NAME, ManifestError, event_sums, read_manifest
 from routekeeper.bench.scale.order import ORDER_NAME, ROWS_NAME, read_order, read_rows, series_below
+from routekeeper.bench.scale.points import Part
 from routekeeper.bench.scale.report import write_report
 
 PAGE: Final = "report.html"
@@ -115,7 +116,7 @@ def publish_scale(result: Path, to: Path) -> list[Path]:
     Raises:
         PublishError: If ``result`` has two series of one part, or a series without rows.
     """
-    by_part: dict[str, Path] = {}
+    by_part: dict[Part, Path] = {}
     for series in series_below(result):
         part = read_order(series).part
         if part in by_part:

@@ -5,7 +5,8 @@
 A template has placeholders of the form ``{{series:scenario/case measure design}}``. "-" stands for no case.
 Without "series:" the series is "equal". In place of a placeholder the article has the median of the rounds
 with its unit. With "own:" as the series, the article has the time that the run's page gives for RocketMQ's
-own timers.
+own timers. With "scale:" as the series, the scenario is the name of a point of ``mqbench scale``, with a
+hyphen for each character that is no letter or digit.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ ARTICLES: Final = ("why-not-zookeeper.md", "why-not-zookeeper.zh-CN.md")
 PLACEHOLDER: Final = re.compile(r"\{\{(?:([a-z-]+):)?([a-z0-9-]+)/([a-z0-9-]+) ([a-z0-9_]+) ([a-z]+)\}\}")
 _UNITS: Final = {
     "_ms_p50": "ms",
+    "_ms_last": "ms",
+    "_ms": "ms",
+    "_mb": "MB",
     "cpu_s_per_min": "s",
     "_mib": "MiB",
     "_kib_per_s": "KiB/s",
@@ -39,7 +43,7 @@ def published() -> tuple[dict[Place, list[tuple[float, float]]], dict[Place, tup
     """Return the published figures.
 
     Returns:
-        Each place's rounds as (value, largest true value that is recorded as 0), and, with the series
+        Each place's rounds as (value, longest time that may be recorded as 0), and, with the series
         "own", each recovery with RocketMQ's own timers as (least, most).
     """
     rounds: dict[Place, list[tuple[float, float]]] = defaultdict(list)
@@ -47,6 +51,10 @@ def published() -> tuple[dict[Place, list[tuple[float, float]]], dict[Place, tup
         for row in csv.DictReader(file):
             place = row["series"], row["scenario"], row["case"], row["measure"], row["arm"]
             rounds[place].append((float(row["value"]), float(row["floor"])))
+    with (PUBLISHED / "scale-figures.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            point = re.sub("[^a-z0-9]", "-", row["point"].lower())
+            rounds["scale", point, "", row["figure"], row["design"]].append((float(row["value"]), 0.0))
     with (PUBLISHED / "undivided.csv").open(newline="") as file:
         own: dict[Place, tuple[float, float]] = {
             ("own", row["scenario"], row["case"], row["measure"], row["arm"]): (
@@ -84,7 +92,7 @@ def figure_of(rounds: Sequence[tuple[float, float]], measure: str, *, chinese: b
     """Return the median of the values with its unit.
 
     Args:
-        rounds: Each round's (value, largest true value that is recorded as 0).
+        rounds: Each round's (value, longest time that may be recorded as 0).
     """
     unit = next((unit for end, unit in _UNITS.items() if measure.endswith(end)), "")
     value, floor = median(value for value, _ in rounds), max(floor for _, floor in rounds)
@@ -93,9 +101,7 @@ def figure_of(rounds: Sequence[tuple[float, float]], measure: str, *, chinese: b
         return f"不到 {below}" if chinese else f"less than {below}"
     if math.isinf(value):
         return "从未" if chinese else "never"
-    digits = 0 if value >= 10 or not unit or not value else 1 if value >= 1 else 2
-    if unit == "ms":
-        digits = 0
+    digits = 0 if value >= 10 or not unit or not value else 1 if value >= 1 or unit == "ms" else 2
     return f"{value:.{digits}f} {unit}".strip()
 
 
