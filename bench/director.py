@@ -31,6 +31,7 @@ from routekeeper.bench.plan import (
     PlannedFault,
     after_seconds,
     down_seconds,
+    drawn_in_round,
     quiet_seconds,
     scenarios_of,
     strikes_broker,
@@ -148,6 +149,10 @@ class Director:
         if self._over.wait(max(0.0, (at_ns - time.monotonic_ns()) / 1e9)):
             raise ClusterError("the run was given up")
 
+    def _drawn(self) -> float:
+        """Return the random number of the next fault's quiet time; equal in all designs of a round."""
+        return drawn_in_round(self._jitter.random(), block=self.given.block, blocks=self.series.blocks)
+
     # -- new topics ---------------------------------------------------------------------------------------
 
     def _bring_topic(self, scenario: str, n: int, fault: PlannedFault, from_ns: int) -> int:
@@ -157,7 +162,7 @@ class Director:
             self._let_brokers_make_topics()
             from_ns = time.monotonic_ns()
         topic = new_topic(fault.case)
-        quiet_s = quiet_seconds(fault, self.series, self._jitter.random())
+        quiet_s = quiet_seconds(fault, self.series, self._drawn())
         begin_ns = from_ns + max(round(quiet_s * 1e9), SIGNAL_NS)
         until_ns = begin_ns + round((fault.down_s + fault.after_s) * self.series.stretch * 1e9)
         self._sleep_until(begin_ns - SIGNAL_NS)
@@ -217,7 +222,7 @@ class Director:
             brokers=[process.name for process in cluster.brokers],
             broker=broker.index if takes_broker or fault.case == "broker-nameserver" else None,
         )
-        quiet_s = quiet_seconds(fault, self.series, self._jitter.random())
+        quiet_s = quiet_seconds(fault, self.series, self._drawn())
         self._sleep_until(from_ns + round(quiet_s * 1e9))
         begin_ns = time.monotonic_ns()
         self._go_down(kind, processes, cut, begin_ns)

@@ -269,6 +269,15 @@ def quiet_seconds(fault: PlannedFault, series: SeriesPlan, drawn: float) -> floa
     return fault.quiet_s + drawn * fault.jitter_s * series.stretch
 
 
+def drawn_in_round(drawn: float, *, block: int, blocks: int) -> float:
+    """Return a number from 0 to 1 for a round ("block"), made from a random number from 0 to 1.
+
+    Each round gets its own part of the range. So the rounds of a series together hit brokers and clients at
+    all phases, although there are only a few rounds.
+    """
+    return (block - 1 + drawn) / blocks
+
+
 def after_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan, links: Links) -> float:
     """Return the time in s for which the effects of a fault are still measured after the repair.
 

@@ -1,6 +1,6 @@
-"""Sizes, distances and numbers of servers at which the designs differ: ``mqbench scale``.
+"""Measurements of the designs with other sizes, distances and numbers of servers: ``mqbench scale``.
 
-Each point of a series differs from a base point in one property.
+Most points of a series differ from a base point in one property.
 
 - ``points.py`` lists the points, and the time that each of them takes.
 - ``series.py`` measures the points one after the other, and keeps the results as rows.

@@ -247,23 +247,16 @@ QUESTIONS: Final[tuple[Question, ...]] = (
         "restart_right_s",
         "s",
     ),
-    _over_number("change", "A lone change at the leader is acknowledged after", "change_leader_ms", "ms"),
     _over_number(
-        "down-changes", "Servers that may be down while changes go on", "down_with_changes", "servers"
-    ),
-    _over_number(
-        "down-answers", "Servers that may be down while right answers go on", "down_with_answers", "servers"
+        "change",
+        "A lone change is acknowledged after; it goes to the leader, where there is one",
+        "change_leader_ms",
+        "ms",
     ),
     _over_number(
         "rolling-change",
         "One server restarts after the other: the longest time without a change",
         "rolling_change_gap_s",
-        "s",
-    ),
-    _over_number(
-        "rolling-read",
-        "One server restarts after the other: the longest time without a right answer",
-        "rolling_read_gap_s",
         "s",
     ),
 )
@@ -515,9 +508,7 @@ def _straight(question: Question, curve: Curve) -> str:
     assert last.median is not None
     step = (last.median - first.median) / (last.x - first.x)
     sign = "+" if step > 0 else "-"
-    # leave out the unit "servers": the size is a number of servers as well, so the sentence would mislead
-    unit = "" if question.unit == "servers" else question.unit
-    return f"{sign}{written(abs(step), unit).strip()} for each {_one(question)} more"
+    return f"{sign}{written(abs(step), question.unit)} for each {_one(question)} more"
 
 
 def _one(question: Question) -> str:

@@ -73,7 +73,7 @@ def measure_distance(group: ScaleGroup, point: Point, record: Record) -> dict[st
     with life_of(group, point, record) as life:
         life.register()
         group.delay(point.round_trip_ms, loss=point.loss)
-        life.register()  # the first messages over the delayed links must precede the measurement
+        life.register()  # so that no first message over a delayed link is measured
         found |= changes(group, record)
         found["restart_right_s"] = life.restart()["right_s"]
         group.wait_healthy()

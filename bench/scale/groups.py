@@ -3,13 +3,13 @@ delayed."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from routekeeper.bench.arms.servers import (
     StartedServers,
+    is_ready,
     server_names,
     status_of,
     wait_until,
@@ -28,7 +28,8 @@ from routekeeper.bench.slow_disk import SlowDisks
 from routekeeper.bench.timers import Timers
 from routekeeper.bench.wires.client import Kind
 
-#: Default timers of each system; the value for ZooKeeper's session is from MetaQ 1.4's ZKConfig.
+#: Default timers of each system. ZooKeeper's session time-out is the default of MetaQ 1.4, RocketMQ's
+#: predecessor, which used ZooKeeper (class ZKConfig).
 TIMERS: Final = Timers(
     divisor=1.0, election_timeout_ms=500, zookeeper_tick_ms=2000, zookeeper_session_ms=30_000
 )
@@ -149,9 +150,13 @@ class ScaleGroup:
 
     def healthy(self) -> bool:
         """Return True if every server serves, and if there is a leader in a design that has one."""
-        if self.kind != "jute":
-            return self.servers.ready()
-        roles = [self.servers.role(index) for index in range(len(self.clients))]
+        return self.servers.ready() if self.name == "apache" else self.serves(range(len(self.clients)))
+
+    def serves(self, indexes: Sequence[int]) -> bool:
+        """Return True if each of these servers serves, and if one of them leads in a design with a leader."""
+        if self.servers.http:  # ours report themselves if they can serve
+            return all(is_ready(self.servers.http[index]) for index in indexes)
+        roles = [self.servers.role(index) for index in indexes]
         return "unknown" not in roles and sum(role in _LEADS for role in roles) == 1
 
     def wait_healthy(self) -> None:
@@ -195,8 +200,12 @@ class ScaleGroup:
         self.launch(everybody)
 
     def roll(self) -> None:
-        """Restart the servers one by one; as an operator would, wait each time until all servers serve."""
-        for process in self.processes:
+        """Restart the servers one by one, the leader last, as operators do.
+
+        After each restart wait until all servers serve.
+        """
+        for index in restart_order(len(self.clients), self.leader()):
+            process = self.processes[index]
             process.terminate()
             process.join()
             process.launch()
@@ -217,9 +226,6 @@ class ScaleGroup:
             self._network.close()
 
 
-def order_of_loss(group: ScaleGroup, chance: random.Random) -> list[int]:
-    """Return the servers in the order in which they are killed: the leader first, the others at random."""
-    leader = group.leader()
-    others = [index for index in range(len(group.clients)) if index != leader]
-    chance.shuffle(others)
-    return others if leader is None else [leader, *others]
+def restart_order(count: int, leader: int | None) -> list[int]:
+    """Return the order in which servers restart: the leader last, so that leadership moves only once."""
+    return sorted(range(count), key=lambda index: index == leader)

@@ -1,4 +1,4 @@
-"""The process of many clients that learn of a change: by a notification, or by polling.
+"""A process with many clients that learn of a change: by a notification, or by polling.
 
 As a program, ``python -m routekeeper.bench.scale.herd``, it reads a plan of
 :mod:`routekeeper.bench.wires.job` as JSON from standard input. It writes one JSON object with the figures to

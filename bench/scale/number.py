@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import random
 import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from routekeeper.bench.arms.interface import CLUSTER, Arm, ArmConfig, Side
 from routekeeper.bench.arms.servers import wait_until
 from routekeeper.bench.events import Operation, Outcome
-from routekeeper.bench.group import cpu_s
+from routekeeper.bench.group import Unhealthy
 from routekeeper.bench.ports import HOST, free_ports
 from routekeeper.bench.processes import Process
 from routekeeper.bench.recorder import short_remark
-from routekeeper.bench.scale.distance import FAILOVER_S, lone_changes_ms, probes, warm
-from routekeeper.bench.scale.groups import TIMERS, ScaleGroup, order_of_loss
-from routekeeper.bench.scale.points import Point
-from routekeeper.bench.scale.probes import FIRST_KEY, TRY_S, Trying, first_change_s
+from routekeeper.bench.scale.distance import FAILOVER_S, lone_changes_ms, probes
+from routekeeper.bench.scale.groups import TIMERS, ScaleGroup
+from routekeeper.bench.scale.points import PERIOD_S, ROUNDS, Point, tried_s
+from routekeeper.bench.scale.probes import FIRST_KEY, TRY_S, Trying, at_once, first_change_s
 from routekeeper.bench.scale.size import life_of
 from routekeeper.bench.storm.frames import topic_name
-from routekeeper.bench.storm.rightness import ChildrenReader, Reader, RouteReader
+from routekeeper.bench.storm.rightness import PAUSE_S, ChildrenReader, Reader, RouteReader
 from routekeeper.bench.timers import DOCUMENTED_MS
 from routekeeper.bench.wires.wire import WireError
 from routekeeper.client.blocking import Client
@@ -35,14 +40,15 @@ from routekeeper.remoting.errors import RemotingError, ResponseError
 from routekeeper.remoting.route import TopicConfig
 
 Record = Callable[[dict[str, Any]], None]
-#: Seconds after which a change counts as impossible, because no surviving server has accepted it.
-DOWN_S: Final = 8.0
-#: Size of the range of change numbers for the tries after each kill of a server. It is larger than the number
-#: of tries, so no change number is used twice.
+#: Number of changes before the first measured change: a JVM compiles code only after it has run often.
+WARM_TIMES: Final = 200
+#: Number of change numbers reserved for the tries after each kill of a server. There are fewer tries,
+#: so no change number is used twice.
 TRIES_MAX: Final = 10_000
-REST_S: Final = 5.0
 #: Seconds after which a query counts as unanswered.
 ANSWER_S: Final = 2.0
+#: Longest time in seconds from the end of a rolling restart to a right answer. Brokers return within 30 s.
+RETURN_S: Final = PERIOD_S + 10.0
 BROKERS: Final = 2
 TOPIC: Final = "bench-0"
 SEND_EVERY_S: Final = 0.05
@@ -53,25 +59,26 @@ _SEND_USER: Final = 0
 def measure_number(
     group: ScaleGroup, point: Point, record: Record, chance: random.Random
 ) -> dict[str, float]:
-    """Measure the CPU use at rest and lone changes; restart the servers one by one; then kill all but one."""
+    """Measure lone changes; then kill all servers but one; then restart the servers one by one."""
     found: dict[str, float] = {}
     with life_of(group, point, record) as life:
         life.register()
-        before, began = sum(map(cpu_s, group.pids)), time.monotonic()
-        time.sleep(REST_S)
-        used = sum(map(cpu_s, group.pids)) - before
-        found["rest_cpu_s_a_minute"] = used * 60 / (time.monotonic() - began)
         with probes(group, shared=False) as at:
-            warm(at)
             leader = group.leader()
-            found["change_leader_ms"] = statistics.median(
-                lone_changes_ms(at[0 if leader is None else leader])
-            )
-        found |= rolling(group, point)
+            chosen = at[0 if leader is None else leader]
+            for number in range(1, WARM_TIMES + 1):
+                chosen.change(number)
+            found["change_leader_ms"] = statistics.median(lone_changes_ms(chosen, first=WARM_TIMES + 1))
+        # Kill servers before any restart: a JVM that has just started would be slow.
         found |= losses(group, point, record, chance)
         everybody = range(len(group.clients))
         group.launch([index for index in everybody if not group.processes[index].alive])
         group.wait_healthy()
+        life.settle()
+        # A real broker registers again within its period. ZooKeeper's clients connect again at once.
+        if group.kind != "jute":
+            life.returning(PERIOD_S)
+        found |= rolling(group, point)
     return found
 
 
@@ -83,7 +90,8 @@ def reader_of(group: ScaleGroup, addr: str) -> Reader:
 def rolling(group: ScaleGroup, point: Point) -> dict[str, float]:
     """Restart one server after the other.
 
-    Return the longest time without an accepted change, and the longest time without a right answer.
+    Return the longest time without an accepted change, the longest time without a right answer, and the
+    number of new leaders. Both times end only with a success after the last restart.
 
     If a server fails, the client tries the next server, as RocketMQ's and our clients do.
     """
@@ -107,63 +115,130 @@ def rolling(group: ScaleGroup, point: Point) -> dict[str, float]:
                 turns["read"] += 1
                 raise WireError("no right answer")
 
+        before = group.epoch()
         trying = [Trying(write), Trying(read)]
         began = time.monotonic()
         try:
             group.roll()
+            took_s, ended = time.monotonic() - began, time.perf_counter()
+            wait_until(
+                lambda: all(each.succeeded_after(ended) for each in trying),
+                "no accepted change or no right answer after the last restart",
+                group.processes,
+                RETURN_S,
+                late=Unhealthy,
+            )
         finally:
             gaps = [each.stop() for each in trying]
             for reader in readers:
                 reader.close()
-    return {
-        "rolling_s": time.monotonic() - began,
-        "rolling_change_gap_s": gaps[0],
-        "rolling_read_gap_s": gaps[1],
-    }
+    found = {"rolling_s": took_s, "rolling_change_gap_s": gaps[0], "rolling_read_gap_s": gaps[1]}
+    after = group.epoch()
+    if before is not None and after is not None:
+        found["rolling_leader_changes"] = float(after - before)
+    return found
 
 
 def losses(group: ScaleGroup, point: Point, record: Record, chance: random.Random) -> dict[str, float]:
-    """Kill one server after the other, the leader first; check after each if changes and queries succeed."""
+    """Kill one server after the other; check after each kill if changes and queries succeed.
+
+    Each kill hits the leader if there is one. Before a kill, the servers that are left get time to elect it.
+    """
     found: dict[str, float] = {}
-    order = order_of_loss(group, chance)
-    changes = answers = 0
+    servers = len(group.clients)
+    left = list(range(servers))
+    accepted: list[bool] = []
+    answered: list[bool] = []
     with probes(group, shared=False, first=FIRST_KEY + 300) as at:
         for probe in at:
             probe.wait_at_most(TRY_S)
-        for down, lost in enumerate(order[:-1], start=1):
+        for down in range(1, servers):
+            within_s = tried_s(servers, down)
+            if all(accepted):  # otherwise the servers have already had that time
+                await_service(group, left, within_s)
+            leader = group.leader()
+            lost = next_lost(left, leader, chance)
+            left.remove(lost)
             group.kill([lost])
-            survivors = order[down:]
-            first = down * TRIES_MAX
-            took = first_change_s([at[index] for index in survivors], first, within_s=DOWN_S)
-            right = sum(answers_right(group, index, point.brokers) for index in survivors)
-            record({"kind": "down", "down": down, "change_s": took, "right": right, "asked": len(survivors)})
+            deadline = time.monotonic() + within_s
+            took = first_change_s([at[index] for index in left], down * TRIES_MAX, within_s=within_s)
+            right = right_answers(group, left, point.brokers, deadline)
+            kill = {"kind": "down", "down": down, "lost": lost, "was_leader": lost == leader}
+            record({**kill, "change_s": took, "right": right, "asked": len(left)})
             if took is not None:
                 found[f"down_{down}_change_s"] = took
-                changes = max(changes, down)
-            answers = max(answers, down if right == len(survivors) else 0)
-    return found | {"down_with_changes": float(changes), "down_with_answers": float(answers)}
+            accepted.append(took is not None)
+            answered.append(right == len(left))
+    return found | {
+        "down_with_changes": float(unbroken(accepted)),
+        "down_with_answers": float(unbroken(answered)),
+    }
 
 
-def answers_right(group: ScaleGroup, index: int, brokers: int) -> bool:
-    reader = reader_of(group, group.clients[index])
-    try:
-        return reader.count(topic_name(0)) == brokers
-    finally:
-        reader.close()
+def await_service(group: ScaleGroup, indexes: Sequence[int], within_s: float) -> None:
+    """Wait until these servers serve, but no longer than ``within_s``."""
+    with contextlib.suppress(Unhealthy):
+        wait_until(lambda: group.serves(indexes), "not every server serves", [], within_s, late=Unhealthy)
+
+
+def next_lost(left: Sequence[int], leader: int | None, chance: random.Random) -> int:
+    """Return the server to kill next: the leader, or a random server if there is no leader."""
+    return leader if leader is not None and leader in left else chance.choice(left)
+
+
+def unbroken(successes: Iterable[bool]) -> int:
+    """Return the number of successes before the first failure."""
+    return sum(1 for _ in itertools.takewhile(bool, successes))
+
+
+def right_answers(group: ScaleGroup, indexes: Sequence[int], brokers: int, deadline: float) -> int:
+    """Ask each of these servers until it lists every broker, or until the deadline; return how many did.
+
+    Ask each server at least once, also after the deadline.
+    """
+    right: list[int] = []
+
+    def ask(index: int) -> None:
+        reader = reader_of(group, group.clients[index])
+        try:
+            while reader.count(topic_name(0)) != brokers:
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(PAUSE_S)
+            right.append(index)
+        finally:
+            reader.close()
+
+    at_once([partial(ask, index) for index in indexes])
+    return len(right)
 
 
 # -- all servers down for a while ----------------------------------------------------------------------------
 
 
+def phase_s(number: int) -> float:
+    """Return the seconds that round ``number`` waits before the servers are killed.
+
+    The rounds spread over the period of the brokers' registrations. The servers are down for whole periods,
+    so without this wait they would always return at the same time before a registration.
+    """
+    return (number - 0.5) / ROUNDS % 1.0 * PERIOD_S
+
+
 def measure_away(
-    group: ScaleGroup, point: Point, folder: Path, record_operation: Callable[[Operation], None]
+    group: ScaleGroup, point: Point, folder: Path, record_operation: Callable[[Operation], None], number: int
 ) -> dict[str, float]:
-    """Kill all servers for a while; meanwhile our brokers and a producer of ours continue to work."""
+    """Kill all servers for a while; meanwhile our brokers and a producer of ours continue to work.
+
+    Args:
+        number: Number of the round.
+    """
     arm, brokers = users_of(group, folder)
     side = arm.config.sides[0]
-    found: dict[str, float] = {}
     try:
-        for broker in brokers:
+        for place, broker in enumerate(brokers):
+            if place:  # brokers of a real cluster do not register at the same time
+                time.sleep(PERIOD_S / len(brokers))
             broker.launch()
         for broker in brokers:
             broker.wait_ready()
@@ -175,26 +250,28 @@ def measure_away(
             producer = client.producer(ProducerConfig(group="mqbench", send_timeout_s=TIMEOUT_S))
             sending = Sending(lambda: producer.send(Message(topic=TOPIC, body=bytes(200))), record_operation)
             sending.for_s(2.0)
+            time.sleep(phase_s(number))
             everybody = range(len(group.clients))
             group.kill(everybody)
             sent, failed = sending.for_s(point.away_s)
-            looked = arm.newcomer(side, 0, TOPIC)
-            group.launch(everybody)
-            back = time.monotonic()
-            await_route(arm, side, brokers)
-            found["away_right_s"] = time.monotonic() - back
-            after, after_failed = sending.for_s(2.0)
+            with sending.meanwhile() as after:
+                group.launch(everybody)
+                back = time.monotonic()
+                await_route(arm, side, brokers)
+                right_s = time.monotonic() - back
+                time.sleep(2.0)
+            sent_after, failed_after = after()
         finally:
             client.close()
     finally:
         for broker in brokers:
             broker.kill()
-    return found | {
+    return {
         "away_sent": float(sent),
         "away_failed": float(failed),
-        "away_new_clients_served": float(looked.outcome == "ok"),
-        "away_failed_after": float(after_failed),
-        "away_sent_after": float(after),
+        "away_right_s": right_s,
+        "away_sent_after": float(sent_after),
+        "away_failed_after": float(failed_after),
     }
 
 
@@ -208,9 +285,28 @@ class Sending:
 
     def for_s(self, seconds: float) -> tuple[int, int]:
         """Send for ``seconds``; return the number of tried messages, and the number of failed messages."""
+        end_ns = time.monotonic_ns() + round(seconds * 1e9)
+        return self._until(lambda due_ns: due_ns >= end_ns)
+
+    @contextlib.contextmanager
+    def meanwhile(self) -> Iterator[Callable[[], tuple[int, int]]]:
+        """Send in a thread while the context is open.
+
+        Yield a function that returns the numbers of :meth:`for_s` after the end of the context.
+        """
+        over = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            sent = pool.submit(self._until, lambda due_ns: over.is_set())
+            try:
+                yield sent.result
+            finally:
+                over.set()
+
+    def _until(self, over: Callable[[int], bool]) -> tuple[int, int]:
+        """Send until ``over`` returns True for the next message's due time in ns; return as :meth:`for_s`."""
         began_ns = time.monotonic_ns()
         sent = failed = 0
-        while (due_ns := began_ns + round(sent * SEND_EVERY_S * 1e9)) < began_ns + round(seconds * 1e9):
+        while not over(due_ns := began_ns + round(sent * SEND_EVERY_S * 1e9)):
             time.sleep(max(0.0, (due_ns - time.monotonic_ns()) / 1e9))
             sent += 1
             failed += self._one(due_ns) != "ok"
@@ -285,11 +381,11 @@ def users_of(group: ScaleGroup, folder: Path) -> tuple[Arm, list[Process]]:
         for index, addr in enumerate(addrs)
     ]
     if is_zookeeper:
-        from routekeeper.bench.arms.zookeeper import ZooKeeperArm  # import kazoo for ZooKeeper only
+        from routekeeper.bench.arms import zookeeper  # import kazoo for ZooKeeper only
 
         # Silence kazoo: by default it logs a line for each attempt while all servers are down.
-        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-        return ZooKeeperArm(config), brokers
+        zookeeper.log.setLevel(logging.CRITICAL)
+        return zookeeper.ZooKeeperArm(config), brokers
     from routekeeper.bench.arms.remoting import RemotingArm
 
     return RemotingArm(config), brokers

@@ -104,6 +104,10 @@ LOSS: Final = 0.01
 SLOW_MS: Final = 20.0
 SERVERS: Final = (3, 1, 5, 7)
 AWAY_S: Final = 120.0
+#: Seconds after a kill in which the next change must be accepted; later it counts as impossible. While a
+#: majority lives, they are more than the 10 s of silence that a follower of ZooKeeper tolerates.
+TRIED_S: Final = 12.0
+TRIED_WITHOUT_MAJORITY_S: Final = 8.0
 
 
 def points_of(part: Part, *, links: LinkKind, small: bool = False) -> list[Point]:
@@ -158,13 +162,17 @@ def points_of(part: Part, *, links: LinkKind, small: bool = False) -> list[Point
             away_s = 3.0 if small else AWAY_S
             return [
                 *(
-                    Point(part=part, kind="number", name=f"{count} servers", servers=count, **table)
+                    Point(part=part, kind="number", name=_named(count), servers=count, **table)
                     for count in ((3, 1) if small else SERVERS)
                 ),
                 Point(
                     part=part, kind="away", name=f"all servers away for {away_s:g} s", away_s=away_s, **table
                 ),
             ]
+
+
+def _named(servers: int) -> str:
+    return "1 server" if servers == 1 else f"{servers} servers"
 
 
 def _small_table(small: bool) -> dict[str, Any]:
@@ -174,7 +182,8 @@ def _small_table(small: bool) -> dict[str, Any]:
 def designs_for(point: Point, designs: Sequence[Arm]) -> list[Arm]:
     """Return the designs that are measured at a point."""
     without: dict[Kind, tuple[Arm, ...]] = {
-        "distance": ("apache",),  # its servers exchange nothing, as in independent mode, which is measured
+        # servers of RocketMQ and of independent mode exchange nothing; to measure one of the two is enough
+        "distance": ("apache",),
         # servers of these designs write nothing to disk, so a slow disk does not matter
         "slow-disk": ("apache", "independent"),
         "number": ("apache",),
@@ -183,6 +192,11 @@ def designs_for(point: Point, designs: Sequence[Arm]) -> list[Arm]:
     if point.kind == "herd" and not point.polling:  # clients of RocketMQ's nameserver cannot watch
         return [design for design in designs if design != "apache"]
     return [design for design in designs if design not in without.get(point.kind, ())]
+
+
+def tried_s(servers: int, down: int) -> float:
+    """Return the seconds for which changes are tried while ``down`` of the servers are down."""
+    return TRIED_S if 2 * (servers - down) > servers else TRIED_WITHOUT_MAJORITY_S
 
 
 #: Seconds in which the servers and their load programs start and stop, on two idle CPU cores.
@@ -206,9 +220,11 @@ def seconds_of(point: Point, design: Arm) -> float:
         case "slow-disk":
             found += 8
         case "number":
-            found += 8 + 11 * point.servers
+            found += 6 + 5 * point.servers
+            # independent mode waits for brokers; the others try changes in vain once the majority is down
+            found += PERIOD_S if design == "independent" else 14 * (point.servers // 2)
         case "away":
-            found += point.away_s + 20
+            found += point.away_s + 20 + PERIOD_S + (22 if design == "independent" else 0)
     return found
 
 

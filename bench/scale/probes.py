@@ -30,7 +30,7 @@ _READ_AGAIN_S: Final = 0.0003
 
 
 class Probe:
-    """A client that plays one broker at a nameserver, or writes one node at a ZooKeeper server.
+    """A client that acts as one broker at a nameserver, or writes one node at a ZooKeeper server.
 
     Args:
         key: Number of the broker or node; probes with the same number are the same broker.
@@ -213,6 +213,10 @@ class Trying:
             except (OSError, WireError):
                 pass
             self._over.wait(AGAIN_S)
+
+    def succeeded_after(self, instant: float) -> bool:
+        """Return True if there was a success after an instant, in seconds of ``time.perf_counter``."""
+        return bool(self.done) and self.done[-1] > instant
 
     def stop(self) -> float:
         """End the thread; return the longest time without a success, in seconds."""

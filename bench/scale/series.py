@@ -174,7 +174,7 @@ class Series:
                     return measure_number(group, point, record, chance)
                 case "away":
                     with started(group):
-                        return measure_away(group, point, work, log.record)
+                        return measure_away(group, point, work, log.record, turn.round)
 
 
 @contextlib.contextmanager

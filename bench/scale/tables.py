@@ -9,7 +9,7 @@ from typing import Final
 
 from routekeeper.bench.runfolder import Arm
 from routekeeper.bench.scale.curves import NAMES, written
-from routekeeper.bench.scale.points import PERIOD_S, Part, Point, Row
+from routekeeper.bench.scale.points import PERIOD_S, Part, Point, Row, tried_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,28 +24,31 @@ class _Line:
     """A kind of line in a table: the figure, the points that have it, the line's text, and the unit.
 
     Attributes:
-        plan: A time of the plan in the figure's unit. If all rounds are near it, the cell says so: then the
-            figure shows the plan, and nothing about the design.
+        plan: Range of times in the figure's unit that follow from the plan. If all rounds lie in it, the cell
+            says so: then the figure shows the plan, and nothing about the design.
     """
 
     text: Callable[[Point], str]
     key: str
     unit: str
     chosen: Callable[[Point], bool]
-    plan: float | None = None
+    plan: tuple[float, float] | None = None
 
 
-#: Range around a time of the plan, as shares of it. The last of ten brokers that come back over a period
-#: comes after nine elevenths of the period.
-_PLAN_FROM: Final = 0.8
-_PLAN_TO: Final = 1.05
+#: Times at which the last of the brokers that come back over a period is back. The last of ten brokers comes
+#: after nine elevenths of the period.
+_RETURN_S: Final = (0.8 * PERIOD_S, 1.05 * PERIOD_S)
+_RETURN_MS: Final = (1e3 * _RETURN_S[0], 1e3 * _RETURN_S[1])
+#: The same after a rolling restart: the time begins at the restart of the last server, and the first server's
+#: brokers come back before the last server's.
+_ROLL_S: Final = (0.3 * PERIOD_S, 1.05 * PERIOD_S)
 
 
 def tables_of(part: Part, rows: Sequence[Row]) -> list[Table]:
     """Return a part's tables; leave out tables without any figure."""
     found = [_table(title, first, lines, rows) for title, first, lines in _TABLES[part]]
     if part == "number":
-        found.append(_losses(rows))
+        found = [_losses(rows), *found, _away(rows)]
     return [table for table in found if table.rows]
 
 
@@ -54,7 +57,9 @@ def _table(title: str, first: str, lines: Sequence[_Line], rows: Sequence[Row]) 
     found: list[list[str]] = []
     for line in lines:
         points = {row.point.name: row.point for row in rows if line.chosen(row.point)}
-        for point in sorted(points.values(), key=lambda point: (point.brokers, point.topics, point.clients)):
+        for point in sorted(
+            points.values(), key=lambda point: (point.brokers, point.topics, point.clients, point.servers)
+        ):
             cells = [_cell(rows, point, design, line.key, line.unit, line.plan) for design in designs]
             if any(cells):
                 found.append([line.text(point), *(cell or "-" for cell in cells)])
@@ -62,20 +67,23 @@ def _table(title: str, first: str, lines: Sequence[_Line], rows: Sequence[Row]) 
 
 
 def _cell(
-    rows: Sequence[Row], point: Point, design: str, key: str, unit: str, plan: float | None = None
+    rows: Sequence[Row],
+    point: Point,
+    design: str,
+    key: str,
+    unit: str,
+    plan: tuple[float, float] | None = None,
 ) -> str:
     of_point = [row for row in rows if row.point.name == point.name and row.design == design]
     values = [row.figures[key] for row in of_point if key in row.figures]
     if values:
-        if unit == "yes":
-            return "yes" if all(values) else "no" if not any(values) else "sometimes"
         cell = written(statistics.median(values), unit) if unit else f"{statistics.median(values):,.0f}"
         if len(values) > 1 and max(values) > min(values):
             low, high = (
                 written(each, unit) if unit else f"{each:,.0f}" for each in (min(values), max(values))
             )
             cell += f" ({low} to {high})"
-        if plan is not None and all(_PLAN_FROM * plan <= value <= _PLAN_TO * plan for value in values):
+        if plan is not None and all(plan[0] <= value <= plan[1] for value in values):
             cell += ", set by the plan"
         return cell
     return "failed" if any(row.failed is not None for row in of_point) else ""
@@ -89,22 +97,54 @@ def _losses(rows: Sequence[Row]) -> Table:
     points = {row.point.name: row.point for row in rows if row.point.kind == "number"}
     for point in sorted(points.values(), key=lambda point: point.servers):
         for down in range(1, point.servers):
-            cells = []
-            for design in known:
-                cell = _cell(rows, point, design, f"down_{down}_change_s", "s")
-                measured = any(
-                    row.point.name == point.name
-                    and row.design == design
-                    and "down_with_changes" in row.figures
-                    for row in rows
-                )
-                cells.append(cell or ("no changes" if measured else "-"))
+            cells = [_loss(rows, point, design, down) for design in known]
             found.append([f"{down} of {point.servers} down", *cells])
     return Table(
-        title="One server after the other is lost: the next change is accepted after",
+        title="The leader is killed, again and again (in independent mode any server): the next change is "
+        "accepted after",
         heads=["", *(NAMES[design] for design in known)],
         rows=found,
     )
+
+
+def _loss(rows: Sequence[Row], point: Point, design: str, down: int) -> str:
+    """Return a cell of :func:`_losses`, with the number of rounds in which no change was accepted."""
+    key = f"down_{down}_change_s"
+    measured = [
+        row.figures
+        for row in rows
+        if row.point.name == point.name and row.design == design and "down_with_changes" in row.figures
+    ]
+    without = sum(key not in figures for figures in measured)
+    none = f"none within {tried_s(point.servers, down):g} s"
+    if measured and without == len(measured):
+        return none
+    cell = _cell(rows, point, design, key, "s")
+    return f"{cell}; {none} in {without} of {len(measured)} rounds" if without else cell or "-"
+
+
+def _away(rows: Sequence[Row]) -> Table:
+    """Return the table of messages, and of the return of routes, while all servers are down and after it."""
+    sent = sorted({row.figures["away_sent"] for row in rows if "away_sent" in row.figures})
+    many = " or ".join(f"{each:,.0f}" for each in sent) or "all"
+    lines = [
+        _Line(text=_fixed(text), key=key, unit=unit, chosen=_of_kind("away"))
+        for text, key, unit in (
+            (f"of {many} messages meanwhile failed", "away_failed", ""),
+            (
+                "servers start again: every server lists every broker after (independent mode waits for the "
+                "next registration of a 30 s period)",
+                "away_right_s",
+                "s",
+            ),
+            ("of the messages from the start until 2 s after that, failed", "away_failed_after", ""),
+        )
+    ]
+    return _table("All servers are away for minutes, brokers and a producer go on", "", lines, rows)
+
+
+def _several(point: Point) -> bool:
+    return point.kind == "number" and point.servers > 1
 
 
 def _of_kind(kind: str) -> Callable[[Point], bool]:
@@ -137,13 +177,6 @@ _LOSSY: Final = (
     ("every server shows a change after", "everywhere_ms", "ms"),
     ("the leader is killed: the next change is accepted after", "failover_s", "s"),
 )
-_AWAY: Final = (
-    ("messages that were sent meanwhile", "away_sent", ""),
-    ("of these failed", "away_failed", ""),
-    ("new clients are served meanwhile", "away_new_clients_served", "yes"),
-    ("started again: every server lists every broker after", "away_right_s", "s"),
-    ("messages of the next 2 s that failed", "away_failed_after", ""),
-)
 _TABLES: Final[dict[Part, list[tuple[str, str, list[_Line]]]]] = {
     "size": [
         (
@@ -160,7 +193,7 @@ _TABLES: Final[dict[Part, list[tuple[str, str, list[_Line]]]]] = {
                     key="spread_right_s",
                     unit="s",
                     chosen=lambda point: point.spread,
-                    plan=PERIOD_S,
+                    plan=_RETURN_S,
                 )
             ],
         ),
@@ -173,7 +206,7 @@ _TABLES: Final[dict[Part, list[tuple[str, str, list[_Line]]]]] = {
                     key="spread_wait_ms_longest",
                     unit="ms",
                     chosen=lambda point: point.spread,
-                    plan=1e3 * PERIOD_S,
+                    plan=_RETURN_MS,
                 )
             ],
         ),
@@ -196,7 +229,7 @@ _TABLES: Final[dict[Part, list[tuple[str, str, list[_Line]]]]] = {
                     key="poll_ms_last",
                     unit="ms",
                     chosen=lambda point: point.polling,
-                    plan=1e3 * PERIOD_S,
+                    plan=_RETURN_MS,
                 )
             ],
         ),
@@ -218,12 +251,32 @@ _TABLES: Final[dict[Part, list[tuple[str, str, list[_Line]]]]] = {
     ],
     "number": [
         (
-            "All servers are away for minutes, brokers and a producer go on",
+            "Servers that may be down while changes go on; the plan keeps one server up",
+            "",
+            [_Line(text=_named, key="down_with_changes", unit="", chosen=_several)],
+        ),
+        (
+            "Servers that may be down while all others give right answers; the plan keeps one server up",
+            "",
+            [_Line(text=_named, key="down_with_answers", unit="", chosen=_several)],
+        ),
+        (
+            "One server restarts after the other: the longest time without a right answer",
             "",
             [
-                _Line(text=_fixed(text), key=key, unit=unit, chosen=_of_kind("away"))
-                for text, key, unit in _AWAY
+                _Line(
+                    text=_named,
+                    key="rolling_read_gap_s",
+                    unit="s",
+                    chosen=_of_kind("number"),
+                    plan=_ROLL_S,
+                )
             ],
+        ),
+        (
+            "One server restarts after the other, the leader last: changes of the leader",
+            "",
+            [_Line(text=_named, key="rolling_leader_changes", unit="", chosen=_of_kind("number"))],
         ),
     ],
 }

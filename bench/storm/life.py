@@ -166,7 +166,7 @@ class Life:
         Args:
             spread_s: Seconds after the kill over which the brokers' return is evenly spread; 0 for no spread.
         """
-        self._do("returning", spread_s)
+        self.returning(spread_s)
         phase = "restart-spread" if spread_s else "restart"
         with self._measuring(phase, restarts=True) as found, self.asking(found):
             began = {"t_ns": time.monotonic_ns()}
@@ -174,6 +174,14 @@ class Life:
             watch = self._watch(self.plan.brokers)
             found |= self._storm(began, watch)
         return found
+
+    def settle(self) -> None:
+        """Wait until all brokers are connected, and the servers list them."""
+        self._do("settle", STORM_S)
+
+    def returning(self, spread_s: float) -> None:
+        """Let brokers that lose their connection return evenly spread over ``spread_s`` seconds."""
+        self._do("returning", spread_s)
 
     def rest(self, seconds: float) -> dict[str, Any]:
         """Measure the cost of brokers that only repeat their registration every 30 s.
@@ -359,7 +367,7 @@ def until_right(samples: list[bystander.Sample]) -> list[bystander.Sample]:
 
 @contextlib.contextmanager
 def sampled(sample: Callable[[], list[_T]]) -> Iterator[list[_T]]:
-    """Take samples every :data:`SAMPLE_S` in a thread, and at the begin and the end.
+    """Take samples while the context is open: every :data:`SAMPLE_S` in a thread, and at its begin and end.
 
     Yield the list to which the samples are added.
     """

@@ -19,6 +19,7 @@ from routekeeper.bench.plan import (
     PlannedFault,
     after_seconds,
     down_seconds,
+    drawn_in_round,
     load_plan,
     only_scenarios,
     only_series,
@@ -325,6 +326,22 @@ def test_a_fault_comes_at_any_instant_between_two_registrations(name: str) -> No
                     scenario.name,
                     fault.case,
                 )
+
+
+def test_rounds_of_a_series_together_hit_every_part_between_two_registrations() -> None:
+    for edge in (0.001, 0.999):
+        found = [drawn_in_round(edge, block=block, blocks=6) for block in range(1, 7)]
+        assert [int(6 * each) for each in found] == list(range(6))
+    assert drawn_in_round(0.3, block=1, blocks=1) == 0.3
+
+
+def test_clients_that_poll_together_poll_equally_often_in_every_quiet_time() -> None:
+    plan = load_plan("real")
+    assert plan.load.clients_together
+    (quiet,) = (scenario for scenario in plan.scenarios if scenario.name == "quiet")
+    for series in plan.series:
+        poll_s = DOCUMENTED_MS["pollNameServerInterval"] / 1000 / series.timers.divisor
+        assert (quiet.quiet_s * series.stretch / poll_s).is_integer()
 
 
 #: Longest time in s for which a leader of raft mode lists a silent broker after its lease has run out.

@@ -225,7 +225,6 @@ def test_picture_of_zeros_has_an_axis() -> None:
             (0.5, "s", "500 ms"),
             (12.34, "s", "12.3 s"),
             (1234.0, "ms", "1.23 s"),
-            (3.0, "servers", "3 servers"),
         ),
         *((12_345.0, "MB", "12.3 GB"), (1234.6, "s", "1,235 s")),
     ],
@@ -270,6 +269,72 @@ def test_rows_are_kept_and_a_line_that_a_kill_has_cut_is_made_again(tmp_path: Pa
         read_order(tmp_path / "out")
 
 
+def several(servers: int) -> Point:
+    return Point(part="number", kind="number", name=f"{servers} servers", servers=servers)
+
+
+def table_of(title: str, rows: Sequence[Row]) -> list[list[str]]:
+    (found,) = (table.rows for table in tables_of("number", rows) if table.title.startswith(title))
+    return found
+
+
+def test_rounds_without_an_accepted_change_are_counted_beside_the_median_of_the_others() -> None:
+    figures: tuple[dict[str, float], ...] = (
+        {"down_1_change_s": 0.6},
+        {},
+        {"down_1_change_s": 0.8},
+        {"down_1_change_s": 0.7},
+    )
+    rows = [
+        msgspec.structs.replace(
+            row(several(3), "raft", number), figures={**each, "down_with_changes": float(len(each))}
+        )
+        for number, each in enumerate(figures, start=1)
+    ]
+    assert table_of("The leader is killed", rows) == [
+        ["1 of 3 down", "700 ms (600 ms to 800 ms); none within 12 s in 1 of 4 rounds"],
+        ["2 of 3 down", "none within 8 s"],
+    ]
+    failed = [row(several(3), "raft", failed="Unhealthy: no leader")]
+    assert table_of("The leader is killed", failed)[0] == ["1 of 3 down", "failed"]
+
+
+def test_servers_that_may_be_down_stand_in_a_table_by_number_of_servers() -> None:
+    rows = [
+        row(several(servers), "raft", down_with_changes=servers // 2, down_with_answers=servers - 1)
+        for servers in (3, 1, 7, 5)
+    ]
+    assert table_of("Servers that may be down while changes", rows) == [
+        *(["3 servers", "1"], ["5 servers", "2"], ["7 servers", "3"])
+    ]
+    assert [cells[1] for cells in table_of("Servers that may be down while all others", rows)] == [
+        *("2", "4", "6")
+    ]
+    assert not [question for question in QUESTIONS if question.key.startswith("down_")]
+
+
+def test_gap_of_a_rolling_restart_that_only_returning_brokers_end_is_set_by_the_plan() -> None:
+    rows = [
+        row(several(3), "independent", rolling_read_gap_s=21.5),
+        row(several(3), "raft", rolling_read_gap_s=0.2, rolling_leader_changes=1.0),
+    ]
+    assert table_of("One server restarts after the other: the longest time without a right", rows) == [
+        ["3 servers", "21.5 s, set by the plan", "200 ms"]
+    ]
+    assert table_of("One server restarts after the other, the leader last", rows) == [["3 servers", "-", "1"]]
+
+
+def test_failed_messages_stand_beside_the_number_of_sent_messages() -> None:
+    away = Point(part="number", kind="away", name="all servers away for 120 s", away_s=120.0)
+    figures = {"away_sent": 2400.0, "away_failed": 3.0, "away_right_s": 22.0, "away_failed_after": 0.0}
+    rows = table_of(
+        "All servers are away", [msgspec.structs.replace(row(away, "independent"), figures=figures)]
+    )
+    assert rows[0] == ["of 2,400 messages meanwhile failed", "3"]
+    assert "independent mode waits for the next registration of a 30 s period" in rows[1][0]
+    assert rows[2] == ["of the messages from the start until 2 s after that, failed", "0"]
+
+
 def test_page_holds_each_part_its_tables_failures_and_points_that_were_left_out(tmp_path: Path) -> None:
     size = storms("independent", {100: (1.0, 1.5), 10_000: (2.0,)})
     size.append(row(storm(10_000), "raft", failed="Unhealthy: no <leader>\nlog"))
@@ -294,7 +359,7 @@ def test_page_holds_each_part_its_tables_failures_and_points_that_were_left_out(
     assert "passed a TUN device that held them back" in page
     assert "a &lt;CPU&gt;" in page
     assert "://" not in page.replace("http://www.w3.org", ""), "self-contained"
-    assert ["2 of 3 down", "100 ms", "no changes"] in tables_of("number", numbers)[0].rows
+    assert ["2 of 3 down", "100 ms", "none within 8 s"] in tables_of("number", numbers)[0].rows
     write_report(tmp_path, series)
     with (tmp_path / "scale-curves.csv").open() as file:
         lines = list(csv.DictReader(file))

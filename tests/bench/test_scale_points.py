@@ -46,6 +46,13 @@ def test_each_part_ends_within_75_minutes_with_all_its_rounds_on_two_idle_cores(
     assert planned_s(whole) < SERIES_S
 
 
+@pytest.mark.parametrize("part", PARTS)
+def test_guide_names_the_planned_minutes_of_each_part(part: Part) -> None:
+    whole = order_of(part, designs=DESIGNS, seed=1, command=[])
+    guide = (Path(__file__).parents[2] / "docs" / "benchmark-guide.md").read_text()
+    assert f"`--part {part}` takes about {planned_s(whole) / 60:.0f} minutes" in guide
+
+
 def test_size_varies_one_thing_at_a_time_and_has_the_corners() -> None:
     storms = {
         (point.brokers, point.topics) for point in points_of("size", links="none") if point.kind == "storm"

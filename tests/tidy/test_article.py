@@ -25,7 +25,7 @@ README_FIGURES = (
 
 @pytest.mark.parametrize("name", article.ARTICLES)
 def test_article_has_the_figures_of_the_published_run(name: str) -> None:
-    """If this fails: python -m tests.tidy.article."""
+    """If this test fails, write the pages again: ``python -m tests.tidy.article``."""
     template = (article.DOCS / "article" / name).read_text(encoding="utf-8")
     assert (article.DOCS / name).read_text(encoding="utf-8") == article.written(
         template, chinese="zh" in name

@@ -145,7 +145,6 @@ IO_MODULES = {
     "bench/users/registrar_user.py",
     "bench/scale/command.py",
     "bench/scale/distance.py",
-    "bench/scale/groups.py",
     "bench/scale/herd.py",
     "bench/scale/number.py",
     "bench/scale/probes.py",
