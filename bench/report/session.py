@@ -15,7 +15,7 @@ from routekeeper.bench.jre import ensure_java
 
 _INTERRUPTED: Final = 130  # exit code as shells report it: 128 + SIGINT
 _END_S: Final = 3.0
-SMALL_BYTES: Final = 512 * 2**20
+SMALL_BYTES: Final = 256 * 2**20
 """Size of events in bytes. Below this size a report ends before the JVM's optimising compiler (C2) could
 save time."""
 COMPRESSED_TIMES: Final = 10
@@ -26,9 +26,11 @@ _LAPTOP: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
-    # Largest result of a task that the driver fetches directly, in bytes. Spark stores a larger result first.
-    # Such a stored result was lost in two of four reports of 493 MiB.
-    "spark.task.maxDirectResultSize": "64m",
+    # Largest result of a task in bytes that reaches the driver directly, and largest message in MiB. Spark
+    # stores a larger result first, and a stored result can be lost before the driver fetches it. The tables
+    # of 389 MiB of events make a result of 107 MB.
+    "spark.task.maxDirectResultSize": "1g",
+    "spark.rpc.message.maxSize": "1024",
     "spark.sql.shuffle.partitions": "4",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",

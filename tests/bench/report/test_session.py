@@ -52,8 +52,9 @@ from routekeeper.bench.report.session import open_session
 
 spark = open_session()
 spark.sparkContext.setLogLevel("INFO")
-# Use digests, because Spark compresses results: 5 MB of digests still have 3 MB afterwards.
-digests = "array_join(transform(sequence(1, 40000), i -> sha2(string(i), 512)), '')"
+# Use digests, because Spark compresses results: 154 MB of digests still have half of that afterwards. The
+# tables of 389 MiB of events made a result of 107 MB.
+digests = "array_join(transform(sequence(1, 1200000), i -> sha2(string(i), 512)), '')"
 (row,) = spark.range(1, numPartitions=1).selectExpr(f"{digests} AS text").collect()
 print(len(row.text))
 spark.stop()
@@ -70,6 +71,6 @@ def test_what_a_task_found_is_part_of_its_answer() -> None:
     report.
     """
     done = subprocess.run([sys.executable, "-c", _LARGE_RESULT], capture_output=True, text=True, timeout=280)
-    assert done.stdout.split() == [str(40_000 * 128)], done.stderr[-4000:]
+    assert done.stdout.split() == [str(1_200_000 * 128)], done.stderr[-4000:]
     assert "bytes result sent to driver" in done.stderr
     assert "sent via BlockManager" not in done.stderr
