@@ -82,10 +82,14 @@ def delay_queues(state: BrokerState) -> int:
     return max(len(state.config.delay_levels_ms), state.store.queue_counts.get(SCHEDULE_TOPIC, 0))
 
 
-def oldest_waiting(state: BrokerState) -> int:
+def oldest_waiting(state: BrokerState, *, due_after_ms: float = -math.inf) -> int:
     """Return the log offset of the oldest delayed message that still has to be delivered.
 
     If no message waits, return the end of the log.
+
+    Args:
+        due_after_ms: Levels whose next message was due before this Unix time in ms do not count. The broker
+            cannot deliver such a message, for example because the disk does not give it back.
 
     Raises:
         Mending: If an entry is damaged, and the search for its message has not finished.
@@ -94,7 +98,7 @@ def oldest_waiting(state: BrokerState) -> int:
     oldest = state.store.log.max_offset
     for level in range(1, delay_queues(state) + 1):
         first = state.store.entries(SCHEDULE_TOPIC, level - 1, state.delay_offsets.get(level, 0), 1)
-        oldest = min([oldest, *(entry.log_offset for entry in first)])
+        oldest = min([oldest, *(entry.log_offset for entry in first if entry.tags_code >= due_after_ms)])
     return oldest
 
 
@@ -115,7 +119,8 @@ def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -
     if low < high:
         next_offset = state.delay_offsets.setdefault(level, low)
         if next_offset < low:
-            # Their log files were removed because the disk was full.
+            # Their log files were removed because the disk was full, or because they could not be delivered
+            # for as long as files are kept.
             logger.error(
                 "delayed messages removed before they were due level=%s count=%s", level, low - next_offset
             )

@@ -304,14 +304,19 @@ class Upkeep:
         )
         if wanted is Removal.NOTHING:
             return
-        before, count_max = wall_clock.now_ms() / 1000 - config.file_reserved_h * 3600, sys.maxsize
+        reserved_from_ms = wall_clock.now_ms() - config.file_reserved_h * 3_600_000
+        before, count_max = reserved_from_ms / 1000, sys.maxsize
         if wanted is Removal.OLDEST:
             before, count_max = math.inf, OLDEST_AT_ONCE
         begin = store.log.min_offset
         try:
             # Delayed messages that are not delivered yet stay at any age, while the disk has room.
             is_full = used > config.disk_clean_forcibly_percent / 100
-            keep_from = sys.maxsize if is_full else oldest_waiting(self._state)
+            keep_from = sys.maxsize
+            if not is_full:
+                keep_from = oldest_waiting(self._state, due_after_ms=reserved_from_ms)
+                # Else after a crash delivered messages whose files are gone would look like lost ones.
+                await self.saved(self._files.delays)
             work = store.remove_old_files(before=before, count_max=count_max, keep_from=keep_from)
             await in_threads(work, self._store_thread)
         except Mending:

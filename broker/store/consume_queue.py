@@ -57,7 +57,7 @@ class ConsumeQueue:
         min_index: Index of the first readable entry.
         max_index: Index of the next entry to append.
         lost_from: Index from which on a restart of the machine may have removed entries. Later messages have
-            the same indexes. 0 if no entry was lost.
+            the same indexes. 0 at a start that is not the first one since then.
     """
 
     __slots__ = (

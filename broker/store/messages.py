@@ -8,6 +8,7 @@ Therefore, after a start, the store reads the log only from that offset on.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, replace
@@ -52,6 +53,7 @@ CHECKPOINT: Final = "checkpoint"
 #: Name of an empty file, without the offset (20 digits) at which the log begins.
 BEGIN: Final = "commitlog-begins-"
 _BEGIN_DIGITS: Final = 20
+_BEGIN_NAME: Final = re.compile(rf"{BEGIN}[0-9]{{{_BEGIN_DIGITS}}}")
 #: Largest number of queues for which the last block of entries that was read is cached. A consumer that is
 #: behind reads the following entries of the block next.
 _BLOCKS_MAX: Final = 256
@@ -151,7 +153,7 @@ def find_begin(disk: Disk, directory: Path) -> tuple[Path | None, int]:
     If somebody copied another such file into the directory, the lower offset counts: no file of the log is
     then removed by mistake.
     """
-    found = sorted(name for name in disk.names(directory) if name.startswith(BEGIN))
+    found = sorted(name for name in disk.names(directory) if _BEGIN_NAME.fullmatch(name))
     return (directory / found[0], int(found[0].removeprefix(BEGIN))) if found else (None, 0)
 
 
@@ -239,6 +241,10 @@ class MessageStore:
         checkpoint = read_checkpoint(disk, directory)
         if checkpoint is not None:
             self._topics_counter = checkpoint.topics_counter
+            if begin > checkpoint.log_offset:
+                # This store never begins above its checkpoint: the file belongs to another state of it.
+                logger.warning("begin of the log ignored file=%s checkpoint=%s", begin, checkpoint.log_offset)
+                begin = 0
             checkpoint = replace(checkpoint, log_min=max(checkpoint.log_min, begin))
         self.log = CommitLog(
             log_directory or directory / "commitlog",
@@ -780,9 +786,9 @@ class MessageStore:
         offset = min(old, kept, self.log.start_of_file(self._covered))
         if offset > self.log.min_offset:
             yield self.log.flush  # a delayed message may be removed only when its delivered copy is on disk
-            yield partial(self.note_begin, offset)
             queues = tuple(self._queues.values())
             firsts: list[int] = yield lambda: [queue.first_in_files(offset) for queue in queues]
+            yield partial(self.note_begin, offset)
             # Raise the queues' begins before the log's begin: requests that are served between two steps then
             # find the message of each entry.
             for number, (queue, first) in enumerate(zip(queues, firsts, strict=True), 1):
@@ -811,10 +817,14 @@ class MessageStore:
             OSError: If the disk failed.
         """
         path = self._checkpoint_path.with_name(f"{BEGIN}{offset:0{_BEGIN_DIGITS}d}")
-        if self._begin_path is None:
+        former = self._begin_path
+        if former is not None and former != path:
+            try:
+                self._disk.rename(former, path)
+            except FileNotFoundError:  # somebody removed the file, which is empty
+                former = None
+        if former is None:
             self._disk.close(self._disk.open(path, empty=True))
-        elif self._begin_path != path:
-            self._disk.rename(self._begin_path, path)
         self._begin_path = path
         self._disk.sync_directory(path.parent)
 

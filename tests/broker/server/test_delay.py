@@ -272,3 +272,16 @@ def test_disk_that_gives_nothing_for_a_while_does_not_end_the_service(
     asyncio.run(main())
     assert [message.body for message in delivered(state)] == [b"x"]
     assert caplog.text.count("delayed messages wait") == 1
+
+
+def test_a_level_that_cannot_be_delivered_for_days_keeps_no_log_files(tmp_path: Path) -> None:
+    """Without an end to its stay, a file that the disk does not give back would stop its level for ever."""
+    state = state_in(tmp_path, TopicConfig(topic_name="T"), log_file_size=1000)
+    schedule(state, b"unreadable", 1)
+    for number in range(5):
+        schedule(state, b"%d" % number, 18)
+    assert oldest_waiting(state) == 0
+    assert oldest_waiting(state, due_after_ms=NOW + 1_000) == 0
+    (waiting,) = state.store.entries(SCHEDULE_TOPIC, 17, 0, 1)
+    assert oldest_waiting(state, due_after_ms=NOW + 3_600_000) == waiting.log_offset > 0
+    state.store.log.close()

@@ -758,6 +758,54 @@ def test_old_files_go_and_queues_begin_later(open_store: OpenStore, tmp_path: Pa
     assert open_store().bounds("T", 0) == (low, 101)
 
 
+def begin_files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("commitlog-begins-*"))
+
+
+def test_begin_of_the_log_that_belongs_to_another_store_removes_nothing(
+    open_store: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store()
+    put(store, 100)
+    checkpoint(store)
+    store.close()
+    (tmp_path / begin_files(tmp_path)[0]).rename(tmp_path / f"commitlog-begins-{1_000_000:020d}")
+    again = open_store()
+    assert bodies(again) == numbers(100)
+    assert "begin of the log ignored file=1000000" in caplog.text
+    run_here(again.remove_old_files(before=1e12))
+    assert begin_files(tmp_path) == [f"commitlog-begins-{again.log.min_offset:020d}"]
+
+
+def test_copies_beside_the_file_with_the_begin_of_the_log_do_no_harm(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    store = open_store()
+    put(store, 100)
+    checkpoint(store)
+    for name in ("~", ".bak", " (copy)"):
+        (tmp_path / f"commitlog-begins-{0:020d}{name}").touch()
+    run_here(store.remove_old_files(before=1e12))
+    low, _ = store.bounds("T", 0)
+    store.close()
+    assert bodies(open_store(), low) == numbers(100 - low, low)
+
+
+def test_file_with_the_begin_of_the_log_is_made_again_if_somebody_removed_it(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    store = open_store()
+    put(store, 50)
+    checkpoint(store)
+    run_here(store.remove_old_files(before=1e12))
+    (first,) = begin_files(tmp_path)
+    (tmp_path / first).unlink()
+    put(store, 50, first=50)
+    checkpoint(store)
+    run_here(store.remove_old_files(before=1e12))
+    assert begin_files(tmp_path) == [f"commitlog-begins-{store.log.min_offset:020d}"] != [first]
+
+
 def test_unsynced_files_are_never_removed(tmp_path: Path) -> None:
     log = CommitLog(tmp_path, file_size=1000)
     for _ in range(5):
