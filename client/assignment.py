@@ -434,8 +434,16 @@ class Assignment:
                     refused = set(part).difference(locked)
                     self._locks -= refused
                     for queue in self.queues.keys() & refused:
-                        # Another member has the lock now, for example after a restart of the broker.
-                        self.queues[queue].locked_until_s = float("-inf")
+                        if self._leaving(queue):
+                            continue
+                        # Another member has the lock now, for example after a restart of the broker. Store
+                        # nothing: that member stores newer offsets. The next rebalance asks again.
+                        log.info(
+                            "queue lost, its lock was refused group=%s queue=%s", self.config.group, queue
+                        )
+                        self.queues.pop(queue).dropped = True
+                        self._stored.pop(queue, None)
+                        self._store_trouble.forget(queue)
             except RemotingError as error:
                 yield from self._tell("lock failed broker=%s error=%s", addr, error)
 

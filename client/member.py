@@ -417,7 +417,7 @@ class GroupMember:
     def _pull_on(
         self, queue: MessageQueue, process: ProcessQueue[Taken], trouble: TroubleLog
     ) -> Operation[None]:
-        broker_id = 0
+        broker_id = suggested = 0
         wanted = 1  # memory in bytes that the next message takes; 1 if this is not known
         while not (self.stopping or process.dropped or process.leaving):
             subscribed = self.subscriptions.get(queue.topic)
@@ -473,7 +473,9 @@ class GroupMember:
                         level=logging.ERROR if isinstance(error, RemoteProtocolError) else logging.WARNING,
                     )
                     yield from self._core.pause(_PAUSE_ON_ERROR_S)
-                broker_id = 0  # a slave that does not answer may stay in the route for minutes
+                if not isinstance(error, TooManyRequests):
+                    # A slave or master that does not answer may stay in the route for minutes: ask the other.
+                    broker_id = 0 if broker_id else suggested
                 continue
             # Ignore the result if the queue was released, or if its offset was reset during the request.
             given_up = process.dropped or process.next_offset != offset
@@ -486,7 +488,7 @@ class GroupMember:
             trouble.worked(after.now_s, source=queue)
             if given_up or process.dropped:
                 continue
-            broker_id = result.suggested_broker_id
+            broker_id = suggested = result.suggested_broker_id
             wanted = result.deferred or 1
             if moved:
                 log.warning(

@@ -8,10 +8,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from routekeeper.client.operation import Invoke, Oneway
+from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import ConnectionLost
 from routekeeper.remoting.route import BrokerData, QueueData, RouteDialect, TopicRouteData, encode_route
 from tests.client.test_consumer_sim import ADDR, QUEUES, Broker, History, Member, World, fill
+from tests.client.test_late_requests import pass_time
 
 SLAVE = "192.0.2.8:10911"
 
@@ -36,9 +38,10 @@ class BusyMaster(Broker):
 
 
 class SlaveWorld(World):
-    """A world whose slave may be down."""
+    """A world whose slave or master may be down."""
 
     slave_down = False
+    master_down = False
 
     def _send(
         self,
@@ -47,7 +50,9 @@ class SlaveWorld(World):
         answer: Callable[[Any], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        if self.slave_down and effect.addr == SLAVE:
+        of_nameserver = effect.request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+        down = self.slave_down if effect.addr == SLAVE else self.master_down and not of_nameserver
+        if down:
             fail(ConnectionLost("refused", sent=False))
         else:
             super()._send(member, effect, answer, fail)
@@ -61,5 +66,19 @@ def test_a_consumer_pulls_from_the_master_again() -> None:
     Member(world, history, 1)
     world.run_until(lambda: set(history.finished) == wanted, 60)
     world.slave_down = True
+    world.broker.append("T", 0, b"later")
+    world.run_until(lambda: b"later" in history.finished, 20)
+
+
+def test_a_consumer_returns_to_the_slave_if_its_master_is_the_dead_one() -> None:
+    world = SlaveWorld(1, loss=0.0)
+    world.broker = BusyMaster(world)
+    history = History(world.rng, failing=0.0)
+    wanted = fill(world, 20)
+    Member(world, history, 1)
+    world.run_until(lambda: set(history.finished) == wanted, 60)
+    world.master_down = world.slave_down = True
+    pass_time(world, 5)
+    world.slave_down = False  # its connection broke only for a moment
     world.broker.append("T", 0, b"later")
     world.run_until(lambda: b"later" in history.finished, 20)
