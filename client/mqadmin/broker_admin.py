@@ -21,7 +21,6 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.lenient import INT64_MAX, as_object, get_int
 
-from ..admin import all_addrs
 from ..errors import NotApplied, describe
 from . import java
 from .addresses import found_at
@@ -56,9 +55,7 @@ def _update_broker_config(context: Context, args: Arguments) -> int:
             context.line(f"update broker config success, {addr}")
 
     body = f"{key}={value}\n".encode()
-    addrs = chosen_masters(context, args)
-    if with_slaves and chosen(args) == "c":
-        addrs = list(all_addrs(cluster_info(context), args.text("c")))
+    addrs = chosen_masters(context, args, with_slaves=with_slaves)
     failed = ask_each(context, addrs, RequestCode.UPDATE_BROKER_CONFIG, body=body, done=updated)
     if as_json:
         context.json({"key": key, "value": value, "brokers": done})

@@ -395,13 +395,17 @@ def _clone_group_offset(context: Context, args: Arguments) -> int:
     ext["offline"] = java.flag(args.flag("o", "offline"))
     as_json, done, lacking = args.json("O"), list[str](), list[str]()
 
-    def copied(addr: str, _answer: RemotingCommand) -> None:
-        # Brokers also answer success if they copied nothing.
-        table = context.run(context.client.admin.call(addr, RequestCode.GET_ALL_CONSUMER_OFFSET)).body
-        queues = queues_with_offset(table, topic, source)
-        if not queues:
+    def copy(addr: str, before: RemotingCommand) -> None:
+        # Brokers also answer success if they copied nothing. A running source group changes its offsets all
+        # the time. So the target group's offsets are compared with their old values, not with the source's.
+        wanted, old = (offsets_by_queue(before.body, topic, group) for group in (source, target))
+        call = context.client.admin.call
+        context.run(call(addr, RequestCode.CLONE_GROUP_OFFSET, ext))
+        after = context.run(call(addr, RequestCode.GET_ALL_CONSUMER_OFFSET)).body
+        new = offsets_by_queue(after, topic, target)
+        if not wanted:
             lacking.append(addr)
-        elif queues <= queues_with_offset(table, topic, target):
+        elif wanted.keys() <= new.keys() and (new != old or wanted.items() <= old.items()):
             done.append(addr)
         else:
             raise NotApplied(
@@ -410,7 +414,7 @@ def _clone_group_offset(context: Context, args: Arguments) -> int:
             )
 
     addrs = masters_of_topic(context, topic).values()
-    failed = ask_each(context, addrs, RequestCode.CLONE_GROUP_OFFSET, ext, done=copied)
+    failed = ask_each(context, addrs, RequestCode.GET_ALL_CONSUMER_OFFSET, done=copy)
     for addr in lacking:
         reason = f"broker {addr}: group {source!r} has no offsets of topic {topic!r}"
         if done:
@@ -424,8 +428,8 @@ def _clone_group_offset(context: Context, args: Arguments) -> int:
     return failed
 
 
-def queues_with_offset(table: bytes, topic: str, group: str) -> set[bytes]:
-    """Return the ids of a topic's queues in which a group has an offset.
+def offsets_by_queue(table: bytes, topic: str, group: str) -> dict[bytes, bytes]:
+    """Return a group's offsets in a topic's queues, by queue id, as digits.
 
     Args:
         table: A broker's answer to request 43. It has the offsets of all groups, so it may be too large to be
@@ -433,7 +437,7 @@ def queues_with_offset(table: bytes, topic: str, group: str) -> set[bytes]:
     """
     key = re.escape(orjson.dumps(f"{topic}@{group}"))
     found = re.search(key + rb"\s*:\s*\{([^{}]*)\}", table)
-    return set(re.findall(rb'"?(\d+)"?\s*:', found[1])) if found else set()
+    return dict(re.findall(rb'"?(\d+)"?\s*:\s*(-?\d+)', found[1])) if found else {}
 
 
 _CONSUME_STATS: Final = "{:<64}  {:<64}  {:<32}  {:<4}  {:<20}  {:<20}  {:<20}  {}"

@@ -13,7 +13,7 @@ from routekeeper.remoting.lenient import ANSWER, as_object, loads
 from routekeeper.remoting.route import ClusterInfo, TopicConfig
 from routekeeper.remoting.wall_clock import local_text
 
-from ..admin import masters
+from ..admin import all_addrs, masters
 from ..errors import NotApplied, describe
 from .context import Context
 from .options import Arguments, Option, UsageError
@@ -90,18 +90,32 @@ def masters_of_topic(context: Context, topic: str, cluster: str | None = None) -
     return found
 
 
-def masters_of_cluster(context: Context, info: ClusterInfo, cluster: str) -> dict[str, str]:
-    """Return the address of each master of a cluster, by broker name; report brokers without a master."""
+def masters_of_cluster(
+    context: Context, info: ClusterInfo, cluster: str, *, with_slaves: bool = False
+) -> dict[str, str]:
+    """Return the address of each master of a cluster, by broker name; report brokers without a master.
+
+    Args:
+        with_slaves: True if the caller asks the slaves as well. Only the text of the reports depends on it.
+    """
     found = masters(info, cluster)
     for name in sorted(info.cluster_addr_table.get(cluster, ())):
         if name not in found:
-            _report_masterless(context, name)
+            data = info.broker_addr_table.get(name)
+            _report_masterless(context, name, slaves=with_slaves and bool(data and data.broker_addrs))
     return found
 
 
-def _report_masterless(context: Context, broker_name: str) -> None:
-    """Report a broker name that has no master. Later reports of the same name are left out."""
-    text = f"broker {broker_name} has no master and is left out"
+def _report_masterless(context: Context, broker_name: str, *, slaves: bool = False) -> None:
+    """Report a broker name that has no master. Later reports of the same name are left out.
+
+    Args:
+        slaves: True if the broker's slaves are asked.
+    """
+    if slaves:
+        text = f"broker {broker_name} has no master; only its slaves were asked"
+    else:
+        text = f"broker {broker_name} has no master and is left out"
     if text not in context.failures:
         context.fail(text)
 
@@ -190,11 +204,14 @@ def cluster_info(context: Context) -> ClusterInfo:
     return context.run(context.client.admin.cluster_info())
 
 
-def chosen_masters(context: Context, args: Arguments, *, everywhere: bool = False) -> list[str]:
+def chosen_masters(
+    context: Context, args: Arguments, *, everywhere: bool = False, with_slaves: bool = False
+) -> list[str]:
     """Return the broker of -b, or the masters of the cluster of -c.
 
     Args:
         everywhere: True to return the masters of all clusters if neither option is given.
+        with_slaves: True to return the clusters' slaves as well.
 
     Raises:
         UsageError: If neither option is given, and ``everywhere`` is False.
@@ -205,7 +222,10 @@ def chosen_masters(context: Context, args: Arguments, *, everywhere: bool = Fals
         return [args.text("b")]
     info = cluster_info(context)
     clusters = [args.text("c")] if "c" in args else sorted(info.cluster_addr_table)
-    addrs = [addr for each in clusters for addr in masters_of_cluster(context, info, each).values()]
+    addrs: list[str] = []
+    for each in clusters:
+        found = masters_of_cluster(context, info, each, with_slaves=with_slaves)
+        addrs += all_addrs(info, each) if with_slaves else found.values()
     if not addrs:
         context.fail(f"no master in cluster {', '.join(clusters)!r}")
     return list(dict.fromkeys(addrs))

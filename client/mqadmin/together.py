@@ -87,7 +87,7 @@ def brokers_of(context: Context, args: Arguments, *, with_slaves: bool = False) 
     if chosen(args) == "b":
         return [args.text("b")]
     info, cluster = cluster_info(context), args.text("c")
-    found = list(masters_of_cluster(context, info, cluster).values())
+    found = list(masters_of_cluster(context, info, cluster, with_slaves=with_slaves).values())
     if with_slaves:
         found = list(all_addrs(info, cluster))
     if not found:

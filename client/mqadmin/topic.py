@@ -115,7 +115,7 @@ def _delete_topic(context: Context, args: Arguments) -> int:
     addrs = all_addrs(info, cluster)
     if not addrs:
         return context.fail(f"no broker in cluster {cluster!r}. {_NO_CLUSTER}")
-    masters_of_cluster(context, info, cluster)  # a missing master still has the topic
+    masters_of_cluster(context, info, cluster, with_slaves=True)  # a missing master still has the topic
     failures = 0
     for addr in addrs:
         try:

@@ -18,6 +18,7 @@ from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig
 from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.client.mqadmin.context import Context
+from routekeeper.client.mqadmin.targets import masters_of_cluster
 from routekeeper.remoting.bodies import KVTable, MessageQueue, QueueOffsets
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
@@ -298,13 +299,30 @@ def test_a_broker_without_offsets_of_the_group_is_named(servers: Servers) -> Non
     assert json.loads(out)["brokers"] == [servers.addr("broker-a")]
 
 
-@pytest.mark.parametrize("target", ["", ',"T@D":{0:3}'], ids=["nothing", "a part"])
+@pytest.mark.parametrize(
+    "target",
+    ["", ',"T@D":{0:3}', ',"T@D":{0:30,1:40}', ',"T@D":{0:3,1:4}', ',"T@D":{0:0,1:3,2:5}'],
+    ids=["nothing", "a part", "other offsets", "one other offset", "more queues"],
+)
 def test_offsets_that_a_broker_did_not_copy_are_no_success(target: str, servers: Servers) -> None:
     servers.offsets = dict.fromkeys(NAMES, f'{{"T@S":{{0:3,1:0}}{target}}}')
     code, out, err = servers.run(*CLONE)
     assert (code, out, err.count("\n")) == (1, "", 2)
     assert "copied nothing" in err
     assert "-o true" in err
+
+
+def test_offsets_are_cloned_over_old_ones_while_the_source_group_runs(servers: Servers) -> None:
+    def clone(name: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.CLONE_GROUP_OFFSET:
+            servers.offsets[name] = '{"T@S":{0:309,1:400},"T@D":{0:305,1:400}}'
+        return servers.answer(name, request)
+
+    servers.offsets = dict.fromkeys(NAMES, '{"T@S":{0:300,1:400},"T@D":{0:3,1:4}}')
+    for name, peer in servers.peers.items():
+        peer.answer = lambda request, name=name: clone(name, request)
+    code, out, err = servers.run(*CLONE)
+    assert (code, "clone group offset success." in out, err) == (0, True, "")
 
 
 # Brokers without a master --------------------------------------------------------------------------
@@ -320,6 +338,7 @@ def test_offsets_that_a_broker_did_not_copy_are_no_success(target: str, servers:
         ("deleteSubGroup", "-g", "G"),
         ("deleteTopic", "-t", "T"),
         ("updateBrokerConfig", "-k", "traceOn", "-v", "true"),
+        ("updateBrokerConfig", "-a", "true", "-k", "traceOn", "-v", "true"),
         ("cleanExpiredCQ",),
         ("updateAclConfig", "-a", "key", "-s", "secret"),
         ("clusterAclConfigVersion",),
@@ -339,13 +358,27 @@ def test_a_broker_without_a_master_is_named_and_the_cluster_is_not_done(
     words = [str(file) if word == "TOPICS" else word for word in argv]
     code, out, err = servers.run(words[0], "-c", "C", *words[1:])
     assert code == 1
-    assert "broker broker-b has no master and is left out" in err
+    if argv[0] in ("deleteTopic", "updateAclConfig") or argv[1:3] == ("-a", "true"):
+        assert "broker broker-b has no master; only its slaves were asked" in err
+        assert "left out" not in err
+    else:
+        assert "broker broker-b has no master and is left out" in err
     if argv[0].startswith(("export", "clean", "cluster")):
         assert "success" not in out
     if argv[0].startswith("export"):
         assert out == ""
     assert servers.sent(RequestCode.PUT_KV_CONFIG) == []
     assert servers.sent(RequestCode.DELETE_TOPIC_IN_NAMESRV) == []
+
+
+def test_a_broker_without_addresses_is_left_out_together_with_its_slaves() -> None:
+    err = io.StringIO()
+    with Client(ClientConfig(nameservers=("127.0.0.1:1",))) as client:
+        context = Context(name="x", nameservers=(), client=client, out=io.StringIO(), err=err)
+        gone = BrokerData(cluster="C", broker_name="gone", broker_addrs={})
+        info = ClusterInfo(cluster_addr_table={"C": ("gone", "unknown")}, broker_addr_table={"gone": gone})
+        assert masters_of_cluster(context, info, "C", with_slaves=True) == {}
+    assert err.getvalue().count("has no master and is left out") == 2
 
 
 # Odd values and long runs --------------------------------------------------------------------------
