@@ -10,7 +10,7 @@ from routekeeper.remoting.addresses import network_of
 
 #: Length of a turn in seconds. In a turn, requests may occupy the loop for this time plus the time of the
 #: last request.
-TURN_S: Final = 0.005
+TURN_S: Final = 0.003
 #: If the requests in one iteration of the loop have taken this time in seconds, the next turn begins only in
 #: a later iteration. After less work, the next turn may begin at once: a callback for each single request,
 #: only to detect the next iteration, would be too expensive.

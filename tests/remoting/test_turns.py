@@ -86,7 +86,7 @@ def made() -> tuple[Loop, Turns, list[str], list[float]]:
 
 def test_one_who_asks_much_gives_the_loop_back_after_each_turn() -> None:
     loop, turns, seen, idle_at = made()
-    much = Asker(loop, turns, "much", seen, takes_s=TURN_S / 4)
+    much = Asker(loop, turns, "much", seen, takes_s=0.26 * TURN_S)
     much.ask(10)
     per_turn = [len(seen)]
     while loop.come_round():
@@ -251,8 +251,8 @@ def test_no_more_tasks_are_begun_in_a_turn_than_it_can_hold_of_what_they_cost() 
         turns.end(asker)
         return count
 
-    assert begun_in_one_turn() == 25
-    assert begun_in_one_turn(body_bytes=1_000) == 17
+    assert begun_in_one_turn() == 15
+    assert begun_in_one_turn(body_bytes=1_000) == 11
     assert begun_in_one_turn(body_bytes=65_000) == 1
     turns.task_begins()
     loop.now += 2 * TURN_S

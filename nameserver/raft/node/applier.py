@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 #: Two bounds for one call of :meth:`Applier.apply`, so that the event loop can do other work: the number of
 #: steps (an entry has one or more steps), and the time in seconds.
 APPLY_STEPS: Final = 512
-APPLY_S: Final = 0.005
+APPLY_S: Final = 0.003
 
 
 class Applier:
