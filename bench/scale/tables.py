@@ -163,6 +163,19 @@ def _lossy(point: Point) -> bool:
     return point.kind == "distance" and point.loss > 0
 
 
+def _spread(point: Point) -> bool:
+    return point.spread
+
+
+def _polling(point: Point) -> bool:
+    return point.polling
+
+
+def _sizes(title: str, line: _Line) -> tuple[str, str, list[_Line]]:
+    """Return a table with one line for each size; the first column has no head."""
+    return title, "", [line]
+
+
 _SLOW: Final = (
     ("a change at the leader, no disk is slow", "slow_none_change_leader_ms"),
     ("a change at the leader, its own disk is slow", "slow_leader_change_leader_ms"),
@@ -179,59 +192,29 @@ _LOSSY: Final = (
 )
 _TABLES: Final[dict[Part, list[tuple[str, str, list[_Line]]]]] = {
     "size": [
-        (
+        _sizes(
             "All servers restart, brokers come back at once: every route is right after",
-            "",
-            [_Line(text=_named, key="restart_right_s", unit="s", chosen=_of_kind("storm"))],
+            _Line(text=_named, key="restart_right_s", unit="s", chosen=_of_kind("storm")),
         ),
-        (
+        _sizes(
             "The same, brokers come back over 30 s",
-            "",
-            [
-                _Line(
-                    text=_named,
-                    key="spread_right_s",
-                    unit="s",
-                    chosen=lambda point: point.spread,
-                    plan=_RETURN_S,
-                )
-            ],
+            _Line(text=_named, key="spread_right_s", unit="s", chosen=_spread, plan=_RETURN_S),
         ),
-        (
+        _sizes(
             "The longest wait for the route of the broker that comes back last of these",
-            "",
-            [
-                _Line(
-                    text=_named,
-                    key="spread_wait_ms_longest",
-                    unit="ms",
-                    chosen=lambda point: point.spread,
-                    plan=_RETURN_MS,
-                )
-            ],
+            _Line(text=_named, key="spread_wait_ms_longest", unit="ms", chosen=_spread, plan=_RETURN_MS),
         ),
-        (
+        _sizes(
             "Largest resident memory of one server",
-            "",
-            [_Line(text=_named, key="register_memory_mb", unit="MB", chosen=_of_kind("storm"))],
+            _Line(text=_named, key="register_memory_mb", unit="MB", chosen=_of_kind("storm")),
         ),
-        (
+        _sizes(
             "What a Java virtual machine keeps after a collection of garbage",
-            "",
-            [_Line(text=_named, key="register_heap_kept_mb", unit="MB", chosen=_of_kind("storm"))],
+            _Line(text=_named, key="register_heap_kept_mb", unit="MB", chosen=_of_kind("storm")),
         ),
-        (
+        _sizes(
             "Clients that ask every 30 s: the last one knows a change after",
-            "",
-            [
-                _Line(
-                    text=_named,
-                    key="poll_ms_last",
-                    unit="ms",
-                    chosen=lambda point: point.polling,
-                    plan=_RETURN_MS,
-                )
-            ],
+            _Line(text=_named, key="poll_ms_last", unit="ms", chosen=_polling, plan=_RETURN_MS),
         ),
     ],
     "distance": [
