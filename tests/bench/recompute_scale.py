@@ -22,8 +22,12 @@ TOLERANCE = 0.01
 """Allowed relative difference. The events have ns; rows have floating-point numbers made from ns."""
 
 
-BEFORE_S = 0.002
-"""Longest time between the decision to change all topics and the first sent request, in seconds."""
+BEFORE_S = {"change_took_s": 0.002, "restart_right_s": 0.3}
+"""Longest time in seconds from the instant at which a figure begins to the first event that shows it.
+
+A change begins when the harness decides it, and the first event is a sent request. A restart begins before
+the servers are killed, and the first event is a started server.
+"""
 
 
 def events(folder: Path, kind: str) -> list[Event]:
@@ -45,11 +49,19 @@ def figures(series: Path) -> Figures:
 
 
 def storms(folder: Path) -> Iterable[tuple[str, float]]:
-    """Yield each phase's longest wait of a route query in ms, and the duration of the last change in s."""
+    """Yield figures of the phases.
+
+    These are the longest wait of a route query in ms, and the seconds until every route was right after a
+    restart, and until the last change was acknowledged.
+    """
     spans: dict[str, list[int]] = defaultdict(list)
+    checks: dict[str, list[Event]] = defaultdict(list)
     for note in events(folder, "notes"):
         if note.get("kind") == "term":
             spans[note["phase"]].append(note["t_ns"])
+        elif note.get("kind") == "check":
+            checks[note["phase"]].append(note)
+    started = [event["t_ns"] for event in events(folder, "processes") if event.get("event") == "start"]
     ops = events(folder, "ops")
     for phase, name in PHASES.items():
         if len(spans[phase]) != 2:  # the phase is absent, or there was more than one
@@ -58,9 +70,25 @@ def storms(folder: Path) -> Iterable[tuple[str, float]]:
         within = [op for op in ops if begin <= op["sent_ns"] <= end]
         if asked := [op for op in within if op["op"] == "lookup"]:
             yield f"{name}_wait_ms_longest", longest_wait_ns(asked) / 1e6
+        if phase == "restart" and checks[phase]:
+            yield "restart_right_s", (right_ns(checks[phase]) - min(t for t in started if t >= begin)) / 1e9
         if phase == "change" and (sent := [op for op in within if op["op"] == "announce"]):
             took_ns = max(op["done_ns"] for op in sent) - min(op["sent_ns"] for op in sent)
             yield "change_took_s", took_ns / 1e9
+
+
+def right_ns(checks: list[Event]) -> int:
+    """Return the instant of the last server's first right answer after which it gave no wrong one.
+
+    An answer is right if it lists as many brokers as the most complete answer of the phase.
+    """
+    every = max(check["brokers"] or 0 for check in checks)
+    firsts: list[int] = []
+    for server in {check["server"] for check in checks}:
+        own = [check for check in checks if check["server"] == server]
+        wrong_ns = max((check["asked_ns"] for check in own if check["brokers"] != every), default=0)
+        firsts.append(min(check["answered_ns"] for check in own if check["asked_ns"] > wrong_ns))
+    return max(firsts)
 
 
 def longest_wait_ns(asked: list[Event]) -> int:
@@ -115,7 +143,7 @@ def differences(found: Figures, rows: Path) -> tuple[int, list[str]]:
             key = point, row["design"], row["round"], name
             if key in found:
                 compared += 1
-                before = BEFORE_S if name == "change_took_s" else 0.0
+                before = BEFORE_S.get(name, 0.0)
                 if not value - before - TOLERANCE * value <= found[key] <= value + TOLERANCE * value:
                     differ.append(f"{key}: {value} in rows.jsonl, {found[key]} from the events")
     return compared, differ
